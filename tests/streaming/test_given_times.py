@@ -38,7 +38,7 @@ def test_timer_time_must_be_an_integer(given: Any) -> None:
         ([-(1 << 63) - 1, 2], 0),
     ],
 )
-def test_first_timestamp_that_is_no_64_bit_integer_is_found(
+def test_index_of_the_first_timestamp_that_is_no_64_bit_integer_is_found(
     timestamps: list[Any], place: int | None
 ) -> None:
     assert first_wrong(timestamps) == place

@@ -241,7 +241,7 @@ def test_subtasks_of_a_rescale_exchange_read_from_the_expected_producers(
     assert found == producers
 
 
-def test_writers_of_a_chain_are_in_the_order_of_its_results(env: Any) -> None:
+def test_results_of_a_chained_operator_have_numbers_in_the_order_of_the_operators(env: Any) -> None:
     """Checkpoints refer to results by their position in the plan: the results of an operator
     precede those of operators chained after it."""
     source = numbers(env)

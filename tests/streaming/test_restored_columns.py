@@ -184,7 +184,7 @@ def rows() -> Any:
 
 
 @pytest.mark.parametrize("make", [rolling, windows, rows])
-def test_increment_is_small_if_little_has_changed(make: Any) -> None:
+def test_increment_of_column_state_is_small_if_little_has_changed(make: Any) -> None:
     subtasks = Subtasks(make, ("k",), 2)
     many = 20_000
     subtasks.process(columns(many, 5))

@@ -56,7 +56,9 @@ def _row(names: list[str], values: list[Any], kind: RowKind = RowKind.INSERT) ->
         (Types.LIST(Types.SQL_TIMESTAMP()), [datetime(2021, 1, 9)], "[2021-01-09 00:00:00.0]"),
     ],
 )
-def test_values_are_written_as_in_java(kind: Any, value: Any, text: str) -> None:
+def test_text_of_a_value_with_a_declared_type_equals_that_of_java(
+    kind: Any, value: Any, text: str
+) -> None:
     assert kind.stringify(value) == text
 
 

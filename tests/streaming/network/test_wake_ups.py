@@ -66,7 +66,7 @@ def gate_of(*channels: ScriptedChannel) -> tuple[NetworkInputGate, list[int]]:
     return gate, woken
 
 
-def test_data_that_arrives_while_its_channel_is_unlisted_is_read() -> None:
+def test_data_that_arrives_while_its_channel_is_removed_from_the_ready_list_is_read() -> None:
     """Nobody is notified, as the channel is still listed; therefore the gate looks a second
     time."""
 
@@ -84,7 +84,7 @@ def test_data_that_arrives_while_its_channel_is_unlisted_is_read() -> None:
     assert len(woken) == 2  # it was unlisted when nothing was left
 
 
-def test_data_that_arrives_between_two_polls_lists_its_channel_once() -> None:
+def test_channel_whose_data_arrives_between_two_polls_is_in_the_ready_list_once() -> None:
     """A channel that was listed twice would be read twice as often as others."""
 
     def something_comes_again() -> Element:

@@ -280,7 +280,7 @@ def at_end(sink: Shelf, log: CommitLog) -> OperatorHarness:
     return OperatorHarness(operator)
 
 
-def test_without_checkpoints_all_committables_are_noted_then_committed_at_the_end() -> None:
+def test_without_checkpoints_committables_are_recorded_before_the_commit_at_the_end() -> None:
     log = Noted()
     sink = Shelf(lambda _: noted_by_then.append(log.noted is not None))
     noted_by_then: list[bool] = []
@@ -293,7 +293,7 @@ def test_without_checkpoints_all_committables_are_noted_then_committed_at_the_en
     assert not h.operator.awaits_checkpoint
 
 
-def test_later_attempt_commits_only_the_committables_noted_by_the_first() -> None:
+def test_later_attempt_commits_only_the_committables_recorded_by_the_first_attempt() -> None:
     log = Noted()
     first = at_end(Shelf(), log)
     first.process(message(None, "first"))

@@ -304,7 +304,7 @@ def test_too_many_restored_waiting_records_are_reported() -> None:
     assert again.told == ["full"]
 
 
-def test_restored_complete_table_reports_room_at_its_end() -> None:
+def test_look_up_restored_with_a_complete_table_reports_free_memory_at_table_end() -> None:
     h, _ = in_room()
     h.process(("a", 1))
     end_table(h)

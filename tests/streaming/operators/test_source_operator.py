@@ -86,7 +86,7 @@ def test_source_assigns_timestamps_and_watermarks_of_its_strategy() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_draining_a_source_that_is_needed_whole_raises_an_error() -> None:
+def test_draining_a_job_raises_an_error_if_a_source_has_not_been_read_completely() -> None:
     """Stopping the job with drain does this."""
     source = Batches(Block([3]))
     source.is_needed_whole = True
@@ -127,7 +127,7 @@ def test_source_in_batch_mode_emits_only_the_last_watermark() -> None:
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_source_with_a_hold_is_read_only_while_released() -> None:
+def test_source_that_waits_for_spark_is_read_only_while_it_is_not_paused() -> None:
     hold = SourceHold()
     operator = SourceOperator(Batches(Block([3]), Block([8])))
     h = run(operator, hold)
@@ -142,7 +142,7 @@ def test_source_with_a_hold_is_read_only_while_released() -> None:
     assert operator.emit_next() is END_OF_INPUT
 
 
-def test_held_source_emits_the_rest_of_its_current_batch() -> None:
+def test_source_paused_for_spark_emits_the_rest_of_its_current_batch() -> None:
     """Otherwise no checkpoint could begin."""
     hold = SourceHold()
     hold.tell(False)
@@ -155,7 +155,7 @@ def test_held_source_emits_the_rest_of_its_current_batch() -> None:
     assert h.values() == [3, 8]
 
 
-def test_held_source_does_not_become_idle() -> None:
+def test_source_paused_for_spark_does_not_become_idle() -> None:
     """Otherwise windows would end without the records that the source has still to read."""
     hold = SourceHold()
     strategy = BY_VALUE.with_idleness(Duration.of_millis(100))

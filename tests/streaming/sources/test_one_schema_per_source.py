@@ -317,7 +317,7 @@ def test_csv_ids_of_twenty_digits_stay_different(tmp_path: Path) -> None:
     assert [row.card for row in read(FileSource(tmp_path, file_format="csv"))] == cards
 
 
-def test_fraction_of_a_second_after_the_first_block_is_kept(
+def test_csv_time_with_fractional_seconds_after_the_first_block_keeps_the_fraction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_files, "_BLOCK", 256)

@@ -109,7 +109,7 @@ def test_reader_told_the_end_gets_no_returned_splits() -> None:
     assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_reading_subtasks_are_those_not_told_the_end() -> None:
+def test_source_coordinator_lists_the_subtasks_that_were_not_told_of_the_end() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.reading_subtasks() == [0, 1]
     coordinator.heard(1, 0, 1)
@@ -149,7 +149,7 @@ def test_splits_assigned_before_the_first_message_of_a_reader_are_kept() -> None
     assert coordinator.events(1, 0, 0) == ("found",)
 
 
-def test_checkpoint_contains_the_splits_unassigned_before_it() -> None:
+def test_restored_checkpoint_assigns_the_splits_that_were_unassigned_in_it() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -159,7 +159,7 @@ def test_checkpoint_contains_the_splits_unassigned_before_it() -> None:
     assert restored.events(0, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_reader_gets_later_events_only_after_the_cut_of_a_checkpoint() -> None:
+def test_reader_gets_splits_assigned_after_a_checkpoint_only_once_it_is_triggered() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(7)
@@ -176,7 +176,7 @@ def test_reader_gets_later_events_only_after_the_cut_of_a_checkpoint() -> None:
     assert coordinator.events_before(7, 1, 0, 0) is None
 
 
-def test_replaced_readers_and_past_checkpoints_have_no_cut() -> None:
+def test_replaced_readers_and_completed_checkpoints_have_no_list_of_earlier_events() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 1, 1)
     coordinator.snapshot(1)
@@ -188,7 +188,7 @@ def test_replaced_readers_and_past_checkpoints_have_no_cut() -> None:
     assert coordinator.events_before(2, 0, 1, 0) == ("a",)
 
 
-def test_checkpoint_has_an_empty_cut_before_the_enumerator_is_created() -> None:
+def test_checkpoint_without_an_enumerator_has_no_events_to_wait_for() -> None:
     """No reader has sent a message when the first checkpoint is taken."""
     coordinator = SourceCoordinator(ManualClock())
     for checkpoint_id in (1, 2):
@@ -337,7 +337,7 @@ def test_later_changes_of_enumerator_state_are_not_in_its_snapshot() -> None:
     assert not state.serializer.pickled
 
 
-def test_checkpoint_whose_enumerator_state_cannot_be_stored_has_no_cut() -> None:
+def test_checkpoint_whose_enumerator_state_cannot_be_stored_triggers_no_reader() -> None:
     coordinator = new(Saying(threading.Lock()))
     coordinator.heard(0, 0, 1)
     with pytest.raises(StateError, match="cannot pickle"):
@@ -374,7 +374,7 @@ class CutsSource(ThreeSplits):
         return self.enumerator
 
 
-def test_new_enumerator_is_asked_for_earlier_cuts_before_it_assigns_splits() -> None:
+def test_new_enumerator_is_told_of_earlier_checkpoints_before_it_assigns_splits() -> None:
     """No enumerator existed when checkpoint 1 was taken. Storing the progress later adds no cut."""
     source = CutsSource()
     coordinator = SourceCoordinator(ManualClock())
@@ -393,7 +393,7 @@ def test_new_enumerator_is_asked_for_earlier_cuts_before_it_assigns_splits() -> 
     ],
     ids=["it is heard of", "it is about to take its snapshot"],
 )
-def test_reader_with_more_events_than_known_is_refused(
+def test_reader_that_has_seen_more_events_than_the_coordinator_knows_is_refused(
     speaks: Callable[[SourceCoordinator], object],
 ) -> None:
     """The coordinator was restored from old progress and could assign the split of the reader

@@ -139,7 +139,7 @@ def test_restored_query_without_read_batches_starts_at_the_begin_of_its_sources(
     assert places(other.readers.assigned[0]) == [(0, 0)]
 
 
-def test_query_copy_uses_a_cut_announced_after_the_snapshot_of_the_reader(
+def test_query_is_copied_at_a_position_announced_after_the_snapshot_of_the_reader(
     published: Published, other: Published
 ) -> None:
     """Without an enumerator, the cut follows from its state; a new enumerator announces it at
@@ -158,7 +158,7 @@ def test_query_copy_uses_a_cut_announced_after_the_snapshot_of_the_reader(
     assert other.batches.query.restore(copy.pieces()) == 1
 
 
-def test_savepoint_without_a_known_cut_fails(
+def test_savepoint_fails_if_the_position_of_its_query_is_unknown(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody could restore it, as it would lack the query."""
@@ -170,7 +170,7 @@ def test_savepoint_without_a_known_cut_fails(
         list(copy.pieces())
 
 
-def test_query_copy_succeeds_although_a_later_checkpoint_removed_its_cut(
+def test_query_is_copied_although_a_later_checkpoint_removed_the_copied_position(
     published: Published,
 ) -> None:
     """A checkpoint after the savepoint was faster."""
@@ -196,7 +196,7 @@ def test_first_reader_of_a_job_without_state_lets_the_query_start_from_scratch(
     assert published.batches.goes_on_after() == 0
 
 
-def test_cuts_up_to_a_complete_checkpoint_are_removed(published: Published) -> None:
+def test_query_positions_are_removed_up_to_the_completed_checkpoint(published: Published) -> None:
     enumerator = published.enumerator()
     for checkpoint_id in (4, 5, 6):
         published.publish(checkpoint_id - 4, [checkpoint_id])
@@ -209,7 +209,9 @@ def test_cuts_up_to_a_complete_checkpoint_are_removed(published: Published) -> N
     assert [batches.cut(it) for it in (4, 5, 6)] == [None, None, 3]
 
 
-def test_second_snapshot_of_a_checkpoint_does_not_change_its_cut(published: Published) -> None:
+def test_second_snapshot_of_the_same_checkpoint_does_not_change_its_query_position(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     enumerator.snapshot_state(4)
     published.publish(0, [1])
