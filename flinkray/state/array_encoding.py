@@ -69,7 +69,8 @@ def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArr
 
 
 def decode_array(what: str, kind: str, numbers: bytes, letters: bytes) -> list[Any]:
-    """Return the values of a column from its parts (:data:`Encoded`); inverse of encoding.
+    """Return the values of a column that was stored as an :class:`EncodedArray`.
+    The arguments are the parts of the encoded column (:data:`Encoded`).
     Raises ValueError or TypeError if the arguments are not the parts of an encoded column."""
     if what == _NUMBERS:
         if kind not in _KINDS:

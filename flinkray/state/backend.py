@@ -199,7 +199,7 @@ class KeyedStateBackend(ABC):
         return handle
 
     def _publish(self, descriptor: StateDescriptor, table: StateTable, publish: Publish) -> None:
-        """Publish a queryable state once.
+        """Make a state queryable if its descriptor asks for it; a second call has no effect.
         Raises StateError if another state has its queryable name."""
         wanted = descriptor.get_queryable_state_name()
         if wanted is None:
@@ -387,7 +387,7 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raise StateError if the existing state does not fit the requested one.
+    """Raise StateError if a requested state exists already as a state of another kind.
 
     Args:
         descriptor: the requested state.

@@ -7,9 +7,9 @@ _MOST_KNOWN = 1000
 
 
 class CaptureLog:
-    """Counts the captures of a table.
-    The table marks each change with the current count. A change was made after a capture if its
-    mark is at least the number that :meth:`begin` returns for the capture."""
+    """Counts the captures of a columnar table, so that a capture can contain only changes.
+    The table marks each change with the present count (*number*). A change was made after a capture
+    if its mark is at least the number that :meth:`begin` returns for the capture."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -22,21 +22,22 @@ class CaptureLog:
 
     @property
     def oldest(self) -> int:
-        """The lowest number to which later captures can refer.
-        Changes with lower marks are in all known captures."""
+        """The lowest mark that :meth:`begin` can still return.
+        Changes with lower marks are in all captures to which a later capture can refer."""
         return min(self._known.values(), default=self.number)
 
     def begin(self, since: int | None) -> int | None:
-        """Return the first mark of changes made after the capture *since*.
-        None if *since* is None or not known (any more). Captures before *since* are forgotten."""
+        """Return the lowest mark of the changes made after the capture with checkpoint id *since*.
+        Returns None if *since* is None or not known (any more). Captures before *since*
+        are forgotten."""
         begin = None if since is None else self._known.get(since)
         if begin is not None:
             self._known = {known: at for known, at in self._known.items() if at >= begin}
         return begin
 
     def removed(self, begin: int | None) -> int | None:
-        """Return the highest namespace up to which all was removed since the mark *begin*.
-        None if nothing was removed, or *begin* is None."""
+        """Return the highest namespace given to :meth:`remove` since the mark *begin*.
+        Returns None if nothing was removed, or *begin* is None."""
         if begin is None:
             return None
         return max((namespace for at, namespace in self._removals if at >= begin), default=None)

@@ -49,7 +49,7 @@ class ColumnarFrame(NamedTuple):
 
     @property
     def namespaces(self) -> npt.NDArray[np.int64]:
-        """The first column, which has the namespaces."""
+        """The namespace of each row, from the first column; only for namespaced tables."""
         found: npt.NDArray[np.int64] = self.batch.column(0).to_numpy()
         return found
 
@@ -146,7 +146,7 @@ class RestoredColumns:
                 self._groups.setdefault(group, []).append(_Part(None, payload))
 
     def unlike(self, kind: str, namespaced: bool) -> StateError:
-        """Return the error for a state requested as *kind*, but stored as another kind."""
+        """Return the error for a request of this state as *kind*, if another kind is stored."""
         was, now = (
             f"{'per-window ' if windows else ''}{of}"
             for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
@@ -154,7 +154,7 @@ class RestoredColumns:
         return StateError(f"state {self.name!r} was stored as {was} and is asked for as {now}")
 
     def frames(self) -> dict[int, list[ColumnarFrame]]:
-        """Return the frames by key group, without removed rows; later frames override earlier."""
+        """Return the frames of each key group, oldest first, without rows removed later."""
         return {group: self._frames_of(parts) for group, parts in self._groups.items()}
 
     def _frames_of(self, parts: list[_Part]) -> list[ColumnarFrame]:

@@ -57,7 +57,9 @@ class _Column:
 
 
 class NamespaceArrays:
-    """The numbers of one namespace, by slot; *first_mark* is the mark of slots never touched."""
+    """The columns of numbers of one namespace: arrays in which the index is the key's slot.
+    *first_mark*: the mark of last change that slots have until :meth:`touch` marks them.
+    """
 
     def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
         self._table = table
@@ -69,26 +71,28 @@ class NamespaceArrays:
         """For restored columns that are not in use yet: whether each slot has a number."""
 
     def values(self, name: str) -> Numbers:
-        """Return all numbers by slot: a view that may be read and written until keys are added."""
+        """Return the numbers of the column *name*, by slot.
+        The array is a view, which may be read and written until keys are added to the table."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
         return self._arrays[name][:size]
 
     def first_values(self, name: str) -> Numbers:
-        """Return the numbers for reading only.
-        The array may be shorter: the last keys are missing if none of them is in this namespace."""
+        """Return the numbers of the column *name*, by slot, for reading only.
+        The array may be too short for the last keys, if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
     def touch(self, slots: npt.NDArray[Any]) -> None:
-        """Mark the slots as present and changed."""
+        """Mark the slots as present in this namespace, and as changed now."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
         self._marks[slots] = self._table.log.number
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which of the first slots belong to this namespace, as booleans."""
+        """Return an array that says of each slot whether the key has numbers in this namespace.
+        Slots after the end of the array have none."""
         here: npt.NDArray[np.bool_] = self._marks[: len(self._table)] != _ABSENT
         return here
 
@@ -125,7 +129,7 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """Keep only the numbers at *slots*; the number at ``slots[i]`` gets the slot ``i``."""
+        """Move the numbers from ``slots[i]`` to slot ``i``; numbers of other slots are dropped."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -156,7 +160,7 @@ class _Captured(NamedTuple):
 
 @dataclass(frozen=True)
 class NumbersCapture(ColumnarCapture):
-    """A capture of the table that is not written yet."""
+    """A capture of a :class:`ColumnarTable` that is not written yet."""
 
     namespaced: bool
     whole: bool
@@ -252,7 +256,7 @@ class ColumnarTable:
 
     @property
     def keys(self) -> list[Any]:
-        """Keys by slot."""
+        """The known keys; the index of a key is its slot."""
         return self._numbers.keys
 
     # --- slots --------------------------------------------------------------------------------
@@ -269,7 +273,7 @@ class ColumnarTable:
         return self._numbers.slots_of(keys)
 
     def slots_of(self, keys: Iterable[Any]) -> Slots:
-        """Return the slots of keys that are not a column, as :meth:`slots_of_column` does."""
+        """Return the slot of each key, as :meth:`slots_of_column`, for keys in no Arrow column."""
         slots = np.fromiter(map(self._numbers.slot_of, keys), np.int32)
         self.touch(slots)
         return slots
@@ -368,13 +372,13 @@ class ColumnarTable:
     def wide_column(
         self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
     ) -> np.dtype[Any]:
-        """Add a column, or widen its type so that it can hold its present numbers, too.
+        """Add the column *name*, or widen its type so that it can also hold numbers of type *kind*.
 
         Returns the column's type, as NumPy's promotion rules determine it from the present or
         stored type and *kind*.
 
         Args:
-            default_of: returns the default for a type.
+            default_of: returns the number that new keys get in a column of the given type.
         """
         known = self.kind_of(name)
         wide = kind if known is None else np.promote_types(known, kind)

@@ -20,7 +20,7 @@ MOST = 10_000
 
 
 class Expiry:
-    """Removes and hides expired contents of one table.
+    """Reads contents of one table, and removes or hides what has expired.
 
     *now* returns processing time in milliseconds. *clean* examines the given number of values and
     removes expired ones.
@@ -182,7 +182,8 @@ def without_expired(
 
 
 def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
-    """Return the contents without expired parts; None if all parts have expired."""
+    """Return one place's contents without parts last renewed at *limit* or before.
+    None if no part is left."""
     if isinstance(table, ValueTable):
         return contents if contents[1] > limit else None
     kept: Any

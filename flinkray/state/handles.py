@@ -82,7 +82,7 @@ class TableListState(ListState[Any]):
 
 
 def owned_list(values: Iterable[Any]) -> list[Any]:
-    """Return a list that the caller may change, with copies of mutable elements."""
+    """Return a new list of *values*, with copies of mutable ones, that user code may change."""
     copied = list(values)
     owned: list[Any] = own_all(copied)  # type: ignore[assignment]
     return owned
@@ -185,7 +185,7 @@ class MapIterator(Iterator[Any]):
 
 
 class MapHandle(MapState[Any, Any]):
-    """Common parts of all handles of map state."""
+    """Base class of the handles of map state, in a table of a backend."""
 
     __slots__ = ("_context", "_table")
 
@@ -195,7 +195,7 @@ class MapHandle(MapState[Any, Any]):
 
     @abstractmethod
     def _live(self) -> Iterable[tuple[Any, Any]]:
-        """Return the present entries."""
+        """Return the (key, value) pairs that the map of the current key has now."""
 
     def remove(self, key: Any) -> None:
         self._table.remove_entry(self._context.key, as_key(key))

@@ -81,7 +81,8 @@ class _Restored:
     def read(
         self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
     ) -> dict[Any, Any]:
-        """Return the stored contents, by place. Raises StateMigrationError."""
+        """Decode the restored table and return its contents, by place.
+        Raises StateMigrationError if the contents cannot be read with *serializer*."""
         for snapshot in self.serializers:
             serializer.check(snapshot)
         entries: dict[Any, Any] = {}
@@ -230,7 +231,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                         queue.add(timestamp, as_key(key), namespace)
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
-        """Return the payloads of this subtask's key groups, by section and key group.
+        """Return the payloads of a snapshot that are in this subtask's key groups.
+        They are in lists by section and key group.
         The payloads are not joined, since a joined copy may not fit into memory."""
         bodies: dict[Section, _Groups] = defaultdict(dict)
         for group, section, payload in snapshot.bodies():

@@ -134,7 +134,7 @@ class _HeapSnapshot(SnapshotStream):
 
 
 class _Chunk(NamedTuple):
-    """Entries in the order of their key groups."""
+    """A portion of a table's entries, sorted by key group."""
 
     entries: TupleColumn
     """Keys, namespaces if there are any, and contents unless the entries were removed."""

@@ -42,7 +42,7 @@ _MOST_AT_REST = 1 << 19
 
 
 class Changes(NamedTuple):
-    """What a capture has read: present contents, and places that are empty now."""
+    """The content of a capture: places with their contents, and places that became empty."""
 
     places: list[Any]
     contents: list[Any]
@@ -150,7 +150,8 @@ class _Tracked:
         self._captures: list[TableCapture] = []
 
     def begin(self, known: Iterable[int]) -> None:
-        """Note changes from now on. *known*: captures since which nothing has changed."""
+        """Start to note which places change.
+        *known*: checkpoint ids of captures that contain the present contents."""
         self._past = [(checkpoint_id, set()) for checkpoint_id in known]
         self._changed = set()
 
@@ -169,8 +170,8 @@ class _Tracked:
         return capture
 
     def _changed_since(self, since: int | None, changed: set[Any]) -> set[Any] | None:
-        """Return the places changed since the capture *since*; None if not known.
-        *changed*: places changed since the last capture."""
+        """Return the places changed since the capture with checkpoint id *since*.
+        None if *since* is None or not known. *changed*: places changed since the last capture."""
         ids = [checkpoint_id for checkpoint_id, _ in self._past]
         if since is None or since not in ids:
             return None
@@ -218,7 +219,7 @@ class _Tracked:
 
 
 class HeapTable(_Tracked, StateTable):
-    """Common parts of the tables of all shapes."""
+    """Base class of the tables of all shapes in dictionaries."""
 
     def __init__(
         self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
@@ -335,7 +336,7 @@ class HeapValueTable(HeapTable, ValueTable):
             handle.follow()
 
     def _write_directly(self) -> None:
-        """Replace the methods below by those of the dictionary, while no changes are noted."""
+        """Let *get*, *put* and *put_all* be the dictionary's own methods, which note no changes."""
         self.__dict__.update(
             get=self._entries.get, put=self._entries.__setitem__, put_all=self._entries.update
         )
@@ -427,8 +428,9 @@ class HeapValueState(TableValueState):
             self._written = type(value)
 
     def follow(self) -> None:
-        """Switch between the two classes of handles when the table begins or stops to note changes.
-        Also called when the table has a new set of changed places."""
+        """Adapt the handle to its table, when the table begins or stops to note changes.
+        The class of the handle changes: see :class:`NotingHeapValueState`. The table also calls
+        this when it has a new set of changed places."""
         changed = self._heap._changed
         self._changed = set() if changed is None else changed
         kind = HeapValueState if changed is None else NotingHeapValueState

@@ -35,7 +35,7 @@ class ReadOnlyStateError(StateError):
 
 
 class ImmutableState(State):
-    """Common parts of all query results."""
+    """Base class of the states that queries return; changing one raises ReadOnlyStateError."""
 
     def clear(self) -> NoReturn:
         raise ReadOnlyStateError

@@ -24,7 +24,8 @@ NO_KEY: Any = _NoKey()
 
 
 class KeyContext:
-    """Holds the current key (*key*); for state of windows, the pair (key, window)."""
+    """Holds the key that handles of state and timers use now, in *key*.
+    For state of windows, *key* is the pair (key, window)."""
 
     __slots__ = ("key",)
 

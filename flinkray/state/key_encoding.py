@@ -77,7 +77,7 @@ class UnsupportedKeyError(StateError):
 
 
 class _Encoding(bytearray):
-    """The bytes of an encoding that were written so far."""
+    """A buffer with the bytes written so far while a key is encoded."""
 
     has_written_equality = False
     """Whether a part has a user-written equality, so that equal keys may differ in encoding."""
@@ -107,8 +107,8 @@ def encode_key(key: Any) -> bytes:
 
 
 def encode_to_check(key: Any) -> tuple[bytes, bool]:
-    """Return (encoding, whether equal keys may have other encodings).
-    The second is True if a class in the key has an ``__eq__`` written by a user. Raises
+    """Return (encoding of *key*, whether keys equal to *key* may have other encodings).
+    The second part is True if a class in the key has an ``__eq__`` written by a user. Raises
     UnsupportedKeyError if the value cannot be a key."""
     out = _Encoding()
     try:
@@ -345,7 +345,8 @@ def _encode_arrow(key: pa.Scalar, out: _Encoding, depth: int) -> None:
 
 
 def compared_fields(kind: type) -> list[str] | None:
-    """Return the fields from which the class's equality was generated; None if it was not."""
+    """Return the fields that the generated ``__eq__`` of a class compares.
+    None if the ``__eq__`` was not generated, or it is not known which fields it compares."""
     if dataclasses.is_dataclass(kind):
         fields = [field.name for field in dataclasses.fields(kind) if field.compare]
         twin: Any = dataclasses.make_dataclass("Twin", fields).__eq__

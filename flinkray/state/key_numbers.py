@@ -82,7 +82,8 @@ class KeyNumbers:
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
-        """Extend the array to cover the range, if allowed; return whether it covers the range."""
+        """Extend the array of slots so that it has integer keys from *low* to *high*.
+        Returns False if the array would become too large; the keys then need the dictionary."""
         dense = self._dense
         if dense is None:
             if high - low >= DENSE_RANGE:
@@ -124,7 +125,7 @@ class KeyNumbers:
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Return the slots of distinct keys. A known key costs one dictionary lookup."""
+        """Return the slot of each of *keys*, which are all different; new keys get slots."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

@@ -118,7 +118,7 @@ def _keep_datetime(value: datetime.datetime) -> Any:
 
 
 def _keep_decoded(value: Any) -> Any:
-    """Return a NumPy or pandas time as the value to which its encoding is decoded.
+    """Convert a NumPy or pandas time to the value that decoding its encoding would give.
     The original time can equal a Python time without having the same hash."""
     return decode_key(encode_key(value))
 

@@ -219,7 +219,8 @@ _NAMES_BY_HASH = {kind.hash_of: name for name, kind in KEY_KINDS.items()}
 
 
 def key_type_of(hash_of: KeyHash) -> str | None:
-    """Return the name of the declared key type whose hash is *hash_of*. None: any type of key."""
+    """Return the name of the declared key type whose hash is *hash_of*.
+    None if *hash_of* is the hash for keys without a declared type."""
     return _NAMES_BY_HASH.get(hash_of)
 
 
@@ -330,8 +331,9 @@ def _hash_texts(keys: pa.Array) -> Int32s | None:
 
 
 def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
-    """Return the hash of each text. *letters*: a row for each text; all texts have the same length.
-    Few NumPy calls are made, since each releases the interpreter's lock."""
+    """Return :func:`hash_text` of ASCII texts of equal length, given as a matrix *letters*.
+    The matrix has a row of letters for each text. Few NumPy calls are made, since each releases
+    the interpreter's lock."""
     weights = np.ones(letters.shape[1], np.uint32)
     weights[:-1] = np.multiply.accumulate(np.full(len(weights) - 1, 31, np.uint32))[::-1]
     parts = range(0, len(letters), _PORTION)

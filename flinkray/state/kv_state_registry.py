@@ -79,7 +79,7 @@ class KvStateEntry:
         return [it if it is MISSING else visible(it, kind, config, now) for it in found]
 
     def serializer(self) -> KvStateSerializer:
-        """Return the serializer of the calling thread."""
+        """Return the calling thread's own serializer of this state, made at its first call."""
         thread = threading.get_ident()
         serializer = self._serializers.get(thread)
         if serializer is None:

@@ -54,9 +54,9 @@ def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
 
 
 class KvStateSerializer:
-    """Serializes the contents of one state.
+    """Serializes the contents of one queryable state for the results of queries.
 
-    It remembers what was written, so two threads must not use it at once.
+    A serializer remembers what it has written, so two threads must not use one at once.
 
     Args:
         descriptor: descriptor of the reader or the writer; None: a reader without a declared type.
@@ -68,11 +68,11 @@ class KvStateSerializer:
         self._writer: StateFrameWriter | None = None
 
     def copy(self) -> KvStateSerializer:
-        """Return another serializer of the state, for another thread."""
+        """Return a new serializer for the same state, for use in another thread."""
         return KvStateSerializer(self._descriptor)
 
     def serialize(self, contents: Sequence[Any]) -> bytes:
-        """Return a value, list or dictionary for each key as bytes.
+        """Return the *contents* (for each key a value, list or dictionary) as bytes.
         Raises StateError if a value cannot be sent."""
         if self._writer is None:
             self._writer = self._serializer.writer()

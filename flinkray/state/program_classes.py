@@ -78,7 +78,8 @@ def class_named(name: str) -> Any:
 
 
 def _present(module: str, name: str) -> type | None:
-    """Return the job's only class with this name in the module, nested or not; else None."""
+    """Return the class *name* that the job has in *module*, at the top or nested in a class.
+    None if there is no such class, or more than one."""
     if _waiting:
         _load()
     known = {
@@ -154,8 +155,9 @@ class _Unpickler(_Classes, pickle.Unpickler):
 
 
 class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
-    """Reads values stored when classes with slots were rebuilt without slots.
-    The objects of such classes had a ``__dict__``, too."""
+    """Unpickles values of classes with ``__slots__`` that earlier versions stored.
+    Those versions rebuilt such classes without the slots, so the objects had a ``__dict__``, too.
+    """
 
     stack: list[Any]
 

@@ -40,7 +40,7 @@ KeysOf = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Rows(NamedTuple):
-    """A batch, and the namespace of each row."""
+    """Rows of a :class:`RowTable`: a batch, and the namespace of each row, if there are any."""
 
     batch: pa.RecordBatch
     namespaces: Namespaces | None
@@ -164,7 +164,7 @@ class RowTable:
         return self._one
 
     def convert(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
-        """Apply *change* to all batches, to convert their columns to other types."""
+        """Replace each batch by what *change* returns for it; used to convert types of columns."""
         self._one = None
         self._parts = [
             replace(part, rows=part.rows._replace(batch=change(part.rows.batch)))

@@ -62,7 +62,8 @@ class StateSerializer:
 
     @classmethod
     def as_stored(cls, name: str, stored_as: SerializerSnapshot) -> StateSerializer:
-        """Return a serializer that reads a state as it was stored, without needing a descriptor."""
+        """Return a serializer that reads a state without its descriptor, and migrates nothing.
+        *stored_as*: the description of the state in the snapshot."""
         serializer = cls(StateDescriptor(name))
         serializer._declared = stored_as.declared
         return serializer
@@ -79,7 +80,7 @@ class StateSerializer:
         return StateFrameWriter(self._declared)
 
     def check(self, stored_as: SerializerSnapshot) -> None:
-        """Raise StateMigrationError if state in that form cannot be read as this state."""
+        """Raise StateMigrationError if state stored as *stored_as* cannot be read as this state."""
         if stored_as.name != NAME or stored_as.version > VERSION:
             raise self._error(
                 f"it was stored by the serializer {stored_as.name} version {stored_as.version}, "
@@ -93,7 +94,7 @@ class StateSerializer:
             raise self._error(str(error)) from error
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Yield the frames of a part of a table.
+        """Decode *data*, the stored bytes of a part of a table, and yield its frames.
 
         Raises:
             StateMigrationError: the frames cannot be read as this state.
@@ -196,7 +197,8 @@ class StateFrameWriter:
         ]
 
     def write_element(self, *parts: Any) -> bytes:
-        """Return an element of a list, or the key and value of an entry, as bytes."""
+        """Return one element of operator state as bytes.
+        *parts*: the element of a list, or the key and the value of a map's entry."""
         return pack([self._declared, *(self._values.encode([part]) for part in parts)])
 
     def write_column(self, contents: Sequence[Any]) -> bytes:
@@ -211,7 +213,8 @@ class StateFrameWriter:
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Return one description for the frames of several writers that follow each other."""
+    """Combine the descriptions that several writers of one state returned.
+    The result describes the frames of all these writers, one after the other."""
     last = snapshots[-1]
     return SerializerSnapshot(
         last.name,
@@ -224,7 +227,7 @@ def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
 
 
 def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
-    """Check the keys of a state. Raises StateMigrationError if their classes have changed."""
+    """Raise StateMigrationError if the classes of a state's stored keys have changed."""
     try:
         check_unchanged(stored_as.keys)
     except StateMigrationError as error:
@@ -257,7 +260,8 @@ def check_key_groups(
 
 
 def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
-    """Return the error for keys that do not fit the key type declared now. *of*: the state."""
+    """Return the error for stored keys that do not fit the key type declared now.
+    *of*: names the state in the error's text."""
     return StateMigrationError(
         f"{of} was stored for keys that are not of the key_type of key_by: {error}; give key_by "
         "the key_type that it had"

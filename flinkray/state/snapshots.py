@@ -23,7 +23,7 @@ class SectionKind(Enum):
 
 
 class Section(NamedTuple):
-    """Names a part of the state of one subtask: a table, a timer queue or a columnar table."""
+    """The kind and name of a table, timer queue or columnar table in the state of a subtask."""
 
     kind: SectionKind
     name: str

@@ -9,7 +9,7 @@ from flinkray.core.schema import stored
 @stored("state.RecordForm")
 @message
 class RecordForm:
-    """The name and fields of a class when its values were stored."""
+    """The name and the fields that a class had when values of the class were stored."""
 
     name: str
     """``module:qualified name``, or the name under which the class was registered."""

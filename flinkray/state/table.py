@@ -32,7 +32,7 @@ PointReader = Callable[[Sequence[Any]], list[Any]]
 
 
 class StateTable(ABC):
-    """Common parts of the tables of all shapes; with *namespaced*, places are (key, namespace)."""
+    """Base class of the tables of all shapes; if *namespaced*, places are (key, namespace)."""
 
     def __init__(self, descriptor: StateDescriptor, namespaced: bool = False) -> None:
         self.descriptor = descriptor

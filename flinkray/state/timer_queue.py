@@ -31,7 +31,7 @@ class TimerQueue(ABC):
 
     @abstractmethod
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Remove the timer before it fires. Returns False if the timer does not exist any more."""
+        """Remove a timer that is about to fire. Returns False if it does not exist any more."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -35,7 +35,7 @@ class TtlTimeCharacteristic(Enum):
 
 @dataclass(frozen=True)
 class IncrementalCleanupStrategy:
-    """How many values are examined for expiry when state is used."""
+    """Says how many values are examined for expiry each time state is used."""
 
     cleanup_size: int
     for_every_record: bool
@@ -75,7 +75,7 @@ class _Strategies:
 
 @dataclass(frozen=True)
 class CleanupStrategies(_Strategies):
-    """The occasions on which expired values are removed, in addition to access.
+    """Says when expired values are removed, in addition to their removal on access.
     A strategy that was set has an effect even if cleanup in the background is disabled."""
 
     full_snapshot: bool = False

@@ -35,7 +35,7 @@ class ValueColumn(ABC):
     @property
     @abstractmethod
     def shape(self) -> Hashable:
-        """The shape; columns of equal shape can be concatenated."""
+        """A value that is equal for columns that can be concatenated."""
 
     has_objects = False
     """Whether the column has values that may be mutable."""
@@ -74,7 +74,7 @@ class ArrayColumn(ValueColumn):
 
 
 class EncodedColumn(ValueColumn):
-    """An array in its stored form, or a part of the array."""
+    """An :class:`ArrayColumn` in its stored form, or a range of its values."""
 
     def __init__(self, array: EncodedArray, begin: int, end: int) -> None:
         self._array = array
@@ -181,7 +181,8 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
 
 
 def divisible(column: ValueColumn) -> ValueColumn:
-    """Return the column in a stored form that can be written in parts."""
+    """Return a column with the same values, of which slices can be written to storage.
+    Arrays, also those within tuples, become an :class:`EncodedColumn`."""
     if isinstance(column, ArrayColumn):
         return EncodedColumn(EncodedArray(column.array), 0, len(column))
     if isinstance(column, TupleColumn):

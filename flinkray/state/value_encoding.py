@@ -62,7 +62,8 @@ _LARGE_INTEGER = 1
 
 
 class _NotCoveredError(Exception):
-    """The values cannot be stored in the form for their type; another form is used."""
+    """Raised within the encoder if the form for a type does not fit values of that type.
+    The values are then stored in a more general form."""
 
 
 # --- classes with fields ----------------------------------------------------------------------
@@ -81,7 +82,7 @@ class RecordType(ABC):
 
     @abstractmethod
     def change(self, form: RecordForm) -> str | None:
-        """Return a text on what has changed since the form was stored; None if nothing has.
+        """Return a text for users: how the class differs from its stored *form*; None if equal.
         Raises StateMigrationError if values of that form cannot be read any more."""
 
     @abstractmethod
@@ -272,7 +273,7 @@ _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getn
 
 
 def _says_how(kind: type) -> bool:
-    """Return whether the class defines how its values are pickled."""
+    """Return whether a class customises pickling, with a method such as ``__reduce__``."""
     return any(
         hook in base.__dict__ and getattr(base.__dict__[hook], "__module__", "") != "dataclasses"
         for base in kind.__mro__
@@ -615,7 +616,7 @@ class RowChange:
     """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Return whether rows of that form match the earlier declaration *was*."""
+        """Return whether *form*, the form of stored rows, matches the earlier declaration *was*."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)
@@ -748,8 +749,8 @@ def _unpickled(data: bytes, as_keys: bool) -> list[Any]:
 
 
 def _equals_as_builtin(kind: type) -> bool:
-    """Return whether the class has the equality of a builtin type.
-    Then values of two classes made from the same code can still be equal."""
+    """Return whether a class has inherited its ``__eq__`` from a builtin type such as ``str``.
+    Then a value can equal a value of another class that was made from the same code."""
     return any(
         "__eq__" in base.__dict__ and base is not object and base.__module__ == "builtins"
         for base in kind.__mro__

@@ -265,7 +265,8 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         )
 
     def _take_over(self, table: DiskTable[Any], restored: RestoredTable) -> None:
-        """Write the restored contents of a table as rows. Raises StateMigrationError."""
+        """Write the restored contents of a table, which is requested now, to the disk.
+        Raises StateMigrationError if the contents cannot be read as this table."""
         serializer: StateSerializer = table.serializer
         for snapshot in restored.serializers:
             serializer.check(snapshot)
@@ -295,7 +296,8 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         return self._store.engine.batch()
 
     def _remove_rows(self, table: DiskTable[Any], frame: Frame) -> None:
-        """Delete the rows of all places in a frame, which removes or replaces their contents."""
+        """Delete the rows of all places that occur in *frame*.
+        Restoring the frame removes or replaces the contents of these places."""
         places = [
             *as_places(frame.removed_keys, frame.removed_namespaces),
             *as_places(frame.keys, frame.namespaces),

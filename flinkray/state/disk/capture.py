@@ -42,7 +42,7 @@ _MOST_TIMERS = 20_000
 
 
 class CapturedTable:
-    """The parts of a table that a capture's writing thread needs."""
+    """All that the thread that writes a capture needs to know of one table."""
 
     def __init__(self, table: DiskTable[Any], assign: KeyGroupAssigner) -> None:
         self.table = table
@@ -65,7 +65,9 @@ class CapturedTable:
 
 
 class CapturedQueue:
-    """The parts of a timer queue that a capture's writing thread needs."""
+    """All that the thread that writes a capture needs to know of one timer queue.
+    *memory*: the captured timers that are in memory.
+    """
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner
@@ -78,7 +80,7 @@ class CapturedQueue:
 
 @dataclass
 class _Frame:
-    """A frame of a table that is being filled."""
+    """Collects the places and contents of the next frame of a table."""
 
     places: list[Any] = field(default_factory=list)
     contents: list[Any] = field(default_factory=list)
@@ -92,7 +94,7 @@ class _Frame:
 
 class DiskCapture(StateCapture):
     """A :class:`StateCapture` of a :class:`DiskKeyedStateBackend`.
-    *epochs*: only changes of these epochs are wanted; None: the whole state is wanted."""
+    *epochs*: the capture has only the changes made in these epochs; None: the whole state."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class DiskCapture(StateCapture):
 
 
 class _DiskStream(SnapshotStream):
-    """Reads the captured state from the disk while the bodies are iterated."""
+    """The snapshot of a :class:`DiskCapture`, read from the disk while it is iterated."""
 
     def __init__(self, capture: DiskCapture) -> None:
         self.key_groups = capture.key_groups

@@ -219,7 +219,8 @@ class Engine:
 
 
 class Reader:
-    """Reads ranges of pairs as of one moment, one range after another; one thread at a time."""
+    """Reads key-value pairs as they were when the reader was made, one range after another.
+    Only one thread at a time may use a reader."""
 
     def __init__(self, path: Path, iterator: rocksdict.RdictIter) -> None:
         self._path = path
@@ -239,7 +240,7 @@ class Reader:
             iterator.status()
 
     def scan_place(self, place: bytes) -> Iterator[Pair]:
-        """Yield the rows of a place.
+        """Yield the rows of the encoded *place*, and no rows of other places with that prefix.
         Keys of a longer text that continues with a zero byte have the same prefix, followed by
         0xff. No row's own part begins with 0xff, so the rows of such keys are left out."""
         end = len(place)

@@ -50,7 +50,8 @@ def encode_part(part: Any) -> bytes:
 
 
 def exact_part(part: Any) -> bytes | None:
-    """Return the encoded exact value. None if the canonical encoding decodes to the same value."""
+    """Return the encoded exact value of *part*, a key or namespace.
+    None if decoding the canonical encoding of *part* gives the exact value."""
     kind = type(part)
     if kind in _AS_DECODED or (kind is tuple and _AS_DECODED.issuperset(map(type, part))):
         return None
@@ -76,11 +77,11 @@ class PlaceCodec:
         self._exact_namespaces: dict[bytes, Any] = {}
 
     def encode(self, place: Place) -> bytes:
-        """Return the prefix of the rows of a place."""
+        """Return the bytes with which the keys of all rows of a place begin."""
         return self._encode(place, self._assign(place[0] if self.namespaced else place))
 
     def encode_all(self, places: Sequence[Place]) -> list[bytes]:
-        """Return the prefixes of the rows of many places, which are all different."""
+        """Return what :meth:`encode` returns for each of many places; no place may occur twice."""
         keys = [place[0] for place in places] if self.namespaced else places
         groups = self._assign.of_all(keys).tolist()
         return list(map(self._encode, places, groups))
@@ -93,7 +94,8 @@ class PlaceCodec:
         return prefix + encode_part(place)
 
     def exact(self, place: Place) -> Exact:
-        """Return the exact key and namespace, which the rows of a place also store."""
+        """Return the exact parts of a place: what its rows must store of the key and the namespace.
+        A part is None if it can be decoded from the encoded place."""
         if not self.namespaced:
             kind = type(place)
             return NOTHING if kind is str or kind is int else (exact_part(place), None)
@@ -113,7 +115,8 @@ class PlaceCodec:
         return found
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
-        """Return the place that is encoded in *encoded* from *at* on. *exact*: its exact parts."""
+        """Return the place whose encoding (without table and group) begins at *at* in *encoded*.
+        *exact*: the exact parts of the place, from one of its rows."""
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

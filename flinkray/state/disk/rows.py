@@ -66,7 +66,8 @@ def decode_value(row: bytes, at: int) -> Any:
 
 
 def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> bytes:
-    """Return a row made of a place's exact parts, a map entry's exact key, and an encoded value."""
+    """Return the bytes of a row: the exact parts of its place, and an encoded value.
+    *entry_key*: the exact key of a map entry, if the row is an entry that needs one."""
     if exact is NOTHING and entry_key is None:
         return _NO_FLAGS + encoded
     parts = (*exact, entry_key)
@@ -77,7 +78,8 @@ def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> 
 
 
 def without_exact(row: bytes) -> tuple[Exact, bytes | None, int]:
-    """Return (exact parts of the row's place, exact key of its map entry, position of the rest)."""
+    """Return (exact parts of the row's place, exact key of the map entry, where the value begins).
+    Inverse of :func:`with_exact`; the exact key is None if the row has none."""
     flags = row[0]
     if not flags:
         return NOTHING, None, 1

@@ -42,7 +42,7 @@ class Cached(Protocol):
         """Add the unwritten changes to *batch*. Returns (number of places, number of bytes)."""
 
     def written(self) -> None:
-        """Called by the store after the table's changes were written to the disk."""
+        """Mark the table's changes as written; the store calls this after writing them."""
 
     def make_older(self) -> None:
         """Drop cached values that were not used since the last call."""
@@ -138,7 +138,7 @@ class DiskStore:
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """Add a note to *batch* that a place has changed in this epoch.
+        """Add to *batch* a note that the contents of a place have changed in the present epoch.
         Captures of changes then include the place's contents, or that the place is empty."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
@@ -161,7 +161,7 @@ class DiskStore:
 
     @property
     def has_too_many_notes(self) -> bool:
-        """Whether the notes are so many that a whole capture is cheaper."""
+        """Whether there are so many notes of changes that capturing the whole state is cheaper."""
         if self._notes <= _FEW_NOTES:
             return False
         return 2 * self._notes > self.engine.estimated_number()
@@ -170,8 +170,8 @@ class DiskStore:
 def changed_places(
     snapshot: Snapshot, epochs: Iterable[int], group: int
 ) -> list[tuple[int, bytes, Exact]]:
-    """Return the places in a key group that changed in these epochs, in order.
-    Each is (table number, encoded place after the key group, exact parts)."""
+    """Return the places in the key group *group* that changed in one of the *epochs*, in order.
+    A place is (number of its table, encoded key and namespace, exact parts)."""
     notes: dict[bytes, bytes] = {}
     for epoch in epochs:
         prefix = _EPOCH.pack(CHANGES, epoch) + group.to_bytes(2, "big")

@@ -73,7 +73,8 @@ _MOST_PORTIONS = 16
 
 
 class DiskTable(StateTable, Generic[HeldT]):
-    """Common parts of the tables of all shapes; *HeldT* is the cached form of a place's contents.
+    """Base class of the tables of all shapes on disk.
+    *HeldT* is the form in which the contents of a place are cached.
     *number* is the table's number in the engine."""
 
     def __init__(
@@ -112,21 +113,23 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Called when the changes of a place are on the disk."""
+        """Update *held*, the cached form of a place, after its changes were written to disk."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:
-        """Return the encoded place of a row, including table number and key group."""
+        """Return the place to which a row belongs, encoded with table number and key group."""
 
     @abstractmethod
     def contents_of(self, rows: Sequence[Pair]) -> Any:
-        """Return the contents in the ordered rows of a place. May be called from any thread."""
+        """Return the contents of a place from all its rows, which are in order.
+        May be called from any thread."""
 
     @abstractmethod
     def put_restored(
         self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
     ) -> None:
-        """Add the restored contents of an empty place to *batch*, as rows."""
+        """Add rows with the restored *contents* of a place to *batch*; the place has no rows yet.
+        *encoded*: the encoded place."""
 
     # --- StateTable ---------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class DiskTable(StateTable, Generic[HeldT]):
             yield encoded, exact
 
     def point_reader(self) -> PointReader:
-        """Return a reader for other threads.
+        """Return a function with which other threads read the contents of places.
         Lists and maps are changed and read under a lock, because readers combine unwritten changes
         with rows. No user function runs under the lock, and results are serialised after it is
         released. Values are read without the lock (see ``DiskValueTable``)."""
@@ -173,7 +176,7 @@ class DiskTable(StateTable, Generic[HeldT]):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """Return the contents of places. May be called from any thread."""
+        """Return the contents of each of *places*. May be called from any thread."""
         assign = KeyGroupAssigner(self._assign.max_parallelism, self._assign.hash_of, 1)
         codec = PlaceCodec(self.number, self.namespaced, assign)
         return [self._read_place(codec, place) for place in places]
@@ -433,7 +436,8 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         return held.values is None or bool(held.values)
 
     def _existing(self, place: Any) -> _HeldList:
-        """Read from the engine whether the list of an uncached place exists; cache the answer."""
+        """Look up whether a place that is not in the cache has a list, and cache the answer.
+        Returns the cached form, which has no elements of an existing list yet."""
         row = self._store.engine.get(self.codec.encode(place) + _FIRST)
         return self._keep(place, _HeldList([] if row is None else None, []), 0)
 
