@@ -58,8 +58,8 @@ class MasterFormatsProcess(CoordinatorProcess):
     async def ask(
         self, service: RpcService, address: str, request: FormatRequest
     ) -> CoordinatorEvent:
-        """Initialise or finalise a format in a running process.
-        Returns the answer, also after a failure.
+        """Let the process at *address* initialise or finalise a format.
+        Returns an event with the result or the failure. Failures are not raised.
         """
         vertex_id, code = request.vertex_id, request.master_format
         generation = 0

@@ -27,7 +27,9 @@ class ConnectedCoordinator:
 
 
 class CoordinatorProcess(ABC):
-    """One kind of coordinator: says how its processes are started, and connects to them."""
+    """Base for one kind of coordinator.
+    It says how processes of this kind are started, and connects to them.
+    """
 
     title: str
     """Name of the coordinator in texts for people: ``the Spark driver``."""
@@ -53,7 +55,7 @@ class CoordinatorProcess(ABC):
 
     @abstractmethod
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        """Return the process to start for an attempt.
+        """Return the specification of the process that an attempt of the coordinator needs.
         *blob_server* is the address of the server for code that is not in the action.
         """
 

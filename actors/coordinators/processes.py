@@ -19,7 +19,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID, Coordinator
 
 
 class CoordinatorProcesses:
-    """All kinds of coordinators of a job, by kind.
+    """Holds a CoordinatorProcess for each kind of coordinator that a job may have.
     Requests for formats go to the process of the job's formats. The other kinds take no requests.
     """
 

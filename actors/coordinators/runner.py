@@ -38,16 +38,18 @@ class CoordinatorListener(Protocol):
     """
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        """The process of the coordinator has started."""
+        """Called when the process of the coordinator has started."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        """The coordinator died or did not start, and was not being stopped. No process is left."""
+        """Called when the coordinator has died or did not start, unless it was being stopped.
+        No process of it is left.
+        """
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
-        """The process of the coordinator is gone as ordered, or there was none."""
+        """Called when the process of a coordinator that was to stop is gone, or never existed."""
 
     def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        """The answer to an AskCoordinator has arrived."""
+        """Called when the answer to an AskCoordinator has arrived."""
 
 
 @dataclass
@@ -120,7 +122,7 @@ class CoordinatorRunner:
     def adopted(
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
     ) -> None:
-        """Take over a coordinator that an earlier owner has started."""
+        """Watch a coordinator that an earlier owner has started, as if it had been started here."""
         how = self._kinds[coordinator.kind]
         process, _ = split_address(address)
         there = self._owner.create_task(_nothing(), name=f"adopt {process}")

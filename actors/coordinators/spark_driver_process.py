@@ -141,7 +141,9 @@ class SparkDriverProcess(CoordinatorProcess):
                 self._on_replaced(str(error))
 
         async def stop() -> None:
-            """Stop the driver once its reports are noted: what only the driver knows is lost."""
+            """Stop the driver, but wait some seconds until its reports are noted.
+            After the stop no other process knows what the driver has not reported.
+            """
             with suppress(asyncio.TimeoutError):
                 await within(_UNTIL_NOTED, self._noted())
             await driver.stop(token)

@@ -81,8 +81,8 @@ def _attempt_number(process: str) -> int:
 
 
 async def _refuse_failed(dispatcher: DispatcherGateway, name: str, job_id: JobID) -> None:
-    """Raise SparkSessionEndedError if the session has failed or was cancelled.
-    A session that has finished because it had no guests is no error.
+    """Raise SparkSessionEndedError if the session's job has failed or was cancelled.
+    A session that has finished, because no stage used it any more, is no error.
     """
     result = await dispatcher.request_job_result(job_id)
     if result.status is JobStatus.FAILED:

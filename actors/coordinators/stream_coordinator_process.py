@@ -46,7 +46,7 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
 
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
-    """Owner and state with which an attempt of the source coordinator begins."""
+    """The owner and the state with which an attempt of the source coordinator begins."""
 
     owner: JobMasterId
     """The JobMaster by whose id tasks know the coordinator. The process name contains it."""
@@ -61,7 +61,9 @@ class SourcesBeginning:
 
 
 class StreamCoordinatorProcess(CoordinatorProcess):
-    """Starts the one coordinator for all sources of the job. Tasks find it by its name."""
+    """Starts the process that coordinates all sources of the job.
+    Tasks find this process by its name.
+    """
 
     title = "the coordinator of the job's sources"
     ends_by_itself = 10.0

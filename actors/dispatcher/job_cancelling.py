@@ -36,7 +36,10 @@ class JobCancelling:
         job_masters: JobMasterSupervision,
         job: Callable[[JobID], ManagedJob | None],
     ) -> None:
-        """Create the object. *job* returns a job that is not cleaned up yet, or None."""
+        """Create the object.
+        *job* is a function that returns a job by its id. It returns None for a job that is unknown
+        or already cleaned up.
+        """
         self._dispatcher = dispatcher
         self._graphs = graphs
         self._job_masters = job_masters

@@ -16,7 +16,7 @@ from flinkray.ha import JobGraphStore, JobResultStore, StoreError
 
 
 class JobCleanup:
-    """Cleans up ended jobs on the Dispatcher's main thread, with repeated steps (DI-13)."""
+    """Cleans up ended jobs on the Dispatcher's main thread. A failed step is repeated (DI-13)."""
 
     def __init__(
         self,

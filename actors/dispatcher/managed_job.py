@@ -207,11 +207,12 @@ def overview_of(details: JobDetails) -> JobOverview:
 
 
 class RememberedOverview:
-    """Remembers the overview of one JobMaster. Every registration of a JobMaster creates a new one.
+    """Remembers the overview that one registered JobMaster has sent.
+    Every registration of a JobMaster creates a new object.
 
-    An overview is valid until the JobMaster reports a greater number. Because this report may be
-    lost, the overview is valid only while the JobMaster's heartbeats arrive, which also carry the
-    number. Times are monotonic seconds.
+    The JobMaster numbers its overviews. An overview is valid until the JobMaster reports a greater
+    number. Because this report may be lost, the overview is valid only while the JobMaster's
+    heartbeats arrive, which also carry the number. Times are monotonic seconds.
     """
 
     def __init__(self, lifetime: float, now: float) -> None:
@@ -225,15 +226,17 @@ class RememberedOverview:
         self._overview: JobOverview | None = None
 
     def heard(self, number: int, now: float) -> None:
-        """Note news of the JobMaster.
-        Overviews with a smaller number than *number* become invalid.
+        """Note that the JobMaster lives and that its overviews below *number* are outdated.
+        A remembered overview with a smaller number is dropped.
         """
         self._heard_at = now
         if number > self._number:
             self._number, self._overview = number, None
 
     def answered(self, answer: NumberedOverview) -> None:
-        """Remember the overview in an answer, unless a greater number was reported meanwhile."""
+        """Remember the overview that the JobMaster has sent.
+        An overview with a smaller number than the last reported number is ignored.
+        """
         if answer.number >= self._number:
             self._number, self._overview = answer.number, answer.overview
 

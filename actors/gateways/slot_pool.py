@@ -139,13 +139,13 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def note(self, notes: JobNotes) -> None:
-        """Keep notes for the job's next JobMaster, in place of earlier notes."""
+        """Keep the JobMaster's notes for the job's next JobMaster, in place of earlier notes."""
 
     @abstractmethod
     @runs_to_completion
     async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
         """Keep finished tasks for the next JobMaster.
-        They are dropped with the notes' execution graph.
+        They are dropped when notes of another execution graph arrive.
         """
 
     @abstractmethod

@@ -179,7 +179,9 @@ class AdoptedCoordinator:
 
 @message
 class ReaderProgress:
-    """Identifies the calling attempt of a source's subtask, with its requests and events so far."""
+    """Identifies an attempt of a source's subtask that calls the coordinator.
+    Counts the splits that the attempt has requested and the events that it has received.
+    """
 
     job_master_id: JobMasterId
     vertex_id: JobVertexID
@@ -202,7 +204,9 @@ class ReaderProgress:
 
 @message
 class Holders:
-    """Consumers of a source's records. While one is behind, the source is not read."""
+    """Names the consumers of a source's records that may fall behind.
+    While one of them is behind, the source is not read.
+    """
 
     stages: tuple[JobVertexID, ...] = ()
     """Spark vertices that take epochs of the records."""
@@ -253,7 +257,7 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """Return the events that follow those that the reader has received.
+        """Return the coordinator's events for a reader that the reader has not received yet.
         Waits for at least one event. Returns no events if the reader has called again with newer
         progress. May be repeated.
 
@@ -330,7 +334,7 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
-        """Keep notes for the next JobMaster.
+        """Keep the JobMaster's notes for the next JobMaster.
         The SlotPool keeps them too, but may die with the JobMaster.
 
         Raises:
@@ -362,7 +366,8 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        """Restore all sources to the given state. Takes effect once for each count of restores.
+        """Restore all sources to the given state.
+        *restored* counts the restores. A repeated call with the same count does nothing.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.

@@ -120,7 +120,9 @@ class PartitionData:
 
 @message
 class PartitionPlaces:
-    """The partitions of a data set in a TaskExecutor's processes, for ``read_partition``."""
+    """Says which task processes of a TaskExecutor have which partitions of a data set.
+    The partitions are read by ``read_partition`` calls to *addresses*.
+    """
 
     addresses: tuple[str, ...]
     """Addresses of task processes."""
@@ -130,7 +132,9 @@ class PartitionPlaces:
 
 @message
 class ChannelPlaces:
-    """The partitions of a data set in a TaskExecutor's processes, for reading by channels."""
+    """Says which task processes of a TaskExecutor have which partitions of a data set.
+    The partitions are read through channels to *addresses*.
+    """
 
     addresses: tuple[DataAddress, ...]
     partitions: tuple[tuple[ResultPartitionID, ...], ...]

@@ -245,15 +245,16 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """Completed when this JobMaster may end without leaving checkpoint work undone.
-        No checkpoint is written any more. If another JobMaster may continue the job, no checkpoint
-        is deleted any more either.
+        """A future that completes when this JobMaster may end without leaving checkpoint work
+        undone. After that no checkpoint is written. If another JobMaster may continue the job, no
+        checkpoint is deleted either.
         """
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
         """Return *result*.
-        If a checkpoint could not be read, a failed job is marked to keep them all.
+        If the job failed and a checkpoint was unreadable, the result is marked to keep all
+        checkpoints.
         """
         if not self._are_lost or result.status is not JobStatus.FAILED:
             return result

@@ -32,7 +32,7 @@ After other errors a repetition would fail again.
 
 
 class CheckpointOrders:
-    """Sends checkpoint orders. Lives on the JobMaster's main thread.
+    """Sends checkpoint orders to TaskExecutors. Lives on the JobMaster's main thread.
 
     Orders to a TaskExecutor are sent in order. A repeated order may arrive after later ones.
     """

@@ -55,7 +55,9 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Return those of *running* that were not sent to the TaskExecutor, or were removed."""
+        """Return the attempts among *running* that were not sent to the TaskExecutor, or were
+        removed.
+        """
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed
         return [attempt_id for attempt_id in running if attempt_id not in known]

@@ -35,12 +35,12 @@ class _Waiting:
 
 
 class KeptParts:
-    """Keeps the parts of the source coordinator's state that it reports.
+    """Keeps the parts of the source coordinator's state that the coordinator reports.
 
     The parts are kept here, at the SlotPool, and at a TaskExecutor. Lives on the JobMaster's main
-    thread. A pool that replaces a lost one is first sent all parts. A JobMaster that does not know
-    that another one leads may start a pool that the next JobMaster will not ask, and pools of past
-    JobMasters may exist. So each pool is checked once: will the next JobMaster ask it?
+    thread. A pool that replaces a lost one is first sent all parts. A pool counts only once it is
+    certain that the next JobMaster will ask it. It would ask another pool if this JobMaster has
+    been replaced without knowing it, or if pools of past JobMasters still exist.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class KeptParts:
         self._parts.clear()
 
     def begin_unknown(self, sources: Iterable[JobVertexID], restores: int) -> None:
-        """Mark the progress of these sources as known only to their coordinator.
-        The pool must have this mark together with the notes until the coordinator has reported. A
-        missing part would mean to the next JobMaster that there is no progress.
+        """Replace all parts by marks: only the coordinator knows the progress of these sources.
+        The pool must have the marks together with the notes until the coordinator has reported.
+        Without a mark the next JobMaster would assume that a source has no progress.
         """
         self._parts = {vertex_id: KeptPart(vertex_id, restores, 0) for vertex_id in sources}
 
@@ -94,7 +94,9 @@ class KeptParts:
         await kept
 
     def of(self, restores: int) -> tuple[KeptPart, ...]:
-        """Return the parts of sources restored *restores* times, and the results' address."""
+        """Return the parts that belong to restore number *restores* of the sources, and the part
+        with the results' address.
+        """
         return tuple(
             part
             for part in self._parts.values()

@@ -33,31 +33,37 @@ class LeadersListener(Protocol):
     """Receives the news of the leaders, on the JobMaster's main thread."""
 
     def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
-        """The JobMaster is registered at the ResourceManager."""
+        """Called when the JobMaster is registered at the ResourceManager."""
 
     def resource_manager_lost(self) -> None:
-        """The JobMaster is no longer registered at the ResourceManager."""
+        """Called when the JobMaster is no longer registered at the ResourceManager."""
 
     @property
     def overview_number(self) -> int:
-        """Number of the overview. Overviews of the job with a smaller number are outdated."""
+        """The number of the present overview.
+        Overviews of the job with a smaller number are outdated.
+        """
 
     @property
     def has_deployed(self) -> bool:
         """Whether the JobMaster has deployed or adopted tasks of the job."""
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        """The Dispatcher has sent the parallelism bounds of an elastic job's vertices."""
+        """Called when the Dispatcher has sent parallelism bounds of an elastic job's vertices."""
 
     def cancel_requested(self) -> None:
-        """The job's cancellation was requested before the JobMaster registered."""
+        """Called when the job's cancellation had been requested before the JobMaster registered."""
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
-        """A Dispatcher or ResourceManager refuses this JobMaster: another one leads the job."""
+        """Called when a Dispatcher or ResourceManager refuses this JobMaster for good.
+        Another JobMaster leads the job then.
+        """
 
 
 class JobMasterLeaders:
-    """Follows both leaders, with heartbeats. Lives on the JobMaster's main thread."""
+    """Keeps the JobMaster registered at the leading Dispatcher and ResourceManager, with
+    heartbeats. Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,

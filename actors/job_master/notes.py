@@ -118,8 +118,8 @@ class NotesForSuccessor:
         return is_alone and self._is_acknowledged and is_copied
 
     def in_pieces(self, parts: Iterable[KeptPart]) -> Iterable[KeptPiece]:
-        """Return the messages that hold everything kept now, with *parts*.
-        Empty before the first notes.
+        """Return messages that together hold *parts*, the finished tasks and the notes.
+        There are no messages before the first notes.
         """
         if self._notes is None:
             return ()
@@ -155,7 +155,7 @@ class NotesForSuccessor:
 
 
 class _SecondCopy:
-    """The copy of the last notes at the coordinator that the notes name."""
+    """Keeps a copy of the last notes at the source coordinator that the notes name."""
 
     def __init__(
         self, job_master: FencedRpcEndpoint[JobMasterId], on_kept: Callable[[], None]
@@ -173,7 +173,7 @@ class _SecondCopy:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the last notes are kept, or there is no coordinator to keep them."""
+        """Whether the coordinator has the last notes, or there is no coordinator to keep them."""
         return self._kept is self._notes
 
     def keep(self, notes: JobNotes) -> None:

@@ -24,20 +24,25 @@ class OverviewNews:
 
     @property
     def number(self) -> int:
-        """Number of the present overview. Overviews with a smaller number are outdated.
-        Heartbeats report the number too, because messages may be lost.
+        """The number of the present overview.
+        Overviews with a smaller number are outdated. Heartbeats report the number too, because
+        messages may be lost.
         """
         self.changed()
         return self._number
 
     def give(self) -> NumberedOverview:
-        """Return the present overview with its number, and remember that it was sent."""
+        """Return the present overview for the Dispatcher, with its number.
+        Remember that it was sent.
+        """
         self.changed()
         self._given = self._scheduler.overview_state
         return NumberedOverview(self._number, self._scheduler.overview())
 
     def changed(self) -> None:
-        """Report a change, if the state differs from the sent overview. Call after each event."""
+        """Report to the Dispatcher if the job's state differs from the overview that was sent last.
+        Call this after each event.
+        """
         if self._given is not None and self._given != self._scheduler.overview_state:
             self._given = None
             self._number += 1

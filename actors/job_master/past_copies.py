@@ -22,7 +22,9 @@ _TASK_EXECUTORS = "TaskExecutor-"
 
 
 class PastCopies:
-    """Reads the copies at TaskExecutors. Lives on the JobMaster's main thread."""
+    """Reads the copies that past JobMasters have left at TaskExecutors.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,

@@ -39,7 +39,9 @@ class AdoptedDriver:
 
 
 class PastDrivers:
-    """Takes over Spark drivers. Lives on the JobMaster's main thread."""
+    """Takes over or kills Spark drivers of past JobMasters.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(
         self,

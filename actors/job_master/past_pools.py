@@ -38,7 +38,9 @@ class Left:
 
 
 class PastPools:
-    """Asks the SlotPools of past JobMasters. Lives on the JobMaster's main thread."""
+    """Asks the SlotPools of past JobMasters for slots and notes, and ends these pools.
+    Lives on the JobMaster's main thread.
+    """
 
     def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph) -> None:
         self._job_master = job_master
@@ -80,7 +82,9 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, tuple(finished), tuple(parts))
 
     def end(self) -> None:
-        """Begin to end the past pools. Call this once their notes and slots are kept elsewhere."""
+        """Begin to end the past pools.
+        Call this once this JobMaster keeps their notes and slots elsewhere.
+        """
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 

@@ -30,7 +30,7 @@ Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
 class PoolStarted(Protocol):
-    """Callback for a new pool, which knows no requirements, slots or notes yet."""
+    """Callback for a pool that was started, and that knows no requirements, slots or notes yet."""
 
     def __call__(self, *, is_first: bool) -> None: ...
 
@@ -131,8 +131,8 @@ class SlotPoolConnection:
             self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
 
     def _begin_heartbeats(self) -> None:
-        """Start to send heartbeats before the first pool exists.
-        So a new pool is not asked at once.
+        """Start to send heartbeats, unless they have begun.
+        Called before the first pool exists, so that a new pool is not asked at once.
         """
         if self._heartbeats is None:
             silence = f"no heartbeat from it for {self._heartbeat_settings.timeout:g} s"
@@ -248,7 +248,7 @@ class SlotPoolConnection:
                 log.info("%s was not closed: %s", self._name, error)
 
     async def leave(self) -> None:
-        """Stop using the pool without ending it.
+        """Stop using the pool, but let it run.
         The pool keeps its slots for the job's next JobMaster.
         """
         pool = self._pool

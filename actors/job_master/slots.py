@@ -58,8 +58,9 @@ _ADOPTION_RETRY_DELAY = 0.1
 class JobMasterSlots:
     """Keeps the JobMaster's record of slots. Lives on the JobMaster's main thread.
 
-    Records the slots and the open requests of the SlotPool, so that a new SlotPool can continue. A
-    TaskExecutor that has neither a slot nor a result of the job is disconnected (JM-15).
+    Also records the requests that the SlotPool has not answered, so that a new SlotPool can
+    continue. A TaskExecutor that has neither a slot nor a result of the job is disconnected
+    (JM-15).
     """
 
     def __init__(
@@ -238,7 +239,9 @@ class JobMasterSlots:
             self._job_master.create_task(self.pool.start(), name="start another SlotPool")
 
     def _pool_started(self, *, is_first: bool) -> None:
-        """Send a new pool all earlier requests and news."""
+        """Send a new pool everything that it must know: requirements, slots, open requests, notes,
+        and the present ResourceManager.
+        """
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
@@ -350,7 +353,7 @@ class JobMasterSlots:
     # --- slots that fail --------------------------------------------------------------------------
 
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
-        """Remove a slot that the job does not have, or no longer has."""
+        """Remove a slot that the job has lost, or that was not given to the job after all."""
         self.ledger.remove((allocation_id,))
         self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))

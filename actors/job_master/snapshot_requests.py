@@ -151,7 +151,7 @@ class SnapshotRequests:
     async def _finished(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
-        """Request a snapshot and return the coordinator's answer.
+        """Request a snapshot, and return the coordinator's answer when the snapshot is finished.
         While tasks do not run yet, the request is repeated for :data:`PATIENCE` seconds.
         """
         now = self._job_master.counted_time

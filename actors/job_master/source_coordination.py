@@ -54,10 +54,11 @@ class _Waiting:
 class SourceCoordination:
     """Sends orders to the source coordinator, one at a time, in the order of the decisions.
 
-    If the process dies and all events that readers have received are kept, a new process continues
-    from the kept parts (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered
-    orders. If some may not be kept, the waiting orders are given up, because all sources are
-    restored: the next process starts with the last restored state.
+    If the process of the coordinator dies, another process replaces it. If all events that readers
+    have received are kept, this process continues from the kept parts
+    (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered orders. If some events
+    may not be kept, all sources are restored: the waiting orders are given up, and the process
+    starts with the last restored state.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class SourceCoordination:
 
     @property
     def owner(self) -> JobMasterId:
-        """The JobMaster that has started the process, or would start it."""
+        """The id of the JobMaster that has started the coordinator's process, or would start it."""
         return self._owner
 
     # --- the process ------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ class SourceCoordination:
         self._add(_Waiting(call, is_needed=True))
 
     def order(self, action: OrderCoordinators) -> None:
-        """Report to the sources that a checkpoint is complete or aborted."""
+        """Tell the coordinator that a checkpoint is complete or aborted."""
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.checkpoint_ended(token, action.order)))
 

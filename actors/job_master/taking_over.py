@@ -272,8 +272,9 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """Return the source coordinator in *notes*, which is dead, if another one can replace it.
-        None if there was none, or if the job must begin anew because its progress is not known.
+        """Return the dead source coordinator in *notes*, which another coordinator will replace.
+        None if the notes name none. Also None if it may not be replaced: the job must begin anew
+        then.
         """
         place = notes.source_coordinator
         if place is None:

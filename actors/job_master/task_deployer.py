@@ -115,13 +115,15 @@ class TaskDeployer:
     # --- what earlier JobMasters have deployed ----------------------------------------------------
 
     def adopted(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts that earlier JobMasters have deployed here and that continue."""
+        """Note the attempts of earlier JobMasters that this JobMaster has taken over."""
         attempts = tuple(attempts)
         self._reconciliation.deploying(resource_id, attempts)
         self._reconciliation.deployed(resource_id, attempts)
 
     def reported(self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]) -> None:
-        """Cancel attempts that a registering TaskExecutor reports but that are not deployed."""
+        """Cancel attempts that a TaskExecutor reports when it registers, but that are not deployed
+        there.
+        """
         unknown = self._reconciliation.not_deployed(resource_id, running)
         if unknown:
             log.info("%s: %d tasks of no use are cancelled", resource_id, len(unknown))

@@ -33,8 +33,8 @@ class _Connection:
 
 
 class TaskExecutorConnections:
-    """Connections to TaskExecutors.
-    All methods and callbacks run on the main thread of the JobMaster, *owner*.
+    """Holds the connections to the TaskExecutors that are registered at the JobMaster *owner*.
+    All methods and callbacks run on the JobMaster's main thread.
     """
 
     def __init__(
@@ -106,11 +106,15 @@ class TaskExecutorConnections:
         return resource_id in self._connections
 
     def get(self, resource_id: ResourceID) -> TaskExecutorGateway:
-        """Return the gateway. Raises UnknownTaskExecutorError if not connected."""
+        """Return the gateway of a TaskExecutor.
+        Raises UnknownTaskExecutorError if not connected.
+        """
         return self._connection(resource_id).gateway
 
     def location(self, resource_id: ResourceID) -> WorkerLocation:
-        """Return the location. Raises UnknownTaskExecutorError if not connected."""
+        """Return the location of a TaskExecutor.
+        Raises UnknownTaskExecutorError if not connected.
+        """
         return self._connection(resource_id).location
 
     def _connection(self, resource_id: ResourceID) -> _Connection:
@@ -125,7 +129,7 @@ class TaskExecutorConnections:
             self._heartbeats.receive_heartbeat(resource_id, payload)
 
     def lose(self, resource_id: ResourceID, reason: str) -> None:
-        """Give up a broken connection. Idempotent."""
+        """Give up the broken connection to a TaskExecutor. Idempotent."""
         if self._remove(resource_id, reason):
             self._on_lost(resource_id, reason)
 

@@ -378,7 +378,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
     def _is_another(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether the job has another JobMaster than this one, or has lost its JobMaster."""
+        """Return whether *job_master_id* differs from the registered JobMaster of the job.
+        Also True if the job has lost its JobMaster.
+        """
         present = self._members.job_masters.get(job_id)
         if present is None:
             return job_id in self._bereaved

@@ -189,8 +189,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return {group: by_group.get(_mark(group), {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
-        """Return Ray's resources.
-        If the head is silent, the last known ones, marked with the outage.
+        """Return Ray's total and available resources.
+        If Ray's head is silent, return the last known resources, marked with the outage.
         """
         try:
             self._last_resources = await within(_PATIENCE, self._ask(_cluster_resources))
@@ -230,8 +230,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return tuple(group for _, group in sorted(groups.items()))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Call *fn*, which asks Ray's head, unless the head is known to be away.
-        Each question to a head that is away would hold a thread.
+        """Call *fn* in a thread, where it asks Ray's head.
+        Nothing is called while the head is known to be away, because the call would hold a thread.
 
         Raises:
             asyncio.TimeoutError: the head is away.

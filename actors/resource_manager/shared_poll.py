@@ -14,10 +14,10 @@ _PAUSE = 4.0
 
 
 class SharedPoll(Generic[K, V]):
-    """Polls for all keys that callers wait for, with one call of *look* at a time for all of them.
+    """Calls *look* again and again for the keys that callers wait for, one call for all keys.
 
-    Looking takes at most a fifth of the time: a look at a thousand keys that takes one second is
-    followed by the next look four seconds later.
+    The calls take at most a fifth of the time: after a look at a thousand keys that takes one
+    second, the next look begins four seconds later.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class SharedPoll(Generic[K, V]):
         self._looking: asyncio.Task[None] | None = None
 
     async def answer_for(self, key: K) -> V:
-        """Wait until a look has an answer for the key, and return the answer.
-        Raises what a look raises.
+        """Wait until *look* returns an answer for the key, and return the answer.
+        Raises the error of *look* if it fails.
         """
         future: asyncio.Future[V] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)

@@ -59,7 +59,7 @@ class WorkerEvents(ABC):
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str
     ) -> None:
-        """The TaskExecutor was not started, or died before it registered."""
+        """Called when a TaskExecutor was not started, or died before it registered."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class _TaskExecutorStart:
         self.registered()
 
     def registered(self) -> None:
-        """Stop watching the TaskExecutor: the ResourceManager watches it from now on."""
+        """Stop watching the started TaskExecutor. The ResourceManager watches it from now on."""
         if self.watch is not None:
             self.watch.cancel()
         if self.search is not None:

@@ -47,7 +47,7 @@ class BatchedSender(Generic[T]):
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, things: Iterable[T]) -> None:
-        """Send the things after everything that was added before."""
+        """Queue the things to be sent after everything that was added before."""
         before = len(self._waiting)
         self._waiting += things
         self._added += len(self._waiting) - before

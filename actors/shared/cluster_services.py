@@ -25,8 +25,8 @@ from flinkray.rpc.time_limit import within
 
 @dataclass(frozen=True)
 class ClusterServices:
-    """Cluster id, configuration, HA services and leaders, as a master process needs them.
-    Created once per process, from the arguments that started the process.
+    """Holds the cluster id, the configuration, and the services to find leaders, for a master
+    process. Created once per process, from the arguments that started the process.
     """
 
     rpc_service: RpcService

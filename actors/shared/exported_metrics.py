@@ -80,7 +80,9 @@ def exported_name(scope: str, name: str) -> str:
 def samples_of(
     scope: str, values: Mapping[str, float], tags: Mapping[str, str]
 ) -> Iterator[MetricSample]:
-    """Yield a sample for each value. *scope* is a key of :data:`DESCRIPTIONS`."""
+    """Yield a metric sample with these tags for each of *values*.
+    *scope* is a key of :data:`DESCRIPTIONS`, which has the texts for the metrics.
+    """
     descriptions = DESCRIPTIONS[scope]
     for name, value in values.items():
         yield MetricSample(exported_name(scope, name), descriptions[name], value, dict(tags))
@@ -94,7 +96,7 @@ def job_tags(name: str, job_id: JobID) -> dict[str, str]:
 
 
 def state_of_job(name: str, job_id: JobID, status: JobStatus) -> Iterator[MetricSample]:
-    """Yield the sample for the state that a job is in, or has ended in."""
+    """Yield one sample, whose labels name the state that a job is in, or has ended in."""
     return samples_of(JOB, {"state": 1}, {**job_tags(name, job_id), "state": status.name})
 
 

@@ -45,9 +45,9 @@ class JobMasterWatch:
         self._watch.cancel()
 
     async def look(self) -> bool:
-        """Ask the JobMaster now, and return whether it is known if the JobMaster lives.
-        If the JobMaster is gone, *on_lost* is called before this returns. False if the call got no
-        answer.
+        """Ask the JobMaster now whether it lives.
+        Return False if no answer has come. If the JobMaster is gone, *on_lost* is called before
+        this returns True.
         """
         if self._is_over:
             return True

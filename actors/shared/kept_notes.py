@@ -64,8 +64,8 @@ class KeptNotes:
             self.note(piece.notes)
 
     def piece(self, number: int) -> KeptPiece | None:
-        """Return piece *number*, counted from 0. The parts come first, then the finished tasks.
-        The notes are in no piece. None if there is no such piece.
+        """Return piece *number* of the parts and finished tasks, counted from 0.
+        None if there is no such piece. The parts come first. The notes are in no piece.
         """
         if number < len(self._parts):
             return KeptPiece(part=self.parts[number])

@@ -95,7 +95,9 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     @property
     def obstacle(self) -> str:
-        """Text for people: why the endpoint is not registered, as far as this process knows."""
+        """A text for people that says why the endpoint is not registered, as far as this process
+        knows.
+        """
         retriever, service = self._retriever, self._endpoint.rpc_service
         outages = (None if retriever is None else retriever.outage, service.outage)
         if any(outages):

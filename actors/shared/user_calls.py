@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def as_it_travels(error: BaseException) -> Exception:
-    """Return the error as a receiver would see it: sendable, and without user objects."""
+    """Return the error as a process that receives it would see it: without user objects."""
     seen = codec.decode(codec.encode_error(error))
     assert isinstance(seen, Exception)
     return seen

@@ -201,9 +201,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self.schedule_deadline(self._takeover_timeout if is_needed else 0.0, self._end)
 
     def _end(self) -> None:
-        """Close the endpoint without waiting for its end.
+        """Begin to close the endpoint, without waiting.
 
-        The end cancels the endpoint's tasks, also a task that waits for the end.
+        A task of the endpoint must not wait for the end, because the end cancels this task.
         """
         self.close()
 

@@ -119,7 +119,9 @@ class SourceHost:
         return ()
 
     async def events_before(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
-        """Return events before the cut; see :meth:`StreamCoordinatorGateway.exchange_until_cut`."""
+        """Return the remaining events that a reader gets before a checkpoint.
+        See :meth:`StreamCoordinatorGateway.exchange_until_cut`.
+        """
         # normally everything before a cut is kept before readers hear of the cut
         if self._may_be_unknown:
             await self.kept()
@@ -164,7 +166,7 @@ class SourceHost:
     # --- checkpoints ------------------------------------------------------------------------------
 
     async def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Cut the events for a checkpoint, and return the enumerator's state.
+        """Fix which events readers get before the checkpoint, and return the enumerator's state.
         Raises OperatorError.
         """
         if self._hosted.owes_splits:  # readers run and will call, unless they have failed
@@ -177,7 +179,7 @@ class SourceHost:
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: the job would recover from it."""
+        """Note that a checkpoint is complete, so that the job can recover from it."""
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -257,9 +259,9 @@ class SourceHost:
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Run the function that *prepare* returns in a thread.
-        Then waiting readers look for events.
-        An error fails the job, and this call waits for ever.
+        """Let *prepare* return a function, and run this function in a thread of the user code.
+        Waiting readers then look for events. If anything fails, the job fails, and this call never
+        returns.
         """
         async with self._calls:
             if self._is_closed:
@@ -286,8 +288,8 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """Make the waiting call of the subtask look for events again.
-        The call may continue to wait.
+        """Let the subtask's waiting call look for events again.
+        The call goes on waiting if there are none.
         """
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():

@@ -82,13 +82,15 @@ class JobLeaderListener(Protocol):
         """
 
     def job_master_connected(self, job_id: JobID) -> None:
-        """The TaskExecutor is registered at the job's JobMaster."""
+        """Called when the TaskExecutor is registered at the job's JobMaster."""
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
-        """The JobMaster is lost, or does not accept this TaskExecutor (TM-17)."""
+        """Called when the JobMaster is lost, or does not accept this TaskExecutor (TM-17)."""
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """A JobMaster's heartbeat has arrived, with the slots that the JobMaster knows."""
+        """Called when a JobMaster's heartbeat has arrived.
+        It lists the slots that the JobMaster knows.
+        """
 
     def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
         """Return what the TaskExecutor answers to a heartbeat of the job's JobMaster."""
@@ -189,9 +191,8 @@ class JobLeaderService:
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """Note that the JobMaster has forgotten this TaskExecutor.
-        False if another JobMaster leads.
-        A registration that the JobMaster answers later does not change this. The next slot request
-        of this JobMaster leads to a new registration.
+        Return False if another JobMaster leads. An answer of the JobMaster to a registration does
+        not undo this. Its next slot request does: it leads to a new registration.
         """
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:

@@ -28,8 +28,9 @@ class _Copy:
 
 
 class KeptCopies:
-    """For each job one complete copy, and possibly a later copy that is not complete yet.
-    Pieces arrive one by one. If the JobMaster dies in between, the complete copy is used.
+    """Stores one complete copy per job, and possibly a later copy that is still incomplete.
+    The pieces of a copy arrive one by one. If the JobMaster dies in between, the complete copy is
+    used.
     """
 
     def __init__(self) -> None:

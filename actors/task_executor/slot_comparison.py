@@ -29,5 +29,5 @@ class SlotComparison:
         return SlotDifference(difference.unknown_here, tuple(sorted(twice)))
 
     def forget(self, job_id: JobID) -> None:
-        """Forget a job that has no slot here any more."""
+        """Forget the earlier lists of a job that has no slot here any more."""
         self._missed.pop(job_id, None)

@@ -62,7 +62,7 @@ class TaskEntry:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Reports of a job's tasks: for its JobMaster now, and for the next JobMaster."""
+    """Collects reports about a job's tasks: for its JobMaster now, and for the next JobMaster."""
 
     graph_id: ExecutionGraphID | None = None
     """Execution graph of the attempt that was started last."""
@@ -138,7 +138,9 @@ class TaskTable:
     # --- notes about tasks ----------------------------------------------------------------------
 
     def ordered(self, order: CheckpointOrder, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note that tasks will stop with the ordered checkpoint, or not because it is aborted."""
+        """Note for each attempt with which checkpoint it will stop, if the order says so.
+        An order that aborts this checkpoint removes the note.
+        """
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is None:

@@ -21,7 +21,9 @@ NOT_OPEN = "its operators are not open yet"
 
 
 class SourceCuts(Protocol):
-    """Gives a source's reader all events before a checkpoint's cut, and no later ones."""
+    """Divides the events of a source's reader by checkpoints.
+    Before a checkpoint the reader gets all events before the checkpoint's cut, and no later ones.
+    """
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
         """Call *then*, on the event loop, when the reader has all events before the cut."""
@@ -33,7 +35,7 @@ class SourceCuts(Protocol):
 
 
 class Declining(Protocol):
-    """The part of a task's checkpoint responder that orders need."""
+    """The interface by which TaskCheckpointOrders declines or aborts a task's checkpoints."""
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
         """Decline a checkpoint. Called from any thread."""

@@ -138,7 +138,7 @@ class CollectedResults:
         """Do nothing: results are not buffered."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Settle at once: the client sees no barriers."""
+        """Call *settled* at once: the client sees no barriers, so nothing has to be waited for."""
         settled({})
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:

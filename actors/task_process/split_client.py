@@ -27,12 +27,13 @@ The pause doubles each time from _FIRST_PAUSE.
 
 
 class SplitClient:
-    """Requests splits for a source task from the coordinator, and passes its events to the task.
-    Created on the event loop; the task's thread requests. Requests are repeated until they are
-    answered, because the coordinator may not have started yet or may be replaced.
+    """Requests splits for a source task from the coordinator, and passes the coordinator's events
+    to the task. Created on the event loop; the task's thread requests. Requests are repeated until
+    they are answered, because the coordinator may not have started yet or may be replaced.
 
-    Before a checkpoint the reader gets the events that the coordinator has cut off for it. Then it
-    gets nothing until its task has taken its snapshot, or has given up the checkpoint.
+    Before a checkpoint the reader gets all events that the coordinator counts before the
+    checkpoint. Then it gets nothing until its task has taken its snapshot, or has given up the
+    checkpoint.
     """
 
     def __init__(self, rpc_service: RpcService, address: str, reader: ReaderProgress) -> None:

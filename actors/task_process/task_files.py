@@ -61,7 +61,9 @@ class TaskFiles:
         return epochs_location(self._storage_dir, job_id, vertex_id)
 
     def look_up_room(self, deployed: DeployedTask, operator_id: str, most: int) -> LookUpRoom:
-        """Return the limit for records that wait in this subtask of a look-up: at most *most*."""
+        """Return the object that limits how many records wait in this subtask of a look-up to
+        *most*.
+        """
         location = look_ups_location(self._storage_dir, deployed.job.job_id, operator_id)
         return NotedRoom(
             LookUpNotes(location),

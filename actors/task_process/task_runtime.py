@@ -44,7 +44,9 @@ class TaskRuntime(Protocol):
         """Return a signal for which a function started by :meth:`run` can wait."""
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return the function that a task calls between two of its steps, in place of *check*."""
+        """Return the function that a task is to call between two of its steps.
+        The function replaces *check*, and usually calls it.
+        """
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run *work*, which may block and must not raise. Called from any thread."""

@@ -21,7 +21,7 @@ UserFunction = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """The unpickled function of a vertex."""
+    """The unpickled function of a vertex, ready to be run by tasks."""
 
     function: UserFunction
     is_async: bool
