@@ -1,1 +1,1 @@
-"""The decisions of the control plane as pure code, a folder for each domain."""
+"""Makes the decisions of the control plane as pure code, with a folder for each domain."""

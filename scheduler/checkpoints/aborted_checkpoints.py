@@ -29,7 +29,7 @@ class AbortedCheckpoints:
         return self._unused((checkpoint_id,))
 
     def awaits(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> bool:
-        """Whether the task may still write files for the checkpoint."""
+        """Return whether the task may still write files for the checkpoint."""
         aborted = self._aborted.get(checkpoint_id)
         return aborted is not None and attempt_id in aborted.awaited
 

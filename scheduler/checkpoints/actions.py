@@ -1,4 +1,4 @@
-"""Actions that the CheckpointCoordinator asks the JobMaster to carry out."""
+"""Defines the actions that the CheckpointCoordinator asks the JobMaster to carry out."""
 
 from __future__ import annotations
 

@@ -132,9 +132,12 @@ class CheckpointCoordinator:
         spans: SpanBook | None = None,
         allow_non_restored_state: bool = False,
     ) -> None:
-        """*coordinators*: ids of the operators that have a coordinator.
-        *epoch_offset*: ``clock.time() - clock.monotonic()``.  *random*: numbers in [0, 1).
-        *spans* receives a span for each checkpoint that is over."""
+        """Make the coordinator of a job's checkpoints.
+
+        *topology* returns the current execution graph. *coordinators*: ids of the operators that
+        have a coordinator. *epoch_offset*: ``clock.time() - clock.monotonic()``. *random* returns
+        numbers in [0, 1). *spans* receives a span for each checkpoint that is over.
+        """
         self._job_id = job_id
         self._configuration = configuration
         self._topology = topology
@@ -601,7 +604,9 @@ class CheckpointCoordinator:
         return actions + list(map(DiscardDirectory, directories))
 
     def _may_be_complete(self, checkpoint_id: int) -> bool:
-        """Whether the checkpoint is complete and needed, or was begun by another JobMaster."""
+        """Return whether the checkpoint is complete and needed, or was begun by another
+        JobMaster.
+        """
         first = self._first_own_id
         is_own = first is not None and first <= checkpoint_id <= self._last_id
         return not is_own or self._kept.needs(checkpoint_id)

@@ -69,7 +69,7 @@ class CheckpointError(JobError):
         checkpoint_id: int | None = None,
         cause: str = "",
     ) -> None:
-        """*checkpoint_id* is None if the checkpoint had no id yet."""
+        """Make the error; *checkpoint_id* is None if the checkpoint had no id yet."""
         which = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
         super().__init__(job_id, f"{which} failed: {reason.value}{cause and f': {cause}'}")
         self.args = (job_id, reason, checkpoint_id, cause)

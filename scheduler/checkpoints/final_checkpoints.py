@@ -26,8 +26,9 @@ class FinalCheckpoints:
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """Note that the attempt waits for a checkpoint with an id above *after*.
-        Returns whether a timer with the current *number* must be started."""
+        """Note that the attempt waits for a checkpoint with an id above *after*. Returns whether
+        the caller must start a timer, with the current :attr:`number`.
+        """
         self._waiting[attempt_id] = after
         return self._start_timer()
 
@@ -39,7 +40,9 @@ class FinalCheckpoints:
         return True
 
     def fired(self, number: int) -> bool:
-        """Handle a timer.  Returns whether tasks still wait and need the next timer."""
+        """Handle that the timer with this number has fired. Returns whether tasks still wait, so
+        that the caller must start the next timer.
+        """
         if number != self.number or not self._has_timer:
             return False
         self._has_timer = False
@@ -54,6 +57,8 @@ class FinalCheckpoints:
             self._waiting.pop(attempt_id, None)
 
     def are_missing(self, pending: Collection[int]) -> bool:
-        """Whether a task waits whose end none of the *pending* checkpoints covers."""
+        """Return whether some task waits for a checkpoint that is later than all *pending*
+        checkpoints.
+        """
         latest = max(pending, default=0)
         return any(after >= latest for after in self._waiting.values())

@@ -44,12 +44,16 @@ class KeptCheckpoints:
         return self._completed.retained
 
     def needs(self, checkpoint_id: int) -> bool:
-        """Whether this is a complete checkpoint that is retained, or a complete savepoint."""
+        """Return whether this is a complete checkpoint that is retained, or a complete
+        savepoint.
+        """
         is_retained = self._completed.find(checkpoint_id) is not None
         return is_retained or checkpoint_id in self._savepoints
 
     def shares(self, file: FileState) -> bool:
-        """Whether a retained checkpoint refers to the file, or a pending checkpoint may do so."""
+        """Return whether a retained checkpoint refers to the file, or a pending checkpoint may do
+        so.
+        """
         return self._registry.knows(file.path)
 
     # --- completed checkpoints --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Messages to tasks about checkpoints, and the answers of the tasks."""
+"""Defines the messages to tasks about checkpoints, and the answers of the tasks."""
 
 from __future__ import annotations
 

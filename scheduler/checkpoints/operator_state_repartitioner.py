@@ -54,7 +54,9 @@ class _Chunks:
     subtask."""
 
     def __init__(self, elements: int, parallelism: int, start: int) -> None:
-        """*start*: index of the subtask that gets the first chunk."""
+        """Cut *elements* elements into chunks for *parallelism* subtasks. *start* is the index of
+        the subtask that gets the first chunk.
+        """
         self._base, self._larger = divmod(elements, parallelism)
         self._parallelism = parallelism
         self._start = start
@@ -64,15 +66,18 @@ class _Chunks:
 
     @property
     def next_start(self) -> int:
-        """Index of the subtask that gets the first chunk of the next state. Subtasks that got one
-        element more come before this subtask."""
+        """Index of the subtask that gets the first chunk of the next list state. The subtasks from
+        *start* to this one got one element more than the others, if the chunks differ.
+        """
         return (self._start + self._larger) % self._parallelism
 
     def _size(self, chunk: int) -> int:
         return self._base + (chunk < self._larger)
 
     def next(self, offsets: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (subtask, offsets) for the next elements of the state, whose offsets are given."""
+        """Yield (subtask, offsets) for the next elements of the state; *offsets* are those of the
+        elements.
+        """
         taken = 0
         while taken < len(offsets):
             while not self._room:

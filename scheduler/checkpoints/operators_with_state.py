@@ -12,13 +12,14 @@ from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 
 def has_state(operator: CheckpointedOperator) -> bool:
-    """Whether the operator or its coordinator has state."""
+    """Return whether the operator or its coordinator has state."""
     return operator.coordinator is not None or any(not s.state.is_empty for s in operator.subtasks)
 
 
 def has_keyed_state(operator: CheckpointedOperator) -> bool:
-    """Whether the operator has keyed state.
-    If so, a job that is restored from the state must use the operator's max parallelism."""
+    """Return whether the operator has keyed state. If so, a job that is restored from the state
+    must use the operator's max parallelism.
+    """
     return any(subtask.state.keyed_state for subtask in operator.subtasks)
 
 
@@ -53,8 +54,9 @@ def key_groups_of(
 
 
 def has_data_in_flight(metadata: CheckpointMetadata) -> bool:
-    """Whether the checkpoint has in-flight records.
-    Such a checkpoint can be restored with the same parallelism only."""
+    """Return whether the checkpoint has in-flight records. Such a checkpoint can be restored with
+    the same parallelism only.
+    """
     return any(
         subtask.state.input_channels or subtask.state.result_subpartitions
         for operator in metadata.operators

@@ -64,8 +64,9 @@ class PendingCheckpoint:
         coordinators: tuple[str, ...],
         hook_ids: tuple[str, ...],
     ) -> None:
-        """*number*: number of the attempt to take a checkpoint.  *coordinators*: ids of the
-        operators with a coordinator."""
+        """Make a checkpoint that nobody has acknowledged yet. *number*: number of the attempt to
+        take a checkpoint. *coordinators*: ids of the operators with a coordinator.
+        """
         self._job_id = job_id
         self.checkpoint_id = checkpoint_id
         self.request = request

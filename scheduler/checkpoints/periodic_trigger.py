@@ -17,8 +17,9 @@ class PeriodicTrigger:
     """
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
-        """*random*: returns numbers in [0, 1).
-        They let jobs that start together trigger at different times."""
+        """Make a trigger that is not started. *random* returns numbers in [0, 1), which let jobs
+        that start together take checkpoints at different times.
+        """
         self._period = configuration.period
         self._pause = configuration.pause
         self._random = random
@@ -67,7 +68,9 @@ class PeriodicTrigger:
         return self._next(min(self._period, CATCH_UP_PAUSE) if self.are_missing else self._period)
 
     def put_off(self, now: float) -> float:
-        """Replace the current timer.  Returns the new timer's delay: the remaining pause."""
+        """Replace the current timer by one that fires when the pause is over. Returns the new
+        timer's delay in seconds.
+        """
         return self._next(self.remaining_pause(now))
 
     def checkpoint_over(self, now: float) -> None:

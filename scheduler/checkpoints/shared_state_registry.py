@@ -26,7 +26,9 @@ class SharedStateRegistry:
         self._foreign: set[str] = set()
 
     def knows(self, path: str) -> bool:
-        """Whether the file must not be deleted now."""
+        """Return whether a checkpoint may refer to the file or the file belongs to a user, so that
+        the file must not be deleted now.
+        """
         return path in self._users or path in self._awaiting or path in self._foreign
 
     def register(

@@ -29,7 +29,9 @@ class CheckpointStatsTracker:
     """Counts checkpoints, and keeps statistics of the newest ones."""
 
     def __init__(self, spans: SpanBook | None = None) -> None:
-        """*spans*: receives a span for each checkpoint that has an id and is over."""
+        """Make a tracker without checkpoints. *spans* receives a span for each checkpoint that has
+        an id and is over.
+        """
         self._spans = SpanBook() if spans is None else spans
         self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
@@ -45,7 +47,9 @@ class CheckpointStatsTracker:
         kept: KeptCheckpoints,
         now: float,
     ) -> None:
-        """Count a completed checkpoint.  Call this before *kept* knows the checkpoint."""
+        """Count a completed checkpoint. Call this before the checkpoint is added to *kept*, which
+        tells files of earlier checkpoints from new ones.
+        """
         locations = state_locations(checkpoint.metadata)
         sizes = {location: location.size for location in locations}
         old = sum(s for at, s in sizes.items() if isinstance(at, FileState) and kept.shares(at))

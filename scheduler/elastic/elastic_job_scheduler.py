@@ -98,9 +98,10 @@ class ElasticJobScheduler(JobScheduler):
         random: Callable[[], float] = lambda: 0.5,
         scaling: ScalingSettings | None = None,
     ) -> None:
-        """*scaling*: timeouts; None means the defaults.
-        The other parameters are those of
-        :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
+        """Make the scheduler of an elastic job. *scaling* contains timeouts; None means the
+        defaults. The other parameters are those of
+        :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`.
+        """
         self._scaling = ElasticScaling(
             job_graph,
             scaling,
@@ -222,12 +223,12 @@ class ElasticJobScheduler(JobScheduler):
         return [*self._declare(), *self._scale(self._scaling.nothing_runs(now))]
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
-        """Build the execution graph with the parallelisms from the notes.
-        Subtasks that were never deployed get attempt numbers as high as the others.
+        """Build the execution graph with the parallelisms from the last JobMaster's notes. Subtasks
+        that were never deployed get attempt numbers as high as the others.
 
         Raises:
-            CannotTakeOverError: nothing was deployed yet; the sources were restored since the
-                notes were stored; or the bounds no longer allow the noted parallelisms.
+            CannotTakeOverError: nothing was deployed yet; the sources were restored since the notes
+                were stored; or the bounds no longer allow the noted parallelisms.
         """
         order = topological_order(self._job_graph)
         ids = (vertex.vertex_id for vertex in order)
@@ -252,7 +253,9 @@ class ElasticJobScheduler(JobScheduler):
             raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
 
     def _adopted(self, now: float) -> Steps:
-        """Keep the adopted parallelism until there is a reason for another one."""
+        """Declare the job's slots after its tasks were adopted, and keep the parallelism that they
+        have until there is a reason for another one.
+        """
         self._is_executing = True
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}

@@ -67,8 +67,10 @@ def bounds_for(
     bounds: Sequence[ParallelismBounds],
     others: ParallelismRange | None,
 ) -> tuple[ParallelismBounds, ...]:
-    """Return *bounds*, extended by the range *others* for the vertices that are not named there.
-    Vertices that can have only one subtask are left out.  *others* None: nothing is added."""
+    """Return *bounds*, and the range *others* for each vertex that *bounds* does not name. Vertices
+    that can have only one subtask get no range. If *others* is None, *bounds* is returned
+    unchanged.
+    """
     if others is None:
         return tuple(bounds)
     named = {one.vertex_id for one in bounds}
@@ -200,9 +202,10 @@ def _suffices(
     bounds: Sequence[SharingGroupBounds],
     counts: Sequence[int],
 ) -> bool:
-    """Whether the slots suffice for *counts* slots of each group. Large requirements are matched
-    first; each takes the smallest slot that fits it (as
-    :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, but by counts)."""
+    """Return whether the slots suffice for *counts* slots of each group. Large requirements are
+    matched first; each takes the smallest slot that fits it (as
+    :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, but by counts).
+    """
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)
     for index in order:

@@ -81,15 +81,16 @@ class ElasticScaling:
         snapshots: Callable[[], frozenset[int]] = frozenset,
         key_groups: Callable[[], Parallelism] = lambda: NOT_KNOWN,
     ) -> None:
-        """
+        """Prepare decisions for a job, which :meth:`start` or :meth:`take_over` begins.
+
         Args:
-            is_stopping: whether the job is being stopped with a savepoint.  The job is not scaled
-                then, because a restart would prevent the stop.
-            snapshots: numbers of the snapshots in progress that users asked for.  Scaling waits
-                until these are over, because a restart would abort them; snapshots that begin later
-                do not count.
-            key_groups: number of key groups of the vertices with keyed state, in the checkpoint
-                that a restore would use.  The vertices get no more subtasks than that.
+            is_stopping: returns whether the job is being stopped with a savepoint. The job is not
+                scaled then, because a restart would prevent the stop.
+            snapshots: returns the numbers of the snapshots in progress that users asked for.
+                Scaling waits until these are over, because a restart would abort them; snapshots
+                that begin later do not count.
+            key_groups: returns the number of key groups of the vertices with keyed state, in the
+                checkpoint that a restore would use. The vertices get no more subtasks than that.
         """
         self._bounds = job_graph
         self._snapshots = snapshots

@@ -1,4 +1,4 @@
-"""The execution graph: subtasks with their attempts and results, and failover."""
+"""Defines the execution graph (subtasks with their attempts and results), and failover."""
 
 __all__ = [
     "execution_graph",

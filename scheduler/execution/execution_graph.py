@@ -1,4 +1,6 @@
-"""The execution graph: job vertices, subtasks, execution attempts and intermediate results."""
+"""Defines the execution graph: job vertices, subtasks, execution attempts and intermediate
+results.
+"""
 
 from __future__ import annotations
 
@@ -297,7 +299,7 @@ class ResultEdge:
         ]
 
     def group_of_partition(self, partition: int) -> PartitionGroup:
-        """The group that contains the partition."""
+        """Return the group that contains the partition with the index *partition*."""
         return self.groups[
             distribution.group_of_partition(
                 self.pattern, self.result.producer.parallelism, self.consumer.parallelism, partition
@@ -305,7 +307,7 @@ class ResultEdge:
         ]
 
     def group_of_consumer(self, subtask_index: int) -> PartitionGroup:
-        """The group that the consumer's subtask reads."""
+        """Return the group that the consumer's subtask reads."""
         return self.groups[
             distribution.group_of_consumer(
                 self.pattern,
@@ -316,7 +318,9 @@ class ResultEdge:
         ]
 
     def subpartition_of(self, subtask_index: int) -> int:
-        """Index of the subpartition that the consumer's subtask reads of each partition."""
+        """Return the index of the subpartition that the consumer's subtask reads of each
+        partition.
+        """
         return distribution.subpartition_of(
             self.pattern,
             self.result.producer.parallelism,
@@ -361,15 +365,15 @@ class IntermediateResult:
         return self.medium is ResultMedium.FILES
 
     def is_finished(self, partition: int) -> bool:
-        """Whether the partition was produced completely."""
+        """Return whether the partition was produced completely."""
         return bool(self._finished[partition])
 
     def is_there(self, partition: int) -> bool:
-        """Whether the partition is finished and not gone, so that it can be read now."""
+        """Return whether the partition is finished and not gone, so that it can be read now."""
         return bool(self._finished[partition]) and not self._gone[partition]
 
     def is_available(self, partition: int) -> bool:
-        """Whether the partition is not gone: it exists, or it is still to be produced."""
+        """Return whether the partition is not gone: it exists, or it is still to be produced."""
         return not self._gone[partition]
 
     def finish(self, partition: int) -> list[PartitionGroup]:

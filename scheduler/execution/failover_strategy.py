@@ -1,4 +1,4 @@
-"""Failover strategies: which regions are restarted after a failure."""
+"""Defines failover strategies, which decide which regions are restarted after a failure."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class PartitionTracker:
         return released, promoted
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Whether finished partitions are kept on this TaskExecutor (JM-15)."""
+        """Return whether finished partitions are kept on this TaskExecutor (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
     def _hand_over(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:

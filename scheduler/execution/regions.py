@@ -49,15 +49,17 @@ class PipelinedRegions:
                     self.regions[index].outputs.append(group)
 
     def producers(self, group: PartitionGroup) -> list[int]:
-        """Indices of the regions that produce the group's partitions, without duplicates."""
+        """Return the indices of the regions that produce the group's partitions, without
+        duplicates.
+        """
         return _distinct(self.of, group.producer_ordinals)
 
     def readers(self, group: PartitionGroup) -> list[int]:
-        """Indices of the regions that read the group, without duplicates."""
+        """Return the indices of the regions that read the group, without duplicates."""
         return _distinct(self.of, group.consumer_ordinals)
 
     def consumers(self, group: PartitionGroup) -> list[int]:
-        """Indices of the regions that read the group and do not produce it."""
+        """Return the indices of the regions that read the group and do not produce it."""
         producers = set(self.producers(group))
         return [index for index in self.readers(group) if index not in producers]
 
@@ -137,8 +139,10 @@ def _join_pipelined(graph: ExecutionGraph) -> list[int]:
 
 
 def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
-    """Ordinal -> number of its region, with cycles merged, in topological order.
-    Tarjan's algorithm over regions *and* groups as nodes: n + m arcs per group instead of n x m."""
+    """Return for each ordinal the number of its region, with cycles merged, in topological order.
+    Tarjan's algorithm runs over regions *and* groups as nodes, which takes n + m arcs per group
+    instead of n x m.
+    """
     number = {root: i for i, root in enumerate(dict.fromkeys(joined))}
     region_of = [number[root] for root in joined]
     groups = list(blocking_groups(graph))
@@ -159,7 +163,9 @@ def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
 
 
 def _tarjan(successors: list[list[int]]) -> list[int]:
-    """Strongly connected component of each node, numbered in reverse topological order."""
+    """Return the number of each node's strongly connected component, in reverse topological
+    order.
+    """
     unseen = -1
     index = [unseen] * len(successors)
     low = [0] * len(successors)

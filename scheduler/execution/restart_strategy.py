@@ -1,4 +1,4 @@
-"""Restart strategies: whether a job may restart after a failure, and after which delay."""
+"""Defines restart strategies, which decide whether and when a job restarts after a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RestartBackoffTimeStrategy(ABC):
 
     @abstractmethod
     def can_restart(self) -> bool:
-        """Whether a restart is allowed after the last failure."""
+        """Return whether a restart is allowed after the last failure."""
 
     @abstractmethod
     def backoff_time(self, now: float) -> float:
@@ -85,7 +85,7 @@ class _FailureRate(RestartBackoffTimeStrategy):
 
 
 class _ExponentialDelay(RestartBackoffTimeStrategy):
-    """Delays in whole milliseconds, truncated, as in Flink's strategy of the same name."""
+    """Restarts after growing delays in whole milliseconds, as Flink's strategy of the same name."""
 
     def __init__(self, settings: ExponentialDelayRestart, random: Callable[[], float]) -> None:
         self._settings = settings

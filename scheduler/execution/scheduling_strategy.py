@@ -1,4 +1,4 @@
-"""Scheduling strategies: when each region is scheduled."""
+"""Defines scheduling strategies, which decide when each region is scheduled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job graph that a user submits, and functions that only need the job graph."""
+"""Defines the job graph that a user submits, and functions that need only the job graph."""
 
 __all__ = [
     "checkpoint_configuration",

@@ -1,4 +1,4 @@
-"""Configuration of a job's checkpoints."""
+"""Defines the configuration of a job's checkpoints."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class CheckpointConfiguration:
 
     @property
     def pause(self) -> float:
-        """``min_pause``, limited to ``LONGEST_PAUSE``."""
+        """Seconds that must pass after a checkpoint before the next one: ``min_pause``, but at most
+        ``LONGEST_PAUSE``.
+        """
         return min(self.min_pause, LONGEST_PAUSE)
 
     @property

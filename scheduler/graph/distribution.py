@@ -1,4 +1,4 @@
-"""Distribution patterns: which partitions of a result a consumer reads, and which part of each.
+"""Computes which partitions of a result a consumer reads, and which part of each partition.
 
 With S producers (partitions) and T consumers:
 
@@ -27,7 +27,7 @@ def number_of_groups(pattern: DistributionPattern, producers: int, consumers: in
 def group_of_consumer(
     pattern: DistributionPattern, producers: int, consumers: int, consumer: int
 ) -> int:
-    """Index of the group that the consumer reads."""
+    """Return the index of the group that the consumer reads."""
     if pattern is ALL_TO_ALL:
         return 0
     return consumer if producers >= consumers else consumer * producers // consumers
@@ -36,7 +36,7 @@ def group_of_consumer(
 def group_of_partition(
     pattern: DistributionPattern, producers: int, consumers: int, partition: int
 ) -> int:
-    """Index of the group that contains the partition."""
+    """Return the index of the group that contains the partition."""
     if pattern is ALL_TO_ALL:
         return 0
     if producers < consumers:
@@ -70,7 +70,7 @@ def consumers_of_group(
 def number_of_subpartitions(
     pattern: DistributionPattern, producers: int, consumers: int, partition: int
 ) -> int:
-    """Number of subpartitions of a partition: one for each of its consumers."""
+    """Return the number of subpartitions of a partition: one for each of its consumers."""
     group = group_of_partition(pattern, producers, consumers, partition)
     return len(consumers_of_group(pattern, producers, consumers, group))
 

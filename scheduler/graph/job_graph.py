@@ -1,4 +1,4 @@
-"""The job graph that a user submits.  It contains user code as opaque bytes."""
+"""Defines the job graph that a user submits. It contains user code as opaque bytes."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class DistributionPattern(Enum):
 
 
 def _in_channels(values: dict[str, Any]) -> dict[str, Any]:
-    """Migrate version 1, which knew no medium but CHANNELS."""
+    """Convert a stored IntermediateDataSet of version 1, when CHANNELS was the only medium."""
     return {**values, "medium": ResultMedium.CHANNELS}
 
 
@@ -297,7 +297,9 @@ class ParallelismRange:
 
 
 def _same_use(name: str) -> str:
-    """Migrate version 1, which knew no archives."""
+    """Convert the stored name of a JobFileUse of version 1, which had no archives: all
+    names stay.
+    """
     return name
 
 
@@ -348,14 +350,14 @@ class AttachedClient:
 
 
 def _without_configuration(values: dict[str, Any]) -> dict[str, Any]:
-    """Migrate version 1, in which the cluster's options applied to all jobs."""
+    """Convert a stored JobGraph of version 1, when the cluster's options applied to all jobs."""
     return {**values, "configuration": {}}
 
 
 @stored("JobGraph", version=3, migrations={1: _without_configuration, 2: with_defaults})
 @message
 class JobGraph:
-    """A job as submitted."""
+    """A job as its client submits it: vertices, files, and settings for the whole job."""
 
     job_id: JobID
     name: str

@@ -1,5 +1,6 @@
-"""Validation of job graphs before anything is started, and their topological order.
-An error is one sentence that says what is wrong and how to mend it."""
+"""Checks job graphs before anything is started, and finds their topological order. An error is one
+sentence that says what is wrong and how to mend it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The operators that are chained into a job vertex, with the ids that identify their state."""
+"""Describes the operators that are chained into a job vertex, with the ids that identify their
+state.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ class ExecutedVertex:
     __slots__ = ("_vertex", "inputs")
 
     def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
-        """*numbers*: index of a vertex in the execution graph -> its index in the
-        CheckpointedGraph."""
+        """Present *vertex*. *numbers*: index of a vertex in the execution graph -> its index in the
+        CheckpointedGraph.
+        """
         self._vertex = vertex
         self.inputs = [
             ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
@@ -130,7 +131,9 @@ class CheckpointedGraph:
     def __init__(
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
     ) -> None:
-        """*with_own_max_parallelism*: the vertices whose max parallelism is configured."""
+        """Present the part of *graph* that takes part in checkpoints. *with_own_max_parallelism*:
+        the vertices whose max parallelism is configured.
+        """
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}
         self.vertices = [ExecutedVertex(vertex, numbers) for vertex in taking_part]

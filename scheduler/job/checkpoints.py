@@ -169,7 +169,7 @@ class NoCheckpoints:
         return (SnapshotFinished(transition.request_id, None, None, error),)
 
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
-        """Start the job from a savepoint.  Here: fail the job, because it takes no checkpoints."""
+        """Fail the job, because a job that takes no checkpoints cannot start from a savepoint."""
         text = "the job takes no checkpoints, and so cannot start from a savepoint"
         return (GlobalFailure(Failure(text, suppress_restarts=True)),)
 
@@ -214,7 +214,9 @@ class Checkpoints(NoCheckpoints):
         random: Callable[[], float],
         spans: SpanBook,
     ) -> None:
-        """*epoch_offset*, *random* and *spans*: as in the CheckpointCoordinator."""
+        """Make the checkpoints of a job. *epoch_offset*, *random* and *spans* are as in the
+        CheckpointCoordinator.
+        """
         super().__init__(job_graph)
         self._configuration = configuration
         self._with_own_max_parallelism = frozenset(

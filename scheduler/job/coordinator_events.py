@@ -1,6 +1,6 @@
-"""Messages between a JobMaster and its operator coordinators.
-Scheduler, JobMaster and the coordinators' processes identify a coordinator by its
-:class:`CoordinatorID`.  Each message from a coordinator has one of the types in this module;
+"""Defines the messages between a JobMaster and its operator coordinators. Scheduler, JobMaster and
+the coordinators' processes identify a coordinator by its :class:`CoordinatorID`. Each message from
+a coordinator has one of the types in this module;
 :mod:`flinkray.scheduler.job.operator_coordinators` decides what it leads to.
 """
 

@@ -67,8 +67,10 @@ class Deployments:
     def __init__(
         self, graph: ExecutionGraph, *, epoch_offset: float, first_version: int = 0
     ) -> None:
-        """*epoch_offset*: as in the JobScheduler. *first_version*: first version of all shared
-        parts, above all versions of earlier JobMasters."""
+        """Make the collection for *graph*, with no messages. *epoch_offset*: as in the
+        JobScheduler. *first_version*: first version of all shared parts, above all versions of
+        earlier JobMasters.
+        """
         self._graph = graph
         self._epoch_offset = epoch_offset
         self._first_version = first_version
@@ -96,7 +98,9 @@ class Deployments:
         return SharedPart(1 + vertex.index, version, _vertex_information(vertex))
 
     def max_parallelism_changed(self, transition: MaxParallelismChanged, now: float) -> Steps:
-        """Update the shared parts of these vertices and of their producers."""
+        """Make new versions of the shared parts of these vertices and of the producers of their
+        inputs.
+        """
         changed = {vertex.index: vertex for vertex in transition.vertices}
         for vertex in transition.vertices:
             changed.update((e.result.producer.index, e.result.producer) for e in vertex.inputs)

@@ -63,7 +63,9 @@ class JobExecution:
         record: JobRecord,
         restarts: PendingRestarts,
     ) -> None:
-        """*restarts*: regions that wait for their restart, which are not scheduled."""
+        """Execute the regions of *graph*. *restarts*: regions that wait for their restart, which
+        are not scheduled.
+        """
         self._graph = graph
         self._regions = regions
         self._record = record

@@ -31,7 +31,9 @@ class JobNotebook:
     attempts as lost, and does not restart them again."""
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """*takeovers*: how many JobMasters have taken over the graph."""
+        """Make the notebook of *graph*, with no attempt deployed. *takeovers*: how many JobMasters
+        have taken over the graph.
+        """
         self._graph = graph
         self._record = record
         self._takeovers = takeovers

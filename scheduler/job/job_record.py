@@ -53,7 +53,9 @@ class JobRecord:
         self.result: SparkResult | None = None
 
     def follow(self, *, restarts: int, failovers: int) -> None:
-        """Set the counts that earlier JobMasters have reached."""
+        """Continue the numbers of restarts and failovers at the values that earlier JobMasters
+        reached.
+        """
         self.restarts, self.failovers = restarts, failovers
 
     @property

@@ -143,7 +143,8 @@ class JobScheduler:
         now: float,
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """
+        """Check the job graph and prepare the job, which :meth:`start` or :meth:`take_over` begins.
+
         Args:
             new_graph_id: returns a new id at each call, for the execution graphs of the job.
             epoch_offset: ``clock.time() - clock.monotonic()``, for the timestamps that users see.
@@ -749,7 +750,7 @@ class JobScheduler:
         return current.state
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Whether the TaskExecutor keeps finished partitions of the job (JM-15)."""
+        """Return whether the TaskExecutor keeps finished partitions of the job (JM-15)."""
         return self._tracker.holds_partitions_on(resource_id)
 
     def take_spans(self) -> list[Span]:

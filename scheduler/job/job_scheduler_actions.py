@@ -1,4 +1,4 @@
-"""Actions that the JobScheduler asks the JobMaster to carry out."""
+"""Defines the actions that the JobScheduler asks the JobMaster to carry out."""
 
 from __future__ import annotations
 

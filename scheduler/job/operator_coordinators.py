@@ -68,7 +68,9 @@ class OperatorCoordinator(ABC):
     it. Times are monotonic seconds."""
 
     def __init__(self, kind: CoordinatorKind, vertex_id: JobVertexID | None, name: str) -> None:
-        """*name*: text that describes the coordinator, for users."""
+        """Make a coordinator without a process. *vertex_id* is None for a coordinator of the whole
+        job. *name*: text that describes the coordinator, for users.
+        """
         self.kind = kind
         self.vertex_id = vertex_id
         self.state = CoordinatorState.NONE

@@ -62,7 +62,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         record: JobRecord,
         restarts: PendingRestarts,
     ) -> None:
-        """*restarts*: the regions that wait for their restart."""
+        """Make the coordinator of *vertex*, without a driver. *restarts*: the regions that wait for
+        their restart.
+        """
         name = f"the Spark driver of {vertex.vertex.name}"
         super().__init__(CoordinatorKind.SPARK_DRIVER, vertex.vertex.vertex_id, name)
         self._name = name

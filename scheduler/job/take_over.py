@@ -141,7 +141,9 @@ class TakeOverPlan:
 
     @property
     def ends(self) -> tuple[tuple[TaskExecutionState, ...], tuple[TaskExecutionState, ...]]:
-        """(states of finished attempts, states of attempts that ended otherwise)"""
+        """The final states of the attempts in ``ended``, as a pair: (of the finished ones, of the
+        others).
+        """
         states = [attempt.state for attempt in self.ended]
         finished = tuple(s for s in states if s.state is ExecutionState.FINISHED)
         return finished, tuple(s for s in states if s.state is not ExecutionState.FINISHED)
@@ -210,7 +212,7 @@ class _Found:
     parts: Mapping[int, SharedPart]
 
     def partitions(self) -> list[ResultPartitionID]:
-        """Partitions that the attempt leaves on its TaskExecutor when it finishes."""
+        """Return the partitions that the attempt leaves on its TaskExecutor when it finishes."""
         attempt_id = self.attempt_id
         return [
             ResultPartitionID(
@@ -360,7 +362,7 @@ class TakeOver:
         return vertex.first + index
 
     def _is_noted(self, ordinal: int, found: _Found) -> bool:
-        """Whether the attempt is the noted current attempt of its subtask.
+        """Return whether the attempt is the noted current attempt of its subtask.
 
         Raises:
             CannotTakeOverError: the attempt is later than the noted one.
@@ -419,7 +421,10 @@ class TakeOver:
             plan.contradicting.append((ordinal, contradiction))
 
     def _shares(self, vertex: ExecutionVertex, allocation_id: AllocationID) -> bool:
-        """Whether the attempt's slot belongs to its slot-sharing group and to no other group."""
+        """Return whether the attempt's slot belongs to its slot-sharing group and to no other
+        group. If neither the group nor the slot was asked about before, the slot becomes the
+        group's slot.
+        """
         sharing = self._sharing[vertex.vertex_id]
         is_first = sharing not in self._slot_of_sharing
         if is_first and allocation_id not in self._sharing_of_slot:
@@ -537,10 +542,10 @@ class TakeOver:
     # --- missing attempts -------------------------------------------------------------------------
 
     def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
-        """Whether the last JobMaster died after it noted all deployments and before it sent any.
-        Then the tasks can be deployed as noted.  This is certain if no TaskExecutor to which it
-        could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it any
-        more), and no source has begun.
+        """Return whether the last JobMaster died after it noted all deployments and before it sent
+        any. Then the tasks can be deployed as noted.  This is certain if no TaskExecutor to which
+        it could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it
+        any more), and no source has begun.
         """
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (

@@ -37,9 +37,9 @@ class TaskReports:
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """*epoch_offset*: as in the JobScheduler.
-        *is_stopping*: whether the job is being stopped with a savepoint.  Tasks that end with the
-        savepoint are not noted as finished, because the next JobMaster restarts from the savepoint.
+        """Apply reports to *graph*. *epoch_offset*: as in the JobScheduler. *is_stopping* returns
+        whether the job is being stopped with a savepoint. Tasks that end with the savepoint are not
+        noted as finished, because the next JobMaster restarts from the savepoint.
         """
         self._graph = graph
         self._tracker = tracker
@@ -140,7 +140,7 @@ def _failed(
 
 
 def _is_disowned(execution: Execution) -> bool:
-    """Whether the attempt counts, or will count, as ended without finishing."""
+    """Return whether the attempt counts, or will count, as ended without finishing."""
     ending = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
     return execution.state in ending
 

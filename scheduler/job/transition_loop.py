@@ -1,7 +1,7 @@
-"""The loop in which the decisions of a JobMaster are made. An event enters as one or several
-transitions.  Each transition is applied by the decision objects that it is wired to.  They return
-further transitions, and actions for the JobMaster.  The loop ends when no transition is left.  (The
-model is dask's worker state machine.)
+"""Applies the transitions of a job until none is left: the loop in which a JobMaster's decisions
+are made. An event enters as one or several transitions.  Each transition is applied by the decision
+objects that it is wired to.  They return further transitions, and actions for the JobMaster.  The
+loop ends when no transition is left.  (The model is dask's worker state machine.)
 
 Decision objects know neither the loop nor each other; they communicate by transitions.
 """
@@ -85,7 +85,9 @@ class TransitionLoop:
     def __init__(
         self, subject: str, carry_out: Callable[[JobSchedulerAction], None], kept: int = 200
     ) -> None:
-        """*carry_out* receives the actions, in the order of the decisions."""
+        """Make a loop for *subject*, a text for errors. *carry_out* receives the actions, in the
+        order of the decisions. *kept*: number of transitions in the transcript.
+        """
         self._subject = subject
         self._carry_out = carry_out
         self._handlers: dict[type[Any], tuple[Callable[[Any, float], Steps], ...]] = {}

@@ -1,4 +1,4 @@
-"""Reports for users about jobs and about the cluster."""
+"""Defines reports for users about jobs and about the cluster."""
 
 __all__ = [
     "checkpoint_statistics",

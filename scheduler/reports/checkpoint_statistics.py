@@ -1,4 +1,4 @@
-"""A job's checkpoints as clients see them."""
+"""Describes a job's checkpoints for clients."""
 
 from __future__ import annotations
 

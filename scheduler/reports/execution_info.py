@@ -1,4 +1,4 @@
-"""One attempt of a subtask as clients see it."""
+"""Describes one attempt of a subtask for clients."""
 
 from __future__ import annotations
 

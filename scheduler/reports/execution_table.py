@@ -56,7 +56,9 @@ _METRICS_IN_VERSION_1 = (
 
 
 def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
-    """Migrate version 1, in which the columns of I/O metrics had no names."""
+    """Convert a stored ExecutionTable of version 1, in which the columns of I/O metrics had no
+    names.
+    """
     columns = values.get("io_metrics", ())
     named = dict(zip(_METRICS_IN_VERSION_1, columns, strict=False))
     return {**values, "io_metrics": named}
@@ -158,7 +160,7 @@ class ExecutionTable(Sequence[ExecutionInfo]):
 def packed(
     executions: tuple[ExecutionInfo, ...],
 ) -> tuple[ExecutionInfo, ...] | ExecutionTable:
-    """The executions unchanged if there are few, otherwise as a table."""
+    """Return the executions unchanged if there are few, otherwise as an :class:`ExecutionTable`."""
     return executions if len(executions) <= FEW else ExecutionTable.of(executions)
 
 

@@ -1,4 +1,4 @@
-"""Jobs, workers and the cluster as clients see them."""
+"""Describes jobs, workers and the cluster for clients."""
 
 from __future__ import annotations
 
@@ -194,8 +194,9 @@ class JobProgress:
 
 
 def _restart_causes(details: JobDetails) -> tuple[str, ...]:
-    """Causes of the restarts of a job that has ended or waits.
-    Empty if JobMasters were lost, because the failures then include the losses, too."""
+    """Return the causes of the restarts of a job that has ended or waits. Empty if JobMasters were
+    lost, because the failures then include the losses, too.
+    """
     if details.failovers or not details.restarts:
         return ()
     led_to_end = 1 if details.status is JobStatus.FAILED else 0

@@ -1,4 +1,4 @@
-"""The settings of a job, for users."""
+"""Defines JobSettings, which shows users the settings of a job."""
 
 from __future__ import annotations
 

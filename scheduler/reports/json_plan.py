@@ -1,4 +1,4 @@
-"""A job's plan as JSON, in the format of Flink's ``/jobs/<id>/plan``."""
+"""Converts a job's plan to JSON, in the format of Flink's ``/jobs/<id>/plan``."""
 
 from __future__ import annotations
 

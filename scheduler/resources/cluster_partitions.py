@@ -160,7 +160,7 @@ class TaskExecutorPartitions:
         self._drop_if_empty(job_id)
 
     def is_promoted(self, partition: ResultPartitionID) -> bool:
-        """Whether the partition belongs to the cluster."""
+        """Return whether the partition belongs to the cluster."""
         return partition in self._of_cluster.get(partition.data_set_id, ())
 
     def superseded_by(
@@ -218,7 +218,9 @@ class TaskExecutorPartitions:
         )
 
     def has_partitions_of(self, job_id: JobID) -> bool:
-        """Whether partitions of the job are here, so that it needs the TaskExecutor (JM-15)."""
+        """Return whether partitions of the job are here, so that it needs the TaskExecutor
+        (JM-15).
+        """
         return job_id in self._of_job
 
     @property

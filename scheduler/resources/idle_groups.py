@@ -100,7 +100,9 @@ def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float
 
 
 def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Whether slots of the group are used or wanted, so that no timeout releases the group."""
+    """Return whether slots of the group are used or wanted, so that no timeout may release the
+    group.
+    """
     if not group.is_known:
         return False
     if group.owner is None:
@@ -110,8 +112,9 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
 
 
 def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Whether the group must stay, because otherwise the reserve of free slots would be too small.
-    Only needed while jobs run."""
+    """Return whether the group must stay, because otherwise the reserve of free slots would be too
+    small. Only needed while jobs run.
+    """
     settings = tracker.settings
     if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False

@@ -194,11 +194,11 @@ class ResourceTracker:
         return group
 
     def is_unused(self, group: WorkerGroup) -> bool:
-        """Whether no slot of the group is requested or allocated."""
+        """Return whether no slot of the group is requested or allocated."""
         return all(worker.is_unused for worker in self.workers_of(group))
 
     def exceeds_limit(self, additional_slots: int) -> bool:
-        """Whether this many additional slots would exceed the limit (SM-12)."""
+        """Return whether this many additional slots would exceed the limit (SM-12)."""
         if self.settings.max_slots is None:
             return False
         there = self.index.number_of_slots + self.groups.number_of_slots_coming
@@ -237,7 +237,7 @@ class ResourceTracker:
         return self.groups.take_request(number)
 
     def is_waiting_for_room(self, now: float) -> bool:
-        """Whether there is no room for a requested worker group."""
+        """Return whether there is no room for a requested worker group."""
         oldest = next(iter(self.groups.requests.values()), None)
         return oldest is not None and oldest.waits_for_room(now)
 
@@ -299,7 +299,9 @@ class ResourceTracker:
         self.group_changed(group)
 
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
-        """Update whether and to whom a worker gives slots, after its group or node has changed."""
+        """Make the worker give its slots to the owner of the group, or to nobody if the group is
+        not known or the node is blocked. Call this after the worker's group or node has changed.
+        """
         self.index.remove_worker(worker)
         worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
@@ -398,7 +400,9 @@ class StartWorkerFailureRate:
     """
 
     def __init__(self, max_failures_per_minute: float, retry_interval: float) -> None:
-        """*retry_interval* is in seconds."""
+        """Make a rate without failures. After more failures within a minute than
+        *max_failures_per_minute*, the next start waits *retry_interval* seconds.
+        """
         self._max_failures = max_failures_per_minute
         self._retry_interval = retry_interval
         self._failures: deque[float] = deque()

@@ -15,7 +15,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 
 class Service(Enum):
-    """How a worker provides a slot of a profile; see :func:`service_of`."""
+    """The ways in which a worker can provide a slot of a profile; see :func:`service_of`."""
 
     STATIC = "by one of its static slots"
     DYNAMIC = "by a slot that is cut out of what is free"
@@ -76,7 +76,9 @@ class SlotIndex(WorkerListener):
     choose a slot is proportional to the number of different capacities."""
 
     def __init__(self, spread_out: bool) -> None:
-        """*spread_out*: take slots from the least used worker instead of the fullest (SM-13)."""
+        """Make an empty index. *spread_out*: take slots from the least used worker instead of the
+        fullest (SM-13).
+        """
         self._spread_out = spread_out
         self._of_job: dict[JobID, dict[ManagedSlot, None]] = {}
         self._counts: dict[tuple[JobID, WorkerGroupOwner | None], Counter[ResourceProfile]] = {}

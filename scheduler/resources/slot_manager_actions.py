@@ -1,4 +1,4 @@
-"""Actions that the SlotManager asks the ResourceManager to carry out."""
+"""Defines the actions that the SlotManager asks the ResourceManager to carry out."""
 
 from __future__ import annotations
 

@@ -123,8 +123,9 @@ class GroupRequest:
         return len(self.profiles) * self.slots_per_bundle
 
     def waits_for_room(self, now: float) -> bool:
-        """Whether the request has been unanswered for so long that no node seems to have room for
-        it."""
+        """Return whether the request has been unanswered for so long that no node seems to have
+        room for it.
+        """
         return now >= self.since + ROOM_PATIENCE
 
 

@@ -34,7 +34,7 @@ class SlotState(Enum):
 
 
 class WorkerListener(ABC):
-    """Is told about changes of workers' slots, to keep indices consistent with them."""
+    """Interface to an object that is told about changes of workers' slots, such as an index."""
 
     @abstractmethod
     def before_change(self, slot: ManagedSlot) -> None:
@@ -88,8 +88,9 @@ class ManagedSlot:
         return self.state is not SlotState.FREE and self.allocation_id == allocation_id
 
     def is_in(self, status: SlotStatus | None) -> bool:
-        """Whether the status reported for this slot's index belongs to this slot.
-        Indices of dynamic slots are reused."""
+        """Return whether the status reported for this slot's index belongs to this slot. Indices of
+        dynamic slots are reused.
+        """
         if status is None:
             return False
         return not self.is_dynamic or status.allocation_id == self.allocation_id
@@ -165,7 +166,7 @@ class Worker:
             self._apply(self.slots[index], status, now)
 
     def agrees_with(self, report: SlotReport) -> bool:
-        """Whether the report contains nothing new, as most heartbeats do."""
+        """Return whether the report contains nothing new, as most heartbeats do."""
         if len(report.slots) != len(self.slots):
             return False
         for status in report.slots:

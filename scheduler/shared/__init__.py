@@ -1,4 +1,4 @@
-"""Values that several domains use: states, slots, tasks, failures."""
+"""Defines values that several domains use: states, slots, tasks, failures."""
 
 __all__ = [
     "failure",

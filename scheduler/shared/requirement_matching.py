@@ -1,4 +1,4 @@
-"""Functions that match free slots with a job's slot requirements."""
+"""Matches free slots with a job's slot requirements."""
 
 from __future__ import annotations
 

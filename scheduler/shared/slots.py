@@ -1,4 +1,4 @@
-"""Slots, offers and requirements, as used by SlotPool, SlotManager and TaskExecutors."""
+"""Defines slots, offers and requirements, as used by SlotPool, SlotManager and TaskExecutors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a Spark driver about the stage that it runs."""
+"""Defines the reports of a Spark driver about the stage that it runs."""
 
 from __future__ import annotations
 

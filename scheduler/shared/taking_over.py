@@ -1,5 +1,6 @@
-"""Messages from which the next JobMaster of a job learns the state of its predecessor and tasks.
-See ``docs/design/0051-taking-over.md``."""
+"""Defines the messages from which the next JobMaster of a job learns the state of its predecessor
+and of the tasks. See ``docs/design/0051-taking-over.md``.
+"""
 
 from __future__ import annotations
 

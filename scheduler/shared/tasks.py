@@ -1,4 +1,4 @@
-"""Tasks: deployments by a JobMaster and reports by a TaskExecutor."""
+"""Defines the deployments that a JobMaster sends, and the reports of TaskExecutors about tasks."""
 
 from __future__ import annotations
 

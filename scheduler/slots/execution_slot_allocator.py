@@ -85,8 +85,10 @@ class ExecutionSlotAllocator:
         is_batch: bool = False,
         requests_made: int = 0,
     ) -> None:
-        """*groups*: from :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`.
-        *requests_made*: number of requests by an earlier allocator, whose ids are not reused."""
+        """Make an allocator without requests. *groups*: from
+        :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`. *requests_made*: number
+        of requests by an earlier allocator, whose ids are not reused.
+        """
         self._is_batch = is_batch
         self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
         for group in groups:
@@ -208,7 +210,7 @@ class ExecutionSlotAllocator:
         return self._shared[vertex].logical.get(vertex)
 
     def has_nothing(self, vertex: ExecutionVertexID) -> bool:
-        """Whether the subtask neither has a slot share nor waits for one."""
+        """Return whether the subtask neither has a slot share nor waits for one."""
         shared = self._shared[vertex]
         return vertex not in shared.logical and vertex not in shared.waiting
 

@@ -132,7 +132,7 @@ class PendingRequests:
         return sorted(found, key=lambda pending: pending.number)
 
     def all(self) -> Iterator[PendingRequest]:
-        """All requests, oldest first."""
+        """Return all requests, oldest first."""
         return iter(tuple(self._by_id.values()))
 
     # time

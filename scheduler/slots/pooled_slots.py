@@ -85,7 +85,7 @@ class PooledSlots:
         return self._slots.get(allocation_id)
 
     def all(self) -> Iterable[PooledSlot]:
-        """All slots, oldest first."""
+        """Return all slots, oldest first."""
         return self._slots.values()
 
     def on(self, resource_id: ResourceID) -> tuple[PooledSlot, ...]:
@@ -105,13 +105,15 @@ class PooledSlots:
         return [profile for profile, number in self._fulfilled.items() if number]
 
     def own_profiles(self, matched: ResourceProfile) -> Iterator[tuple[ResourceProfile, int]]:
-        """Yield (own profile, number) of the slots matched to a profile, used slots first."""
+        """Yield (own profile, number) of the slots that are matched to the profile *matched*, used
+        slots first.
+        """
         for counters in (self._used, self._unused):
             if matched in counters:
                 yield from counters[matched].items()
 
     def could_hold(self, profile: ResourceProfile) -> bool:
-        """Whether any slot, used or not, is large enough for the profile (SP-15)."""
+        """Return whether any slot, used or not, is large enough for the profile (SP-15)."""
         return any(n and profile.fits_into(held) for held, n in self._profiles.items())
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:

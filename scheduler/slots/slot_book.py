@@ -44,7 +44,7 @@ class SlotBook(Protocol):
         """Return the slot with this id.  The book must hold the slot."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
-        """Whether the slot is reserved for a request; False if it is free or not held."""
+        """Return whether the slot is reserved for a request; False if it is free or not held."""
 
     # --- requirements of the job ------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The SlotPool of a job: decides which slots the job requires, holds and uses."""
+"""Defines the SlotPool of a job, which decides which slots the job requires, holds and uses."""
 
 from __future__ import annotations
 
@@ -59,10 +59,13 @@ class DeclarativeSlotPool:
         takeover_timeout: float = 60.0,
         spread_out: bool = False,
     ) -> None:
-        """*idle_timeout*: seconds for which an excess slot is kept.
-        *takeover_timeout*: seconds of waiting for slots of an earlier JobMaster's pool.
-        *request_timeout*: timeout in seconds of requests that have none of their own.
-        *spread_out*: serve requests from the least utilised TaskExecutor."""
+        """Make a pool without slots.
+
+        *idle_timeout*: seconds for which an excess slot is kept. *takeover_timeout*: seconds of
+        waiting for slots of an earlier JobMaster's pool. *request_timeout*: timeout in seconds of
+        requests that have none of their own. *spread_out*: serve requests from the least utilised
+        TaskExecutor.
+        """
         self._job_id = job_id
         self._job_master_address = job_master_address
         self._idle_timeout = idle_timeout

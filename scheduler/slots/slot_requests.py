@@ -1,4 +1,4 @@
-"""Messages between a JobMaster and its SlotPool.
+"""Defines the messages between a JobMaster and its SlotPool.
 
 The JobMaster sends one :class:`SlotRequests` for as many slots as it wants.  Later, for each
 :class:`SlotRequest` in it, it receives **exactly one** :class:`SlotAllocated` or

@@ -34,7 +34,11 @@ class SlotReservations:
         late_slots_for: float,
         spread_out: bool,
     ) -> None:
-        """*late_slots_for*: seconds for which a slot for a timed-out request is still accepted."""
+        """Reserve slots of the pool *slots*, and raise the totals in *needs*.
+
+        *late_slots_for*: seconds for which a slot for a timed-out request is still accepted.
+        *spread_out*: serve requests from the least utilised TaskExecutor.
+        """
         self._slots = slots
         self._needs = needs
         self._late_slots_for = late_slots_for
@@ -141,8 +145,10 @@ class SlotReservations:
     # --- slots that come and go -------------------------------------------------------------------
 
     def is_late_slot(self, offered: ResourceProfile, now: float) -> ResourceProfile | None:
-        """Return the profile of a timed-out request for which the offered slot may be meant, or
-        None. One slot is accepted for each timed-out request (SP-18)."""
+        """Return the profile of a timed-out request for which the offered slot may be meant; None
+        if there is none. One slot is accepted for each timed-out request (SP-18), and this call
+        counts as the acceptance.
+        """
         for profile, (count, until) in tuple(self._late.items()):
             if until < now:
                 del self._late[profile]

@@ -25,8 +25,10 @@ class UnconstrainedSlots(SlotBook):
     per profile, and each request raises a total by one."""
 
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
-        """*late_slots_for*: seconds for which a slot for a timed-out request is still accepted.
-        *spread_out*: serve requests from the least utilised TaskExecutor."""
+        """Make a book without slots and requests. *late_slots_for*: seconds for which a slot for a
+        timed-out request is still accepted. *spread_out*: serve requests from the least utilised
+        TaskExecutor.
+        """
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
         self._reservations = SlotReservations(
@@ -40,7 +42,9 @@ class UnconstrainedSlots(SlotBook):
 
     @property
     def is_over(self) -> bool:
-        """Always False, because late slots are remembered even if nothing is held or wanted."""
+        """Whether the pool can drop this book. It never can, because the book remembers timed-out
+        requests, for which slots may still come, even if it has neither slots nor requests.
+        """
         return False
 
     @property
@@ -64,15 +68,15 @@ class UnconstrainedSlots(SlotBook):
         return pooled is not None and not pooled.is_free
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """All free slots, with the utilisation of their TaskExecutors (SP-11)."""
+        """Return all free slots, with the utilisation of their TaskExecutors (SP-11)."""
         return self._slots.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
-        """Number of slots of the profile that the job requires."""
+        """Return the number of slots of the profile that the job requires."""
         return self._needs.required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Number of slots, used or free, that are matched to the profile."""
+        """Return the number of slots, used or free, that are matched to the profile."""
         return self._slots.fulfilled(profile)
 
     # --- requirements of the job ------------------------------------------------------------------
@@ -124,7 +128,10 @@ class UnconstrainedSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """The older allocation of the same slot, or None: a slot has one allocation at a time."""
+        """Return the held slot that has the same index on the TaskExecutor as the offered *slot*.
+        It no longer exists, because a slot has one allocation at a time. None: no such slot is
+        held.
+        """
         older = self._slots.at(slot.location.resource_id, slot.slot_index)
         return None if older is None else older.slot
 
@@ -141,7 +148,9 @@ class UnconstrainedSlots(SlotBook):
         return slot.profile if self._is_kept else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Always None, because there is room for any number of slots."""
+        """Return None: no slot must be removed to add another one, because there is room for any
+        number.
+        """
         return None
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
@@ -171,8 +180,9 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slots_went(now)
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """Always empty.
-        An excess slot may be required later, until it has been idle for too long."""
+        """Return no slots: any free slot may be required later, until it has been idle for too
+        long.
+        """
         return ()
 
     # --- time -------------------------------------------------------------------------------------

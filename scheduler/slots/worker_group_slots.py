@@ -202,12 +202,13 @@ class WorkerGroupSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Always None: a slot stays in its bundle until a wanted slot replaces it."""
+        """Return None: a held slot stays in its bundle until a wanted slot replaces it."""
         return None
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """The profile of the group's slots if the slot is wanted; None if it is not.
-        The pool may hold slots of another worker group at the same time."""
+        """Return the profile of the group's slots if the offered slot is wanted; None if it is not.
+        The pool may hold slots of another worker group at the same time.
+        """
         return self._profile if self.is_required and self._fits(slot) else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
@@ -285,7 +286,9 @@ class WorkerGroupSlots(SlotBook):
         return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
 
     def _present(self) -> dict[int, _Held]:
-        """Return the bundles of the worker group in use, otherwise of the newest group."""
+        """Return the held slots, by bundle, of the worker group in use, otherwise of the newest
+        group.
+        """
         if self._reserved:
             for bundles in self._groups.values():
                 if any(held.request_id is not None for held in bundles.values()):

@@ -1,3 +1,3 @@
-"""The slots of one TaskExecutor."""
+"""Manages the slots of one TaskExecutor."""
 
 __all__ = ["task_slot_table"]

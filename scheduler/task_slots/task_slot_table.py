@@ -113,8 +113,11 @@ class TaskSlotTable:
         slot_timeout: float = 10.0,
         keep_timeout: float = 60.0,
     ) -> None:
-        """*slot_timeout*: seconds after which an allocated, inactive slot is freed (TM-21).
-        *keep_timeout*: seconds after which a slot of a lost JobMaster is freed."""
+        """Make a table of *number_of_slots* free slots, which divide *total_profile* equally.
+
+        *slot_timeout*: seconds after which an allocated, inactive slot is freed (TM-21).
+        *keep_timeout*: seconds after which a slot of a lost JobMaster is freed.
+        """
         self._resource_id = resource_id
         self._free_profile = total_profile
         self._number_of_slots = number_of_slots
@@ -392,22 +395,23 @@ class TaskSlotTable:
         return None if slot is None else slot.job_id
 
     def contains(self, allocation_id: AllocationID) -> bool:
-        """Whether the allocation has a slot here, even while it is being freed."""
+        """Return whether the allocation has a slot here, even while it is being freed."""
         return allocation_id in self._slots
 
     def is_being_freed(self, allocation_id: AllocationID) -> bool:
-        """Whether the allocation's slot is being freed."""
+        """Return whether the allocation's slot is being freed."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.RELEASING
 
     def is_kept(self, allocation_id: AllocationID) -> bool:
-        """Whether the slot is empty and kept for its job's next JobMaster."""
+        """Return whether the slot is empty and kept for its job's next JobMaster."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.KEPT
 
     def holds_slots_of(self, job_id: JobID) -> bool:
-        """Whether slots of the job are held, because no new JobMaster has decided about them
-        yet."""
+        """Return whether slots of the job are held, because no new JobMaster has decided about them
+        yet.
+        """
         return any(slot.state is _State.HELD for slot in self._slots_of(job_id))
 
     def held_tasks_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
