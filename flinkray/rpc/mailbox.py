@@ -57,7 +57,9 @@ class TimerHandle:
 
 
 class HostedEndpoint(Protocol):
-    """An endpoint, as its mailbox and its service use it; see :mod:`flinkray.rpc.endpoint`."""
+    """The interface of an endpoint that its mailbox and its service use.
+    See :mod:`flinkray.rpc.endpoint`.
+    """
 
     @property
     def address(self) -> str: ...

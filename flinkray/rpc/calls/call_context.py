@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class CallInHandling(Protocol):
-    """A call whose handler runs; see :class:`flinkray.rpc.serving.handler_call.HandlerCall`."""
+    """The deadlines of the call that a running handler handles.
+    Implemented by :class:`flinkray.rpc.serving.handler_call.HandlerCall`.
+    """
 
     deadline: float | None
     """The loop's time at which the caller stops waiting; None: no limit, or handler ended."""

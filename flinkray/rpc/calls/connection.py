@@ -114,10 +114,10 @@ class PendingAnswer:
 
 
 class Resolution(PendingAnswer):
-    """A request for an endpoint's number.
+    """A pending request for the number by which the other process knows an endpoint.
 
-    The connection adds the number to ``followed`` when the answer arrives, before the caller runs
-    again, because the notice of the endpoint's end may arrive in between.
+    When the answer arrives, the connection adds the number to ``followed`` before the caller runs
+    again. The notice of the endpoint's end may arrive in between.
     """
 
     __slots__ = ()
@@ -198,7 +198,8 @@ class ClientConnection:
     async def resolve(
         self, endpoint_id: str, gateway: str | None, timeout: float
     ) -> tuple[int, str]:
-        """Return the endpoint's number, which names this one endpoint object for good, and full id.
+        """Return the number and the full id of the endpoint with this id.
+        The number belongs to this one endpoint object for good.
 
         Raises:
             RpcConnectionError: there is no such endpoint.
@@ -449,9 +450,9 @@ class ClientConnection:
         return f"{self.lost_reason}; the call may have been handled all the same"
 
     def use(self, transport: Transport, frames: Iterable[tuple[bytes, int | None]]) -> None:
-        """Switch to *transport*, which is now open.
+        """Send all frames over *transport*, which is now open.
 
-        The frames queued until now are sent over it, each in its lane.
+        The frames queued until now are sent first, each in its lane.
         """
         if self.is_lost:  # it was closed while the transport was being opened
             transport.close()

@@ -57,8 +57,8 @@ class TerminationWatch:
     ) -> None:
         """Wait for the end of the watched endpoint, and fire; for services.
 
-        *reached* returns (connection, endpoint number); the number of the control lane stands for
-        the whole process.
+        *reached* returns (connection, endpoint number). The number of the control lane means that
+        the whole process is watched, not one endpoint.
         """
         try:
             connection, number = await reached()

@@ -42,7 +42,7 @@ class Whereabouts:
 
 
 class RayDialler:
-    """Opens streams to processes whose records are known, and does the handshake."""
+    """Opens streams to processes with a record in the directory, and does the handshake."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class RayDialler:
         run: Callable[..., Awaitable[Any]],
         frame_limit: Callable[[], int],
     ) -> None:
-        """*node_id* is Ray's node id; None: this process is not on a Ray node.
+        """Create a dialler for the process *identity*.
+        *node_id* is Ray's node id; None: this process is not on a Ray node.
 
         *run* runs blocking calls off the loop; *frame_limit* returns the limit in bytes.
         """

@@ -133,11 +133,12 @@ class RayProcess:
         return await self._service.carry(request)
 
     async def park(self) -> bool:
-        """Return True when the process is about to end.
+        """Wait until the process is about to end, and return True.
+        Peers call this to notice its death: Ray lets the call fail when the process dies.
 
-        The call fails, by Ray, when the process dies. False: the process continues, and the caller
-        must ask again. The caller may be dead by now, and Ray keeps the calls of a dead process,
-        and its connection, until the calls return.
+        Returns False after :data:`PARKED` seconds; then the caller asks again. The wait is limited
+        because the caller may be dead by now: Ray keeps the calls of a dead process, and its
+        connection, until the calls return.
         """
         try:
             await within(PARKED, self._leaving.wait())

@@ -18,7 +18,7 @@ from flinkray.rpc.wire import codec
 
 
 def token_of(endpoint: HostedEndpoint) -> bytes | None:
-    """Return the encoded token that calls must carry; None: calls need no token."""
+    """Return the encoded token that calls to *endpoint* must carry; None: calls need no token."""
     if isinstance(endpoint, FencedRpcEndpoint):
         return codec.encode(endpoint.fencing_token)
     return None
@@ -27,7 +27,9 @@ def token_of(endpoint: HostedEndpoint) -> bytes | None:
 def refuse_token(
     endpoint: HostedEndpoint, method: GatewayMethod, received: bytes | None
 ) -> NoReturn:
-    """Raise FencingTokenError, with the received token and the endpoint's own token."""
+    """Raise the FencingTokenError for a call of *method* that carried the wrong token.
+    The error has the received token and the endpoint's own token.
+    """
     assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:

@@ -20,7 +20,7 @@ from flinkray.rpc.mailbox import HostedEndpoint
 
 
 class Answering(Protocol):
-    """The methods of a connection that its calls use to be answered."""
+    """The interface of a connection by which its calls send their answers."""
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None: ...
     def succeeded(self, call: HandlerCall, result: object) -> None: ...
@@ -28,7 +28,9 @@ class Answering(Protocol):
 
 
 class HandlerCall:
-    """A request of a connection, as :class:`~flinkray.rpc.handler_queue.Handling` for its queue."""
+    """A call that arrived over a connection, with its handler.
+    The queue of the endpoint runs it as a :class:`~flinkray.rpc.handler_queue.Handling`.
+    """
 
     __slots__ = (
         "_arguments",

@@ -35,7 +35,9 @@ NOBODY = -1
 
 
 class CarriedStream(Transport):
-    """The common part of both sides: received frames are read as from a socket."""
+    """Common base of both sides of a transport over calls.
+    It reads received frames as a stream reads them from a socket.
+    """
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -114,7 +116,9 @@ class CarriedStream(Transport):
         self._flush()
 
     def _take_batch(self) -> list[bytes]:
-        """Return the frames for one call: as many small frames as fit, or one large frame."""
+        """Remove and return the frames for the next call: as many small frames as fit, or one large
+        frame.
+        """
         batch: list[bytes] = []
         size = 0
         while self._outbox and (not batch or size + len(self._outbox[0]) <= WRITE_HIGH_WATER):

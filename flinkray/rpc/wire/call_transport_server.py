@@ -133,7 +133,9 @@ class AnsweringStream(CarriedStream):
 
 
 class Carrier:
-    """Answers the calls of all transports over calls that lead to this process."""
+    """Answers the calls that arrive at this process for its transports over calls.
+    Each call is passed to the :class:`AnsweringStream` of its connection.
+    """
 
     def __init__(
         self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]

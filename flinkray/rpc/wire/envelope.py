@@ -72,7 +72,9 @@ def ended_with(error: BaseException | None) -> str:
 
 
 def remember(causes: dict[int, str], number: int, reason: str) -> None:
-    """Store why endpoint *number* has ended, if it has failed; drops the oldest above the limit."""
+    """Add to *causes* why endpoint *number* has ended, if it has failed.
+    Drops the oldest entry above the limit.
+    """
     if reason != ENDED:
         causes[number] = reason
         if len(causes) > MAX_CAUSES:

@@ -191,7 +191,8 @@ class FragmentJoiner:
         """
 
     def place_for(self, number: int, total: int, size: int) -> memoryview:
-        """Return the memory for the next *size* bytes of large frame *number*, of *total* bytes.
+        """Return the memory to fill with the next *size* bytes of large frame *number*, which has
+        *total* bytes.
 
         Raises RpcConnectionError: this cannot be a fragment of a frame within the limits.
         """
@@ -217,7 +218,8 @@ class FragmentJoiner:
         return frame.content[begin : frame.received]
 
     def take(self, number: int) -> memoryview | None:
-        """Return the large frame, after its last place is filled, if it is complete, else None.
+        """Return the large frame *number* if it is complete.
+        Otherwise return None. Call this after the memory of :meth:`place_for` was filled.
 
         The frame's memory is used again: finish with the frame before the next :meth:`place_for`.
         """

@@ -19,7 +19,7 @@ class RefusalLog:
     """Limits the log lines about refused peers, as any peer can cause many refusals."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
-        """*clock* returns monotonic seconds."""
+        """Create a log without lines. *clock* returns monotonic seconds."""
         self._logger = logger
         self._clock = clock
         self._period_ends = clock()

@@ -99,7 +99,8 @@ class Transport(ABC):
 
 
 class MemoryTransport(Transport):
-    """One end of a pair on one event loop; a frame arrives in the loop's next turn.
+    """One end of a connection between two services on one event loop.
+    A frame arrives at the other end in the loop's next turn.
 
     A frame takes no time to transfer, whatever its size, so lanes make no difference.
     """
