@@ -57,7 +57,8 @@ class SharedLooks:
         self._looks: dict[Hashable, _Look] = {}
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer for *key*: a fresh one, that of a running request, or that of *fetch*.
+        """Return the answer for *key*, from *fetch* only if there is no other way.
+        A stored answer that is fresh is returned at once. A running request for *key* is shared.
 
         If a caller is cancelled, the other callers still get the answer.
         """
@@ -132,7 +133,10 @@ class ClusterView:
         return await self._looks.look("overview", fetch)
 
     async def jobs(self) -> tuple[JobOverview, ...]:
-        """Return the jobs, oldest first, from a fresh overview of the cluster if there is any."""
+        """Return the jobs, oldest first.
+        They come from a stored, fresh overview of the cluster if there is one. Otherwise the
+        Dispatcher is asked.
+        """
         overview: ClusterOverview | None = self._looks.answer_to("overview")
         if overview is not None:
             return overview.jobs

@@ -100,7 +100,9 @@ def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
-    """Return a TaskExecutor with its slots that jobs have; each slot is an equal share of it."""
+    """Return a TaskExecutor with the slots that jobs have there.
+    Each slot is shown as an equal share of the TaskExecutor's resources.
+    """
     return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
 
 

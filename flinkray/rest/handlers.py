@@ -91,7 +91,9 @@ class Handlers:
         self._overviews = WrittenOnce()
 
     def routes(self) -> list[Route]:
-        """Return (method, path below the version, handler) of each route, once."""
+        """Return (method, path below the version, handler) of each route.
+        Each route is listed once.
+        """
         job = "/jobs/{job}"
         vertex = f"{job}/vertices/{{vertex}}"
         return [

@@ -20,15 +20,15 @@ class JsonText:
 
 
 class WrittenOnce:
-    """Keeps the JSON of the last answer, so that it is written once for all clients."""
+    """Keeps the last JSON text, so that an answer for many clients is written once."""
 
     def __init__(self) -> None:
         self._source: object = None
         self._written = JsonText("null")
 
     def of(self, source: object, body: Callable[[], object]) -> JsonText:
-        """Return the JSON of *body()*.
-        The last JSON is returned if *source* is still the same object.
+        """Return the JSON text of *body()*, which is made from *source*.
+        If *source* is the same object as in the last call, the last text is returned.
         """
         if source is not self._source:
             self._written, self._source = JsonText(to_json(body())), source

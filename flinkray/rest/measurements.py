@@ -21,10 +21,10 @@ _Totals = Mapping[tuple[JobVertexID, int, int], IOMetrics]
 
 @dataclass(frozen=True)
 class Measured:
-    """The I/O metrics of one subtask at this request, and *before*: at the previous request.
+    """The I/O metrics of one subtask: *now* at this request, *before* at the previous request.
 
-    *before* is None if there was no request within :data:`WINDOW`, or if the attempt was another
-    one.
+    *before* is None if there was no request within :data:`WINDOW`, or if another attempt of the
+    subtask ran at that time.
     """
 
     subtask: int

@@ -48,7 +48,9 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]:
-    """Return names and values of the metrics in *wanted*; None: the names of all metrics only."""
+    """Return the names and values of the metrics in *wanted*.
+    With *wanted* None, return the names of all metrics, without values.
+    """
     if wanted is None:
         return [{"id": name} for name in values]
     return [{"id": name, "value": str(values[name])} for name in wanted if name in values]
@@ -57,7 +59,9 @@ def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]
 def aggregated(
     rows: Sequence[Values], wanted: Iterable[str] | None, aggregations: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return aggregates over subtasks or jobs; *wanted* None: only the names of all metrics."""
+    """Return aggregates of metrics over subtasks or jobs, which are the *rows*.
+    With *wanted* None, return the names of all metrics, without aggregates.
+    """
     numbers: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

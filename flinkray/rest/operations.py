@@ -47,10 +47,12 @@ class Operations:
         perform: Callable[[], Awaitable[dict[str, Any]]],
         failure_key: str = "failure-cause",
     ) -> dict[str, str]:
-        """Begin the operation, unless it has begun, and return its id for the client.
+        """Begin the operation *key*, and return its id for the client.
+        If the client has begun this operation before, only its id is returned.
 
-        *perform* returns the result for the client. *failure_key*: the client's key of the failure.
-        Raises RestError: the operation fails at once; it is forgotten then.
+        *perform* does the work and returns the result for the client. *failure_key* is the JSON key
+        under which the client finds a failure. Raises RestError: the operation fails at once; it is
+        forgotten then.
         """
         if self._is_closing:
             raise RestError(503, "the endpoint is being closed and starts nothing more")

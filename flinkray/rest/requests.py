@@ -116,11 +116,14 @@ class Body:
         return text
 
     def flag(self, name: str) -> bool:
-        """Return a field; False if it is missing. Raises RestError: neither true nor false."""
+        """Return a boolean field; False if it is missing. Raises RestError: it is no boolean."""
         return name in self and self._of_type(bool, "true or false", name)
 
     def number(self, name: str, largest: int = _LARGEST) -> int | None:
-        """Return a field; None if it is missing. Raises RestError: not a number up to *largest*."""
+        """Return a whole number; None if the field is missing.
+
+        Raises RestError: the field is no whole number between -*largest* and *largest*.
+        """
         if name not in self:
             return None
         value = self._fields[name]

@@ -25,7 +25,9 @@ _LONGEST_STRING = 0xFFFF
 
 
 def failure_cause(text: str, traceback: str | None = None) -> dict[str, Any]:
-    """Return a SerializedThrowable in Flink's JSON."""
+    """Return a failure as JSON that Flink's clients read: a SerializedThrowable.
+    *text* becomes the exception's message. *traceback* is shown as the stack trace.
+    """
     return {
         "class": _CLASS,
         "stack-trace": traceback or text,
