@@ -76,7 +76,7 @@ async def test_job_that_was_refused_is_not_run_by_a_later_dispatcher(
 
 
 @on_cluster(NODE)
-async def test_error_of_a_submission_with_unknown_outcome_asks_to_submit_again(
+async def test_submission_with_an_unknown_outcome_raises_an_error_that_asks_to_repeat_it(
     cluster: ChaosCluster,
 ) -> None:
     job = scripted_job(["register", "finish"])
