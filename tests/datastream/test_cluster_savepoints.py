@@ -297,7 +297,7 @@ def test_savepoint_on_hanging_storage_is_refused_and_blocks_no_other_request(
             os.close(os.open(savepoint / "_metadata", os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_savepoint_without_job_or_target_is_refused_and_a_slow_one_goes_on(
+def test_savepoint_without_job_or_target_is_refused_and_a_late_one_still_completes(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     """E2E-06, JM-14: a caller whose timeout passes learns that the savepoint goes on."""

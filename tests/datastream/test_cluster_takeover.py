@@ -144,7 +144,7 @@ def test_tasks_run_on_when_all_masters_of_the_job_die_together(
     assert coordinators == []
 
 
-def test_new_slot_pool_gets_the_notes_that_a_job_takeover_needs(
+def test_job_master_that_dies_after_a_new_slot_pool_replaced_one_restarts_no_task(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = HalfWay(cluster.client, tmp_path / "program")

@@ -154,7 +154,7 @@ class UnwillingSource(NumberSequenceSource):
         return Unwilling(context, [Slice(place, place + 10) for place in range(0, 50, 10)])
 
 
-def test_an_enumerator_that_fails_declines_its_checkpoint_and_the_job_goes_on() -> None:
+def test_failing_enumerator_declines_its_checkpoint_and_the_job_continues() -> None:
     taken: list[int] = []
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     willing = env.from_sequence(51, 60)

@@ -441,7 +441,7 @@ def test_own_window_assigner_merges_windows_and_names_a_serializer() -> None:
     assert MergingByTen().get_window_serializer() == TimeWindowSerializer()
 
 
-def test_types_and_state_descriptors_return_what_they_were_made_of() -> None:
+def test_types_and_state_descriptors_return_the_arguments_they_were_built_with() -> None:
     row = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
     assert isinstance(row, RowTypeInfo)
     assert (row.get_field_index("name"), row.get_field_names()) == (1, ["id", "name"])

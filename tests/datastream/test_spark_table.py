@@ -64,7 +64,7 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
     }
 
 
-def test_stream_waits_for_its_tables_and_a_table_waits_for_nothing() -> None:
+def test_stream_source_waits_for_the_tables_of_its_look_ups_and_a_table_does_not() -> None:
     """A table does not wait either when the records come from another look-up."""
     env = environment()
     numbers, others = env.from_sequence(1, 9), env.from_collection([1], Types.LONG())
@@ -78,7 +78,7 @@ def test_stream_waits_for_its_tables_and_a_table_waits_for_nothing() -> None:
     assert list(held_by(env).values()) == [{"first", "second"}, {"second"}]
 
 
-def test_look_up_in_batch_mode_holds_back_no_source() -> None:
+def test_look_up_in_batch_mode_pauses_no_source() -> None:
     env = environment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     numbers = env.from_sequence(1, 9).key_by(lambda n: n)
     numbers.look_up(flinkray.spark_table(planes, "id"), both).uid("first").print()

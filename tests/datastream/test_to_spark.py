@@ -75,7 +75,7 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
     }
 
 
-def test_source_is_held_back_by_each_spark_stage_that_takes_its_rows() -> None:
+def test_source_is_paused_by_each_spark_stage_that_takes_its_rows() -> None:
     """Not by a stage behind another stage: the stage in front waits and holds the source back."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     first, second = (
@@ -92,7 +92,7 @@ def test_source_is_held_back_by_each_spark_stage_that_takes_its_rows() -> None:
     }
 
 
-def test_to_spark_in_batch_mode_holds_back_no_source() -> None:
+def test_to_spark_in_batch_mode_pauses_no_source() -> None:
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(1, 9).to_spark(into_nothing)
     assert held_by(env) == {}

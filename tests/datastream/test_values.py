@@ -97,7 +97,7 @@ class OneOfItsOwn(MapFunction[Any, Any]):
     ids=["list", "dict", "set", "bytearray", "dataclass", "tuple", "row", "named row", "array"],
 )
 @pytest.mark.parametrize("keyed", [False, True])
-def test_map_that_emits_one_changing_object_gives_the_value_of_each_moment(
+def test_map_that_emits_one_object_and_changes_it_gives_the_value_at_each_emit(
     make: Any, change: Any, seen: Any, keyed: bool
 ) -> None:
     stream = environment().from_collection([1, 2, 3])
@@ -120,7 +120,9 @@ class Growing(FlatMapFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_flat_map_that_changes_a_yielded_list_gives_the_value_of_each_moment(keyed: bool) -> None:
+def test_flat_map_that_changes_a_list_after_its_yield_gives_the_list_at_each_yield(
+    keyed: bool,
+) -> None:
     stream = environment().from_collection([3])
     if keyed:
         stream = stream.key_by(lambda _: ALL)
@@ -225,7 +227,7 @@ def test_from_collection_leaves_its_values_unchanged() -> None:
     assert values == [[1], [2]]
 
 
-def test_iterator_that_yields_one_changing_list_gives_the_value_of_each_moment() -> None:
+def test_iterator_that_changes_a_list_after_its_yield_gives_the_list_at_each_yield() -> None:
     def growing() -> Any:
         values: list[int] = []
         for number in range(3):
