@@ -94,7 +94,7 @@ async def test_error_of_a_watch_callback_is_logged(
     await host.close()
 
 
-async def test_watch_that_fails_reports_its_own_error_as_the_end(
+async def test_watch_that_fails_with_an_error_reports_the_error_as_the_end_of_its_target(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise a caller would wait for the end of a leader for ever."""
@@ -152,7 +152,9 @@ async def test_service_on_virtual_time_has_no_threads(services: Services) -> Non
 
 
 @on_virtual_services
-async def test_pause_lasts_the_given_time_or_slightly_longer(services: Services) -> None:
+async def test_pause_of_a_service_lasts_the_given_time_or_slightly_longer(
+    services: Services,
+) -> None:
     clock = services.host.clock
     begin = clock.monotonic()
     await services.host.pause(10.0)

@@ -323,7 +323,7 @@ async def test_closing_a_service_ends_endpoints_tasks_and_peers_and_raises_first
 
 
 @on_virtual_time
-async def test_service_close_goes_on_when_its_caller_stops_waiting() -> None:
+async def test_closing_a_service_continues_when_its_caller_stops_waiting() -> None:
     service = LocalRpcService("host")
     endpoint = Stubborn(service)
     endpoint.start()

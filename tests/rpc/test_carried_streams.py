@@ -507,7 +507,7 @@ async def test_request_that_overtakes_too_many_others_ends_the_connection() -> N
 
 
 @on_virtual_time
-async def test_end_is_sent_once_after_the_last_frames_and_open_requests_are_answered() -> None:
+async def test_end_of_a_stream_is_sent_once_after_its_last_frames_answering_every_request() -> None:
     answering = Answering()
     for number in (1, 2, 3, 4):
         await answering.request(number)
@@ -526,7 +526,7 @@ async def test_end_is_sent_once_after_the_last_frames_and_open_requests_are_answ
 
 
 @on_virtual_time
-async def test_end_without_an_open_request_is_sent_with_the_next_requests() -> None:
+async def test_end_of_a_stream_without_an_open_request_is_sent_with_the_next_requests() -> None:
     answering = Answering()
     answering.stream.send(b"last words")
     answering.stream.close()

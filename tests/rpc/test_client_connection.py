@@ -563,7 +563,7 @@ def timeouts(caller: Caller) -> list[float | None]:
 
 
 @on_virtual_time
-async def test_ask_timeout_comes_from_asks_within_the_method_or_the_handlers_time() -> None:
+async def test_ask_timeout_is_that_of_the_call_its_method_or_its_handler() -> None:
     caller = Caller(1)
     await asyncio.sleep(100)  # what is left is counted from now
     echo = proxy_of(caller)

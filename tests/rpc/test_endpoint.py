@@ -357,7 +357,7 @@ async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Se
 
 
 @on_every_service
-async def test_call_async_fails_when_it_takes_too_long_and_its_function_goes_on(
+async def test_call_async_times_out_and_its_function_runs_on(
     services: Services,
 ) -> None:
     """RPC-25"""

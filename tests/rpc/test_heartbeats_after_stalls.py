@@ -358,7 +358,7 @@ async def test_peer_that_sends_heartbeats_during_two_stalls_is_kept(
 
 
 @simulate(seeds=3)
-async def test_stall_noticed_after_its_deadline_check_is_added_only_once(
+async def test_stall_noticed_after_a_deadline_check_extends_the_deadline_only_once(
     simulation: Simulation,
 ) -> None:
     """The stall extends deadlines, except those that were postponed because of it."""

@@ -349,7 +349,7 @@ async def test_scheduled_deadline_calls_its_endpoint_unless_the_endpoint_has_end
 
 
 @on_virtual_time
-async def test_within_returns_the_result_or_cancels_and_raises_a_timeout() -> None:
+async def test_time_limit_returns_the_result_or_cancels_the_work_and_raises_a_timeout() -> None:
     deadlines = LocalRpcService("host").deadlines
     cancelled = asyncio.Event()
 

@@ -80,7 +80,7 @@ class Book(RayDirectory):
 
 
 @on_virtual_time
-async def test_keeper_starts_processes_again_after_an_outage_of_rays_head() -> None:
+async def test_processes_are_prestarted_again_after_an_outage_of_rays_head() -> None:
     service = LocalRpcService()
     book = Book()
 

@@ -165,7 +165,7 @@ async def test_ray_head_that_answers_only_with_errors_counts_as_away(
 
 
 @on_virtual_time
-async def test_question_is_not_repeated_when_this_process_has_left_ray() -> None:
+async def test_question_to_rays_head_is_not_repeated_when_this_process_has_left_ray() -> None:
     left = Unanswered()
     head = RayHead("test", left, lambda: False)
     answer = asyncio.ensure_future(head.ask_patiently(max, 1, 2))

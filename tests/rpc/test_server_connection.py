@@ -577,7 +577,7 @@ async def test_work_left_behind_by_a_failed_handler_has_no_deadline() -> None:
 
 
 @on_virtual_time
-async def test_call_held_before_the_start_and_answered_in_time_is_answered_once() -> None:
+async def test_call_made_before_the_endpoint_starts_and_answered_in_time_is_answered_once() -> None:
     """The deadline noted while the call was held must not answer a second time."""
     service = LocalRpcService("host")
     holder = Holder(service)
@@ -599,7 +599,7 @@ async def test_call_held_before_the_start_and_answered_in_time_is_answered_once(
 
 
 @on_virtual_time
-async def test_handler_of_a_held_call_is_cancelled_once_at_its_deadline() -> None:
+async def test_handler_of_a_call_made_before_the_start_is_cancelled_once_at_its_deadline() -> None:
     service = LocalRpcService("host")
     holder = Holder(service)
     holder.may_start.clear()
