@@ -97,7 +97,7 @@ def test_no_failed_checkpoint_is_tolerated_by_default_and_any_number_with_minus_
     assert CheckpointConfiguration(tolerable_failures=3).tolerated == 3
 
 
-def test_default_checkpoint_configuration_equals_flinks() -> None:
+def test_default_configuration_of_checkpoints_equals_that_of_flink() -> None:
     """CP-23"""
     default = CheckpointConfiguration()
     assert (default.timeout, default.min_pause) == (600.0, 0.0)
@@ -179,7 +179,7 @@ def test_checkpoint_plan_fails_when_a_task_is_not_running(
         calculate_plan(topology, allows_finished=True)
 
 
-def test_checkpoint_plan_leaves_out_finished_tasks_only_if_the_job_allows_this() -> None:
+def test_checkpoint_leaves_out_finished_tasks_only_if_the_job_allows_finished_tasks() -> None:
     """CP-01"""
     topology = Topology(2, 2)
     topology.vertices[0].states[1] = ExecutionState.FINISHED
@@ -351,7 +351,7 @@ def test_the_first_periodic_checkpoint_is_due_at_random_between_pause_and_interv
         assert PeriodicTrigger(config, iter([random]).__next__).start() == pytest.approx(delay)
 
 
-def test_outdated_periodic_checkpoint_timer_changes_nothing() -> None:
+def test_periodic_checkpoint_timer_that_was_replaced_or_stopped_triggers_nothing() -> None:
     """CP-11"""
     periodic = PeriodicTrigger(CheckpointConfiguration(interval=10.0), lambda: 0.0)
     periodic.start()

@@ -100,7 +100,7 @@ def test_two_concurrent_checkpoints_complete_one_after_the_other() -> None:
     assert one(done, NotifyCheckpointComplete).subsumed_id == 1
 
 
-def test_checkpoints_are_stored_one_at_a_time_in_acknowledgement_order() -> None:
+def test_checkpoints_are_stored_one_at_a_time_in_the_order_of_their_completion() -> None:
     """CP-07: the checkpoint stored second is subsumed if it is the older one."""
     job = JobWithCheckpoints(CONCURRENT)
     for _ in range(3):
@@ -295,7 +295,7 @@ def test_more_failed_checkpoints_in_a_row_than_tolerated_fail_the_job() -> None:
 # --- late and unknown -----------------------------------------------------------------------------
 
 
-def test_acknowledged_state_that_nobody_awaits_is_discarded_unless_of_another_job() -> None:
+def test_late_acknowledged_state_is_discarded_unless_it_is_state_of_another_job() -> None:
     """CP-05"""
     job = JobWithCheckpoints()
     job.begin()
@@ -460,7 +460,7 @@ def test_shared_file_stays_with_a_later_checkpoint_that_refers_to_it() -> None:
 # --- savepoints -----------------------------------------------------------------------------------
 
 
-def test_savepoint_completes_with_last_acknowledgement_without_commit() -> None:
+def test_savepoint_completes_with_its_last_acknowledgement_without_a_commit() -> None:
     """CP-19: no transactions are committed with a savepoint, and the job does not restore it, as
     since Flink 1.15. Its tasks write all of their state."""
     job = JobWithCheckpoints()

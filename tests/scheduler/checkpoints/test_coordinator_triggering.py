@@ -143,7 +143,7 @@ def test_checkpoint_with_a_reused_id_fails_and_timestamps_never_decrease() -> No
     assert job.coordinator.pending_ids == (1, 2, 3)
 
 
-def test_directory_prepared_after_expiry_is_deleted_once() -> None:
+def test_directory_prepared_for_an_expired_checkpoint_is_deleted_once() -> None:
     """CP-15"""
     job = JobWithCheckpoints()
     actions = job.request()
@@ -312,7 +312,7 @@ def test_a_job_without_periodic_checkpoints_takes_none_after_a_take_over() -> No
     assert job.coordinator.take_over(0, {}, job.topology.attempts, 0.0) == []
 
 
-def test_minimum_pause_counts_from_the_last_checkpoint_of_the_earlier_job_master() -> None:
+def test_minimum_pause_after_a_take_over_counts_from_the_last_stored_checkpoint() -> None:
     """CP-09: from the start of the checkpoint, because nobody knows when it was completed."""
     before = JobWithCheckpoints()
     before.now = 90.0
@@ -389,7 +389,7 @@ def test_stopping_the_scheduler_drops_the_waiting_periodic_request() -> None:
     assert not only(job.complete(2), PrepareCheckpoint)
 
 
-def test_requests_and_timers_after_the_job_end_start_no_checkpoint() -> None:
+def test_checkpoint_requests_and_timers_after_the_job_end_start_no_checkpoint() -> None:
     """CP-12"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     actions = job.run()

@@ -161,7 +161,7 @@ def test_subsumed_checkpoint_is_deleted_with_its_unshared_files() -> None:
     assert kept.latest == kept.retained[-1] == completed(2, CHECKPOINT, "both", "new")
 
 
-def test_files_of_a_subsumed_checkpoint_are_deleted_after_the_pending_checkpoints() -> None:
+def test_files_of_a_subsumed_checkpoint_are_deleted_once_no_checkpoint_is_pending() -> None:
     """CP-38"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, CHECKPOINT, "old", "older"))
@@ -215,7 +215,7 @@ def test_unused_files_are_deleted_with_a_checkpoint_stored_after_the_job_end() -
     assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["old"]
 
 
-def test_files_of_retained_checkpoints_and_of_all_savepoints_count_as_needed() -> None:
+def test_checkpoint_store_needs_the_files_of_retained_checkpoints_and_all_savepoints() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add_savepoint(1)

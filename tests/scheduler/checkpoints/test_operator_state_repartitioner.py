@@ -34,7 +34,7 @@ def test_list_elements_are_split_into_contiguous_even_chunks() -> None:
     assert third == [("s", "1", 1), ("s", "1", 2)]
 
 
-def test_larger_chunks_go_to_subtasks_after_the_larger_chunks_of_the_previous_state() -> None:
+def test_next_list_state_gives_its_larger_chunks_to_the_subtasks_that_come_next() -> None:
     """SA-01: states are taken in the order of their names, whatever their order in the handles."""
     old = [(written("0", named("b", 0, 1), named("a", 5), named("c", 7)),)]
     given = [elements(handles) for handles in repartition(old, 3)]
@@ -82,7 +82,7 @@ def test_subtask_without_broadcast_state_gets_the_copy_of_another() -> None:
     assert repartition([(held[0],), (), (held[2],)], 3) == [(held[0],), (held[2],), (held[2],)]
 
 
-def test_states_with_different_modes_in_one_handle_are_each_divided_by_their_mode() -> None:
+def test_states_of_one_handle_with_different_modes_are_each_divided_by_their_mode() -> None:
     """SA-05"""
     old = [
         (
@@ -117,7 +117,7 @@ def test_scaling_up_from_one_subtask_gives_each_subtask_one_slice_of_each_list_s
         ]
 
 
-def test_list_state_without_elements_stays_with_its_subtask() -> None:
+def test_rescaling_leaves_a_list_state_without_elements_at_its_subtask() -> None:
     """SA-02"""
     old = [(written("0", named("s")),), ()]
     assert repartition(old, 2) == old

@@ -88,7 +88,7 @@ def test_checkpoint_is_complete_once_tasks_coordinators_and_hooks_have_acknowled
         ("b", OperatorSubtaskState(input_channels=(ChannelStateHandle(3, 0, file("f")),))),
     ],
 )
-def test_finalized_checkpoint_names_edges_with_data_in_flight(
+def test_metadata_of_a_checkpoint_names_the_edges_with_data_in_flight(
     of: str, in_flight: OperatorSubtaskState
 ) -> None:
     """SA-12: in the result of the producer or in the input gate of the consumer."""
@@ -143,7 +143,7 @@ def test_unacknowledged_or_aborted_checkpoint_cannot_be_finalized() -> None:
         checkpoint.finalize()
 
 
-def test_aborted_checkpoint_returns_its_received_state_once() -> None:
+def test_aborting_a_checkpoint_twice_returns_its_received_state_once() -> None:
     """CP-24"""
     topology = Topology()
     checkpoint = pending(topology, ("a",), ("h",))

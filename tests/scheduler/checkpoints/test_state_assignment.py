@@ -91,7 +91,7 @@ def test_subtask_gets_exactly_its_own_state_at_equal_parallelism() -> None:
             assert given == TaskState({name: before[name][subtask]})
 
 
-def test_changed_parallelism_gives_every_subtask_all_carried_files() -> None:
+def test_changed_parallelism_gives_every_subtask_all_files_of_the_savepoint() -> None:
     """The elements of the list state say which files a subtask needs."""
     files = [CarriedFile(f"rows {i}", file(f"file-{i}"), i) for i in range(2)]
     states = [
@@ -137,7 +137,7 @@ def test_subtask_gets_the_intersection_of_its_key_groups_with_those_of_the_handl
     assert [h.parts for h in (*low, *high)] == [keyed("f", 0, 0).parts] * 2
 
 
-def test_handle_without_key_groups_is_given_to_no_subtask() -> None:
+def test_keyed_state_handle_without_key_groups_is_given_to_no_subtask() -> None:
     """SA-10"""
     assert divide_keyed_state([keyed("f", *NO_KEY_GROUPS)], 10, 2) == [(), ()]
 
@@ -185,7 +185,7 @@ def test_configured_max_parallelism_must_match_the_keyed_state() -> None:
     assert "Set its max parallelism to 64" in text
 
 
-def test_max_parallelism_that_nobody_configured_becomes_that_of_the_restored_state() -> None:
+def test_unconfigured_max_parallelism_becomes_that_of_the_restored_state() -> None:
     """CP-36"""
     checkpoint = metadata(operator("k", keyed_by_range("k", 64, 2), max_parallelism=64))
     assignment = assign(checkpoint, vertex("k", 4), vertex("other", 1))
@@ -246,7 +246,7 @@ def test_state_of_an_operator_that_the_job_does_not_have_is_refused() -> None:
     assert "'a'" not in text
 
 
-def test_refusal_suggests_the_operator_of_the_same_name() -> None:
+def test_error_about_state_without_an_operator_suggests_the_operator_of_equal_name() -> None:
     """JM-10"""
     gone = replace(operator("g1", list_states("g", 1)), name="sum")
     renamed = vertex("v", 1, VertexOperator("g2", "sum", uid="new"))
@@ -254,7 +254,7 @@ def test_refusal_suggests_the_operator_of_the_same_name() -> None:
     assert "'sum' (without a uid), id g1; the job has 'sum' (uid 'new')" in text
 
 
-def test_refusal_names_only_a_few_of_many_missing_operators() -> None:
+def test_error_about_state_without_operators_names_only_a_few_of_many_operators() -> None:
     """JM-10"""
     gone = [operator(f"g{n}", list_states("g", 1)) for n in range(7)]
     text = refusal(metadata(*gone), vertex("a", 1))

@@ -112,7 +112,7 @@ def running_with(slots: int) -> ElasticCheckpoints:
     return job
 
 
-def test_job_that_grows_restores_the_latest_checkpoint() -> None:
+def test_elastic_job_that_grows_restores_the_latest_checkpoint() -> None:
     job = running_with(2)
     job.now += 100.0
     job.has(4)
@@ -133,7 +133,7 @@ def test_job_that_grows_restores_the_latest_checkpoint() -> None:
     assert sorted(who.split("#")[0] for _, who in orders) == ["a1", "a2"]
 
 
-def test_job_that_shrinks_after_a_loss_restores_the_latest_checkpoint() -> None:
+def test_elastic_job_that_shrinks_after_a_loss_restores_the_latest_checkpoint() -> None:
     job = running_with(4)
     job.has(3)
     job.timer(job.restarted())
@@ -172,7 +172,7 @@ def stops(job: ElasticCheckpoints) -> None:
 
 
 @pytest.mark.parametrize("is_drain", [False, True])
-def test_slots_coming_while_a_stop_savepoint_is_written_cause_no_restart(
+def test_slots_that_come_while_a_stop_savepoint_is_written_cause_no_restart(
     is_drain: bool,
 ) -> None:
     job = running_with(2)
@@ -481,7 +481,7 @@ def test_take_over_during_scaling_does_not_count_as_failure(are_over: bool) -> N
     goes_on(job)
 
 
-def test_take_over_before_a_scaled_job_is_deployed_restarts_it_without_a_failure() -> None:
+def test_take_over_before_the_tasks_of_a_scaled_job_are_deployed_counts_no_failure() -> None:
     """The sources were not restored yet. The next JobMaster cannot know that no task had begun,
     and counts a restart, which no limit refuses."""
     job = shrinking()
@@ -524,7 +524,7 @@ def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     assert not job.wanted, "it waits for more for a while"
 
 
-def test_restart_already_counted_in_the_notes_is_not_counted_again_by_a_take_over() -> None:
+def test_restart_counted_by_the_last_job_master_is_counted_once_at_a_take_over() -> None:
     """A JobMaster without notes has counted the restart, and died before the job had its slots
     again."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)

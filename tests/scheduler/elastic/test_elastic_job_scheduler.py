@@ -178,7 +178,7 @@ def test_job_is_stopped_and_restarted_larger_when_more_slots_have_come() -> None
     assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
 
 
-def test_slot_requests_after_a_change_of_the_parallelism_have_new_ids() -> None:
+def test_slot_requests_of_an_elastic_job_have_new_ids_after_a_change_of_parallelism() -> None:
     elastic = running(4)
     elastic.has(3)
     elastic.timer(elastic.restarted())
@@ -205,13 +205,13 @@ def test_job_with_unchanged_slots_restarts_with_equal_parallelism() -> None:
     assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2"
 
 
-def test_task_failure_restarts_unconnected_tasks_of_an_elastic_job() -> None:
+def test_task_failure_of_an_elastic_job_restarts_also_unconnected_tasks() -> None:
     elastic = running(4, edges=())
     actions = elastic.fail("a1")
     assert sorted(elastic.cancelled(actions).split()) == ["a2#1", "b1#1", "b2#1", "b3#1", "b4#1"]
 
 
-def test_reports_of_an_earlier_parallelism_change_nothing() -> None:
+def test_task_reports_from_before_a_change_of_the_parallelism_are_ignored() -> None:
     elastic = running(4)
     old = elastic.attempt("b4")
     elastic.has(2)
@@ -297,7 +297,7 @@ def test_cancelled_job_ignores_new_bounds_and_changed_slots() -> None:
     assert elastic.scheduler.details().pending_reason is None
 
 
-def test_bounds_changed_before_the_start_are_declared_at_the_start() -> None:
+def test_bounds_changed_before_the_start_of_an_elastic_job_are_declared_at_its_start() -> None:
     elastic = ElasticUnderTest()
     assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
     assert elastic.tell("slots_changed", ()) == []
@@ -305,7 +305,7 @@ def test_bounds_changed_before_the_start_are_declared_at_the_start() -> None:
     assert declared(elastic.tell("start")) == 3
 
 
-def test_bounds_changed_while_running_change_the_declared_total_of_slots() -> None:
+def test_bounds_changed_while_a_job_runs_change_the_total_of_slots_it_declares() -> None:
     elastic = running(4)
     assert declared(elastic.tell("resize", bounds(elastic, 1, 6))) == 6
 
@@ -322,7 +322,7 @@ def test_waiting_job_shows_the_reported_shortages() -> None:
     assert elastic.scheduler.details().pending_reason == expected
 
 
-def test_job_started_with_fewer_slots_shows_the_shortage_until_requests_are_answered() -> None:
+def test_job_started_with_too_few_slots_shows_the_shortage_until_its_requests_end() -> None:
     elastic = ElasticUnderTest()
     elastic.tell("start")
     actions = elastic.has(2)

@@ -203,7 +203,7 @@ def test_vertices_of_a_slot_sharing_group_fill_every_slot_up_to_their_upper_boun
     assert desired_slots(job_graph) == (ResourceRequirement(SMALL, 8),)
 
 
-def test_slot_sharing_groups_get_their_minimum_first_and_then_equal_shares() -> None:
+def test_slots_are_divided_among_sharing_groups_equally_above_their_minimum() -> None:
     job_graph = graph(elastic("a", 1, 2, "x"), elastic("b", 1, 8, "y"))
     assert chosen(job_graph, (SMALL, 1)) is None
     assert chosen(job_graph, (SMALL, 2)) == {"a": 1, "b": 1}
@@ -231,7 +231,7 @@ WIDE, DEEP = ResourceProfile(2.0, GIB), ResourceProfile(1.0, 4 * GIB)
 
 
 @pytest.mark.parametrize("second", [WIDE, DEEP])
-def test_slot_that_fits_both_profiles_goes_to_the_profile_no_other_slot_fits(
+def test_slot_that_fits_two_profiles_goes_to_the_profile_that_no_other_slot_fits(
     second: ResourceProfile,
 ) -> None:
     """Whatever the order of the slots."""
@@ -252,7 +252,7 @@ def test_small_slots_are_not_used_for_large_profiles() -> None:
     bounds=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4),
     slots=st.integers(0, 40),
 )
-def test_one_more_slot_never_lowers_a_parallelism_and_bounds_are_always_kept(
+def test_additional_slot_lowers_no_parallelism_and_all_parallelisms_are_in_bounds(
     bounds: list[tuple[int, int]], slots: int
 ) -> None:
     job_graph = graph(
@@ -326,7 +326,7 @@ def test_job_with_fewer_slots_waits_for_stable_slots_from_its_start() -> None:
     assert scaled.scaling.start(100.0) == [WaitFor(10.0, 1)]
 
 
-def test_scaling_timer_that_fires_early_is_set_again_for_the_rest() -> None:
+def test_scaling_timer_that_fires_early_is_set_again_for_the_remaining_time() -> None:
     """The delay and the clock are rounded."""
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
@@ -369,7 +369,7 @@ def test_job_grows_to_all_wanted_slots_after_the_cooldown() -> None:
     assert late.executed(late.slots(4, 100.0)) == 4
 
 
-def test_job_grows_by_some_slots_only_once_they_are_stable() -> None:
+def test_elastic_job_grows_by_some_of_its_wanted_slots_only_once_they_are_stable() -> None:
     scaled = executing(2)
     timer = one(scaled.slots(3, 100.0), WaitFor)
     assert timer.delay == 10.0
@@ -409,7 +409,7 @@ def test_job_continues_with_the_remaining_slots_after_a_loss() -> None:
     assert scaled.executed(scaled.scaling.timer(timer.generation, 60.0)) == 2
 
 
-def test_job_below_its_minimum_waits_the_full_time_from_the_loss() -> None:
+def test_job_that_falls_below_its_minimum_of_slots_waits_the_full_time_from_the_loss() -> None:
     scaled = executing(2)
     scaled.slots(1, 250.0)
     timer = one(scaled.scaling.nothing_runs(251.0), WaitFor)
@@ -417,7 +417,7 @@ def test_job_below_its_minimum_waits_the_full_time_from_the_loss() -> None:
     one(scaled.scaling.timer(timer.generation, 551.0), GiveUp)
 
 
-def test_slots_that_would_grow_one_vertex_and_shrink_another_change_nothing() -> None:
+def test_job_is_not_scaled_if_one_vertex_would_grow_and_another_would_shrink() -> None:
     a, b = elastic("a", 1, 4, "x"), elastic("b", 1, 4, "y", LARGE)
     scaling = ElasticScaling(graph(a, b), SETTINGS)
     scaling.start(0.0)
@@ -436,7 +436,7 @@ def test_job_with_all_its_slots_continues_at_once() -> None:
     assert replaced.executed(replaced.slots(3, 53.0)) == 3
 
 
-def test_lower_bounds_shrink_at_once_and_higher_bounds_grow_later() -> None:
+def test_lowered_bounds_shrink_a_job_at_once_and_raised_bounds_let_it_grow_later() -> None:
     """DI-20."""
     scaled = executing(3)
     assert scaled.executed(scaled.scaling.resize(graph(elastic("a", 1, 2)), 11.0)) == 2
@@ -464,7 +464,7 @@ def test_bounds_changed_before_the_start_of_a_job_start_no_timer() -> None:
     assert one(scaled.scaling.start(0.0), WaitFor).delay == 300.0
 
 
-def test_job_below_a_raised_minimum_keeps_running() -> None:
+def test_job_with_a_lower_parallelism_than_its_raised_minimum_keeps_running() -> None:
     """DI-20."""
     scaled = executing(2)
     assert scaled.scaling.resize(graph(elastic("a", 3, 4)), 20.0) == []
@@ -479,7 +479,7 @@ def test_ended_job_makes_no_more_scaling_decisions() -> None:
     assert "execute with 2 subtasks" in scaled.scaling.story()
 
 
-def test_scaling_decided_anew_waits_for_all_snapshots_running_at_that_time() -> None:
+def test_scaling_that_is_decided_again_waits_for_all_snapshots_that_run_at_that_time() -> None:
     """The snapshots awaited before are no longer decisive: the slots have to be stable first."""
     snapshots = {1}
     scaling = ElasticScaling(

@@ -113,7 +113,7 @@ def test_new_attempt_requires_the_end_of_the_current_attempt() -> None:
     assert attempt.state is ExecutionState.CREATED
 
 
-def test_execution_graph_finds_only_current_attempts() -> None:
+def test_past_attempts_are_not_found_in_the_execution_graph() -> None:
     """EX-11."""
     graph = ExecutionGraph(spark_job(), GRAPH, 0.0)
     subtask = graph.vertices[0].subtasks[1]

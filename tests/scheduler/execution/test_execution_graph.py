@@ -116,7 +116,7 @@ def test_pointwise_edge_has_a_group_for_each_subtask_of_the_narrower_vertex() ->
     assert [edge.group_of_partition(i).index for i in range(2)] == [0, 1]
 
 
-def test_each_result_of_a_vertex_finishes_the_group_of_its_own_edge() -> None:
+def test_finished_result_of_a_vertex_finishes_the_partition_group_of_its_own_edge() -> None:
     graph = execution_graph(a=2, b=2, c=1, edges=["a => b", "a => c"])
     first, second = graph.vertices[0].results
     assert first.finish(0) == []

@@ -92,7 +92,7 @@ TestPendingRestarts = PendingRestartsMachine.TestCase
 TestPendingRestarts.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_cleared_pending_restarts_contain_no_restart_or_region() -> None:
+def test_pending_restarts_are_empty_after_they_are_cleared() -> None:
     pending = PendingRestarts()
     pending.add(1, [0, 1], {0}, is_global=False)
     pending.clear()

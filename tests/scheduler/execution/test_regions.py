@@ -148,7 +148,7 @@ class Failing:
 CHAIN: dict[str, Any] = {"a": 1, "b": 1, "c": 1, "d": 1, "edges": ["a => b", "b => c", "b => d"]}
 
 
-def test_failure_restarts_its_region_and_all_downstream_but_none_upstream() -> None:
+def test_task_failure_restarts_its_region_and_those_downstream_but_none_upstream() -> None:
     """FO-03."""
     failing = Failing(**CHAIN).finish("a1", "b1")
     assert failing.restarted("b1") == "b1 c1 d1"
@@ -214,7 +214,7 @@ def test_failure_does_not_restart_vertices_that_never_started() -> None:
     assert failing.restarted("a1") == "a1 b2"
 
 
-def test_restart_all_strategy_restarts_every_vertex() -> None:
+def test_strategy_restart_all_restarts_every_vertex_after_a_failure() -> None:
     """FO-07."""
     failing = Failing(RestartAllFailoverStrategy, a=2, b=1)
     assert failing.restarted("a1") == "a1 a2 b1"
@@ -244,7 +244,7 @@ def pairs_of(graph: ExecutionGraph, pipelined: bool) -> dict[int, set[int]]:
 
 
 @given(random_jobs())
-def test_regions_of_random_graphs_are_closed_ordered_and_as_small_as_possible(
+def test_pipelined_regions_of_random_graphs_are_closed_ordered_and_minimal(
     arguments: dict[str, Any],
 ) -> None:
     """FO-01, FO-02."""

@@ -8,7 +8,7 @@ from flinkray.scheduler.execution.repeated_errors import RepeatedErrors, Repetit
 ERROR = ProgramError("KeyError at a.py:1: 'x'")
 
 
-def test_repetition_limit_is_reached_when_as_many_attempts_fail_with_the_same_error() -> None:
+def test_error_limit_is_reached_when_enough_attempts_fail_with_the_same_error() -> None:
     errors = RepeatedErrors(RepetitionLimits(3))
     found = [errors.notify_failure(ERROR, "map", now - 1.0, 0, now) for now in (10.0, 20.0, 30.0)]
     assert found == [False, False, True]
@@ -56,7 +56,7 @@ def test_alternating_errors_are_each_counted_to_the_limit() -> None:
     assert told == [False] * 4 + [True] * 2
 
 
-def test_error_that_may_pass_reaches_the_limit_only_after_enough_attempts_and_time() -> None:
+def test_file_error_reaches_its_limit_only_after_enough_attempts_and_enough_time() -> None:
     errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
     missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
     times = (1.0, 2.0, 3.0, 30.9, 31.0)
@@ -69,7 +69,7 @@ def test_error_that_may_pass_reaches_the_limit_only_after_enough_attempts_and_ti
     assert errors.notify_failure(missing, "map", None, 1, 129.0)
 
 
-def test_long_time_does_not_make_up_for_too_few_attempts_with_a_file_error() -> None:
+def test_file_error_does_not_reach_its_limit_after_a_long_time_but_few_attempts() -> None:
     errors = RepeatedErrors(RepetitionLimits(3, patience_with_files=30.0))
     missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
     assert not any(errors.notify_failure(missing, "map", None, 0, now) for now in (1.0, 99.0))

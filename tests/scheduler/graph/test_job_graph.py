@@ -156,7 +156,7 @@ def test_unproduced_data_set_does_not_hide_other_errors_of_a_vertex() -> None:
     )
 
 
-def test_chain_of_stream_operators_that_reads_files_beside_another_input_is_refused() -> None:
+def test_stream_operator_chain_that_reads_files_beside_another_input_is_refused() -> None:
     graph = job(a=1, b=1, c=1, edges=["a => c", "b => c"], job_type=JobType.BATCH)
     a, b, c = graph.vertices
     files = tuple(replace(result, medium=ResultMedium.FILES) for result in a.results)
@@ -280,7 +280,7 @@ def test_invalid_graph_is_refused_with_an_error_that_says_how_to_correct_it(
         ),
     ],
 )
-def test_graph_just_beyond_a_limit_is_refused(graph: JobGraph, problem: str) -> None:
+def test_job_graph_just_beyond_a_limit_is_refused(graph: JobGraph, problem: str) -> None:
     """EG-01, EG-02."""
     assert problem in refusal(graph)
 
@@ -313,7 +313,7 @@ def test_graph_just_beyond_a_limit_is_refused(graph: JobGraph, problem: str) -> 
         replace(job(a=1), configuration={"restart-strategy.type": "none"}),
     ],
 )
-def test_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
+def test_job_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
     """EG-01, EG-02."""
     validate(graph)
 

@@ -26,7 +26,7 @@ def run(graph: ExecutionGraph, *names: str) -> None:
                 execution.run(0.0)
 
 
-def test_spark_stage_takes_no_part_in_checkpoints() -> None:
+def test_checkpoints_leave_out_spark_stages() -> None:
     graph = ExecutionGraph(job_with_a_spark_stage(), GRAPH, 0.0)
     run(graph, "source", "sink")
 

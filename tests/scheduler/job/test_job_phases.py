@@ -104,7 +104,7 @@ def test_failover_span_does_not_wait_for_old_attempts() -> None:
     assert taken(tasks) == []
 
 
-def test_initialization_span_of_a_failing_job_has_the_failure() -> None:
+def test_initialization_span_of_a_job_that_fails_contains_the_failure() -> None:
     tasks = CheckpointedJob(checkpointed_graph(restart_strategy=NoRestart()))
     tasks.tell("start")
     tasks.give()
@@ -192,7 +192,7 @@ def test_take_over_span_ends_once_the_job_master_has_decided_which_tasks_continu
     assert taken(tasks) == []
 
 
-def test_take_over_without_notes_records_a_failed_span_and_a_new_initialization() -> None:
+def test_take_over_without_recovery_notes_records_a_failed_span_and_a_new_start() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()
@@ -227,7 +227,7 @@ def test_each_checkpoint_and_savepoint_is_recorded_as_a_span() -> None:
     assert [span.failure is None for span in spans] == [True, True, False]
 
 
-def test_checkpoint_span_is_in_seconds_from_trigger_to_end() -> None:
+def test_span_of_a_checkpoint_lasts_from_its_trigger_to_its_end_in_seconds() -> None:
     over = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 2)
     span = checkpoint_span(over)
     assert (span.begin, span.end) == (5.0, 6.5)
@@ -238,7 +238,7 @@ def _told(span: Span) -> tuple[object, ...]:
     return tuple(span.attributes[name] for name in names)
 
 
-def test_number_of_spans_that_nobody_fetches_is_bounded() -> None:
+def test_number_of_unfetched_spans_is_bounded() -> None:
     book = SpanBook()
     for number in range(5000):
         book.add(Span("Checkpoint", 0.0, float(number), {}))

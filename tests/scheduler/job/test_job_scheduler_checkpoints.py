@@ -85,7 +85,7 @@ def two_pipelines() -> CheckpointedJob:
 # --- taking them ----------------------------------------------------------------------------------
 
 
-def test_checkpoint_order_is_coordinators_then_sources_then_all_tasks() -> None:
+def test_checkpoint_is_ordered_at_coordinators_then_at_sources_then_at_all_tasks() -> None:
     """CP-02, CP-32"""
     tasks = running()
     actions = tasks.prepare(tasks.tick())
@@ -179,7 +179,7 @@ def test_task_that_ends_before_it_acknowledges_aborts_the_checkpoint() -> None:
     assert tasks.status is JobStatus.RUNNING
 
 
-def test_task_that_finishes_while_a_checkpoint_is_prepared_is_not_waited_for() -> None:
+def test_checkpoint_being_prepared_does_not_wait_for_a_task_that_finishes_meanwhile() -> None:
     """Otherwise the checkpoint would wait for the task until it expires."""
     tasks = running()
     prepare = tasks.request()
@@ -496,7 +496,7 @@ def test_job_that_fails_to_restore_is_not_restarted() -> None:
     assert one(tasks.log, CloseCheckpointStores).status is JobStatus.FAILED
 
 
-def test_take_over_without_notes_says_that_the_last_checkpoint_is_used() -> None:
+def test_take_over_without_recovery_notes_reports_that_the_last_checkpoint_is_used() -> None:
     """Also if no TaskExecutor has reported yet that its tasks run."""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "b")])
@@ -505,7 +505,7 @@ def test_take_over_without_notes_says_that_the_last_checkpoint_is_used() -> None
     assert "begins from its last checkpoint" in failure.text
 
 
-def test_take_over_without_notes_just_after_a_savepoint_start_reports_no_failure() -> None:
+def test_take_over_without_recovery_notes_after_a_savepoint_start_reports_no_failure() -> None:
     tasks = CheckpointedJob()
     tasks.scheduler.start_from_savepoint(completed(3, "a", "b", is_savepoint=True), 1.0)
     tasks.scheduler.take_over(None, (), (), 1.0)
@@ -816,7 +816,7 @@ def test_job_without_a_checkpoint_interval_takes_checkpoints_only_on_request() -
     assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
-def test_transcript_does_not_keep_the_state_that_tasks_acknowledge() -> None:
+def test_transcript_does_not_contain_the_state_that_tasks_acknowledge() -> None:
     tasks = running()
     tasks.take()
     kept = [applied.transition for applied in tasks.scheduler.transcript]

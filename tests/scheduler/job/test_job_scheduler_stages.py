@@ -181,7 +181,7 @@ def test_stages_run_one_after_another_in_the_same_slots() -> None:
     assert (result.status, result.num_rows) == (JobStatus.FINISHED, 7)
 
 
-def test_stages_of_different_size_share_a_worker_group_of_the_widest_stages_size() -> None:
+def test_spark_stages_of_different_sizes_share_a_worker_group_of_the_largest_size() -> None:
     wide = replace(spark_vertex(2, 3), name="wide")
     job = JobUnderTest(spark_job(spark_vertex(1), wide))
     wanted = one(job.tell("start"), SlotRequests)
@@ -193,7 +193,7 @@ def test_stages_of_different_size_share_a_worker_group_of_the_widest_stages_size
     assert [s.location.bundle_index for s in one(job.give(), StartCoordinator).slots] == [0, 1, 2]
 
 
-def test_stages_of_different_groups_run_concurrently_in_own_worker_groups() -> None:
+def test_spark_stages_of_different_sharing_groups_run_concurrently_in_own_groups() -> None:
     other = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), other))
     wanted = only(job.tell("start"), SlotRequests)
@@ -204,7 +204,7 @@ def test_stages_of_different_groups_run_concurrently_in_own_worker_groups() -> N
     assert len(only(job.give(), StartCoordinator)) == 2
 
 
-def test_details_name_the_worker_group_of_the_latest_stage() -> None:
+def test_job_details_name_the_worker_group_of_the_latest_spark_stage() -> None:
     second = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), second)).start()
     assert job.scheduler.details().worker_group is None
@@ -280,7 +280,7 @@ def test_stored_result_outlives_the_task_executors_of_its_stage() -> None:
     assert only(actions, ReleasePartitions) == [], "its files stay until the job ends"
 
 
-def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
+def test_stored_result_is_produced_again_when_a_task_does_not_find_its_files() -> None:
     """FO-04."""
     job = mixed().deploy()
     job.finish_stage()
@@ -296,7 +296,7 @@ def test_stored_result_that_a_task_does_not_find_is_produced_again() -> None:
     assert job.deployed(job.give()) == "b1#1 b2#1"
 
 
-def test_files_of_tasks_outlive_the_task_executors_that_wrote_them() -> None:
+def test_result_files_of_tasks_outlive_the_task_executors_that_wrote_them() -> None:
     job = mixed().deploy()
     job.finish_stage()
     job.give()
@@ -329,7 +329,7 @@ def test_lost_input_of_a_spark_stage_is_reproduced_and_the_stage_restarts() -> N
     assert [read.locations.partition_id(i).attempt_number for i in range(2)] == [1, 0]
 
 
-def test_spark_stage_within_a_pipelined_region_is_refused() -> None:
+def test_job_graph_with_a_spark_stage_within_a_pipelined_region_is_refused() -> None:
     """The stage would have to start before its input is finished."""
     stage = replace(
         spark_vertex(1, name="s"),

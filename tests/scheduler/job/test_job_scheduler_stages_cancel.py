@@ -143,7 +143,7 @@ def test_suspend_after_the_end_of_the_job_changes_nothing() -> None:
     assert job.scheduler.status is JobStatus.CANCELED
 
 
-def test_story_of_a_job_has_the_cause_of_its_change_to_failing() -> None:
+def test_event_log_of_a_job_has_the_cause_of_its_change_to_failing() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.lost()
     assert "RUNNING -> FAILING: the Spark driver of stage was lost: killed" in job.scheduler.story()

@@ -139,7 +139,7 @@ def test_no_restart_strategy_of_the_job_overrides_the_default_of_the_cluster() -
     assert only(job.says(FAILURE), StartTimer) == []
 
 
-def test_failure_marked_as_unrecoverable_suppresses_restarts() -> None:
+def test_spark_stage_failure_marked_as_unrecoverable_suppresses_restarts() -> None:
     """FO-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(5)).run()
     job.says(replace(FAILURE, suppress_restarts=True))
@@ -156,7 +156,7 @@ def test_task_failure_restarts_the_whole_spark_stage() -> None:
     assert job.scheduler.details().exceptions[0].text == "out of memory"
 
 
-def test_task_that_is_canceled_without_a_request_counts_as_failed() -> None:
+def test_task_that_is_canceled_without_a_cancel_request_counts_as_failed() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.task(0, 0, ExecutionState.CANCELED)
     text = job.scheduler.details().exceptions[0].text
@@ -206,19 +206,19 @@ def test_two_task_executors_lost_together_count_as_one_restart() -> None:
     assert job.scheduler.details().restarts == 1
 
 
-def test_slot_lost_by_the_pool_fails_its_execution() -> None:
+def test_task_whose_slot_was_lost_by_the_slot_pool_fails() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("slot_events", (SlotsLost((allocation(1),), "killed"),))
     assert job.stage_states() == ["CANCELING 0", "FAILED 0"]
 
 
-def test_failure_of_a_slot_is_shown_with_its_cause() -> None:
+def test_failure_of_a_task_that_lost_its_slot_is_shown_with_the_cause_of_the_loss() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell("slot_failed", allocation(1), "disk full")
     assert job.scheduler.details().exceptions[0].text == "stage (2/2) lost its slot: disk full"
 
 
-def test_events_of_an_old_attempt_change_nothing() -> None:
+def test_late_events_of_an_old_spark_stage_attempt_are_ignored() -> None:
     """EX-11, EX-15."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     actions = job.lost()
@@ -240,7 +240,7 @@ def test_events_of_an_old_attempt_change_nothing() -> None:
     assert job.scheduler.details() == before
 
 
-def test_events_of_an_unknown_vertex_change_nothing() -> None:
+def test_spark_driver_events_of_an_unknown_vertex_are_ignored() -> None:
     job = JobUnderTest().run()
     unknown = driver(0, id_of(type(VERTEX), 77))
     assert job.tell("coordinator_lost", unknown, "killed") == []

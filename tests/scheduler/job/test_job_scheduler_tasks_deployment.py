@@ -82,7 +82,7 @@ def test_pointwise_regions_of_a_batch_job_do_not_wait_for_each_other() -> None:
     assert tasks.deployed(tasks.give()) == "b2#0"
 
 
-def test_each_task_executor_gets_one_deployment_message_with_each_shared_part_once() -> None:
+def test_deployment_message_of_a_task_executor_has_shared_data_of_tasks_only_once() -> None:
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2)
     tasks.tell("start")
     messages = only(tasks.give(), DeployTasks)
@@ -112,7 +112,7 @@ def test_size_of_a_deployment_does_not_grow_with_the_parallelism() -> None:
     assert sizes[1] < sizes[0]
 
 
-def test_later_deployments_leave_out_parts_that_the_task_executor_already_has() -> None:
+def test_later_deployments_leave_out_shared_data_that_the_task_executor_already_has() -> None:
     tasks = TasksUnderTest(job(a=1, b=1, restart_strategy=RESTARTS), slots_each=8)
     tasks.run()
     tasks.fail("a1")
@@ -134,7 +134,7 @@ def test_redeployed_reader_is_sent_the_partition_locations_of_the_new_attempt() 
     assert part.content.partition_id(0).attempt_number == 1
 
 
-def test_failed_deployment_makes_all_parts_be_sent_to_the_task_executor_again() -> None:
+def test_shared_deployment_data_is_sent_again_after_a_failed_deployment() -> None:
     tasks = TasksUnderTest(job(a=1, restart_strategy=RESTARTS), slots_each=8)
     tasks.tell("start")
     tasks.give()
@@ -145,7 +145,7 @@ def test_failed_deployment_makes_all_parts_be_sent_to_the_task_executor_again() 
     assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
 
 
-def test_failed_deployment_of_a_past_attempt_makes_all_parts_be_sent_again() -> None:
+def test_shared_data_is_sent_again_after_a_past_attempts_deployment_failed() -> None:
     """EX-15."""
     tasks = TasksUnderTest(job(a=1, restart_strategy=RESTARTS), slots_each=8).run()
     attempt = tasks.attempt("a1")
@@ -155,7 +155,7 @@ def test_failed_deployment_of_a_past_attempt_makes_all_parts_be_sent_again() -> 
     assert len(one(tasks.restart(), DeployTasks).deployments.parts) == 2
 
 
-def test_vertex_information_has_the_inputs_and_results_of_its_tasks() -> None:
+def test_deployment_data_of_a_vertex_has_the_inputs_and_results_of_its_tasks() -> None:
     tasks = stream(a=2, b=3, c=3, edges=["a -> b", "b --> c"])
     tasks.tell("start")
     parts = one(tasks.give(3)[:1], DeployTasks).deployments.parts
@@ -243,7 +243,7 @@ def test_slot_that_comes_for_a_region_restarted_meanwhile_is_returned_unused() -
     assert len(tasks.deployed(tasks.restart()).split()) == 4
 
 
-def test_slot_of_a_finished_task_is_returned_before_other_actions_of_its_end() -> None:
+def test_slot_of_a_finished_task_is_returned_before_new_slots_are_requested() -> None:
     """EX-06."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     actions = tasks.finish("a1")
@@ -286,7 +286,7 @@ def test_restarting_job_shows_no_pending_reason_although_a_region_waits_for_slot
     assert tasks.scheduler.details().pending_reason is not None
 
 
-def test_tasks_deployed_and_cancelled_by_one_event_are_deployed_first() -> None:
+def test_task_that_is_deployed_and_cancelled_by_the_same_event_is_deployed_first() -> None:
     """In the other order the task would run on while the JobMaster waits for its end."""
     tasks = TasksUnderTest(replace(job(a=2), restart_all=True, restart_strategy=None))
     tasks.tell("start")
@@ -307,7 +307,7 @@ def test_tasks_deployed_and_cancelled_by_one_event_are_deployed_first() -> None:
     assert ExecutionState.CANCELING.name in tasks.states()
 
 
-def test_actions_of_an_execution_graph_precede_the_actions_of_the_next_graph() -> None:
+def test_actions_of_an_execution_graph_are_sent_before_those_of_the_next_graph() -> None:
     outbox, first = Outbox(), execution_graph(a=1)
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     record = JobRecord(first.job_graph, 0.0, 0.0)

@@ -91,7 +91,7 @@ def test_jitter_of_the_restart_delay_comes_from_the_given_random_function() -> N
     assert one(tasks.fail("a1"), StartTimer).delay == 5.0
 
 
-def test_failure_of_a_task_being_cancelled_for_a_restart_is_listed_as_concurrent() -> None:
+def test_failure_of_a_task_that_is_cancelled_for_a_restart_is_listed_as_concurrent() -> None:
     """EX-05."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     tasks.fail("a1", "first")
@@ -111,7 +111,7 @@ def test_exception_history_and_concurrent_failures_are_bounded() -> None:
     assert {len(entry.concurrent) for entry in exceptions} == {16}
 
 
-def test_unreadable_partition_restarts_its_producer() -> None:
+def test_partition_that_a_reader_cannot_read_restarts_its_producer() -> None:
     """FO-04."""
     tasks = stream(a=2, b=2, edges=["a => b"]).run()
     tasks.finish("a1 a2")
@@ -125,7 +125,7 @@ def test_unreadable_partition_restarts_its_producer() -> None:
     assert tasks.deployed(tasks.give()) == "b1#1 b2#1"
 
 
-def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() -> None:
+def test_partition_of_an_old_attempt_that_cannot_be_read_restarts_only_its_reader() -> None:
     """FO-04."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
@@ -134,7 +134,7 @@ def test_unreadable_partition_of_an_older_attempt_restarts_its_reader_alone() ->
     assert tasks.deployed(tasks.restart()) == "b1#1"
 
 
-def test_results_lost_with_a_task_executor_are_reproduced_before_any_read() -> None:
+def test_results_lost_with_a_task_executor_are_reproduced_although_nobody_read_them() -> None:
     """FO-05."""
     tasks = stream(restarts=1, a=2, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
@@ -180,7 +180,7 @@ def test_loss_of_unneeded_results_causes_no_restart() -> None:
     assert tasks.lose_task_executor("te0") == []
 
 
-def test_events_of_old_attempts_change_nothing() -> None:
+def test_late_events_of_old_task_attempts_are_ignored() -> None:
     """EX-11."""
     tasks = stream(a=2, b=2, edges=["a -> b"]).run()
     old = [tasks.attempt(name) for name in ("a1", "b2")]
@@ -193,7 +193,7 @@ def test_events_of_old_attempts_change_nothing() -> None:
     assert tasks.scheduler.details() == before
 
 
-def test_restart_timer_superseded_by_a_later_failure_does_nothing() -> None:
+def test_restart_timer_of_an_earlier_failure_does_nothing_after_a_later_failure() -> None:
     """EX-15."""
     tasks = stream(a=2).run()
     first = one(tasks.fail("a1"), StartTimer)
@@ -214,7 +214,7 @@ def test_global_failure_restarts_every_task_that_was_started() -> None:
     assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1 c1:CREATED#0"
 
 
-def test_global_failure_with_a_restart_suppressing_cause_fails_the_job() -> None:
+def test_global_failure_whose_cause_suppresses_restarts_fails_the_job() -> None:
     """FO-15."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     wrapped = Failure("outer", cause=Failure("inner", suppress_restarts=True))
@@ -231,7 +231,7 @@ def test_task_failure_that_suppresses_restarts_fails_the_job_at_once() -> None:
     assert one(tasks.fail("a1", suppress_restarts=True), JobEnded).result.failure == "it broke"
 
 
-def test_restart_all_strategy_restarts_all_tasks_after_one_task_failure() -> None:
+def test_restart_all_option_restarts_all_tasks_after_one_task_failure() -> None:
     """FO-07."""
     graph = replace(job(a=3, restart_strategy=RESTARTS), restart_all=True)
     tasks = TasksUnderTest(graph).run()

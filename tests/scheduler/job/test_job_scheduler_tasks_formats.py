@@ -120,7 +120,7 @@ def test_job_is_finished_when_the_last_of_its_formats_is_finalised() -> None:
     assert one(actions, JobEnded).result.status is JobStatus.FINISHED
 
 
-def test_failed_job_is_never_finalised() -> None:
+def test_output_formats_of_a_failed_job_are_not_finalised() -> None:
     """EG-11."""
     tasks = started()
     tasks.finish("a1 a2 b1")
@@ -153,7 +153,7 @@ def test_finalisation_is_repeated_in_another_process_after_a_failure() -> None:
     assert asked == FinalizeFormat(vertex_id("a"), FORMAT, 2, 2)
 
 
-def test_loss_of_the_format_process_fails_the_job_only_while_a_format_is_working() -> None:
+def test_death_of_the_format_process_fails_the_job_only_while_a_format_works() -> None:
     tasks = started()
     assert tasks.tell("coordinator_lost", FORMATS, "killed") == []
     again = one(tasks.finish("a1 a2 b1 b2"), StartCoordinator).coordinator
@@ -188,7 +188,7 @@ def test_input_split_request_of_a_past_or_unknown_attempt_raises_an_error() -> N
         tasks.scheduler.request_next_input_split(current, 1)
 
 
-def test_local_failover_assigns_the_splits_of_the_failed_subtask_again() -> None:
+def test_restart_of_a_failed_subtask_assigns_its_input_splits_again() -> None:
     """JM-12."""
     tasks = started()
     assert split_numbers(tasks, tasks.attempt("a1"), 2) == [0, 1]
@@ -202,7 +202,7 @@ def test_local_failover_assigns_the_splits_of_the_failed_subtask_again() -> None
     assert split_numbers(tasks, tasks.attempt("a1"), 2) == [1, None]
 
 
-def test_global_failover_assigns_all_splits_again() -> None:
+def test_restart_of_all_tasks_assigns_all_input_splits_again() -> None:
     """JM-12."""
     tasks = started()
     split_numbers(tasks, tasks.attempt("a1"), 3)
@@ -236,7 +236,7 @@ def test_process_lost_during_format_initialization_is_replaced() -> None:
     assert tasks.scheduler.status is JobStatus.FAILED
 
 
-def test_job_that_is_cancelled_while_no_process_initializes_starts_none() -> None:
+def test_cancelled_job_starts_no_process_for_a_pending_format_initialization() -> None:
     tasks = TasksUnderTest(with_format())
     tasks.tell("start")
     tasks.tell("coordinator_lost", FORMATS, "killed")

@@ -16,7 +16,7 @@ from tests.scheduler.graphs import data_set_id
 from tests.scheduler.tasks_under_test import stream
 
 
-def test_blocking_result_is_released_when_all_its_readers_are_finished() -> None:
+def test_blocking_result_is_released_once_all_its_readers_are_finished() -> None:
     """EX-14."""
     tasks = stream(a=1, b=2, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
@@ -41,7 +41,7 @@ def test_blocking_result_is_kept_when_one_of_its_readers_is_restarted() -> None:
     assert tasks.released(tasks.finish("b1")) == ["1.0#0 on te0"]
 
 
-def test_released_result_is_reproduced_when_needed_again() -> None:
+def test_released_blocking_result_is_reproduced_when_a_reader_needs_it_again() -> None:
     """FO-05."""
     tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
@@ -52,14 +52,14 @@ def test_released_result_is_reproduced_when_needed_again() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
 
-def test_results_of_a_producer_that_runs_again_are_released() -> None:
+def test_old_results_of_a_producer_that_runs_again_are_released() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     tasks.give()
     assert tasks.released(tasks.tell("global_failure", Failure("all"))) == ["1.0#0 on te0"]
 
 
-def test_results_of_a_task_that_finishes_during_its_cancel_are_released() -> None:
+def test_results_of_a_task_that_finishes_although_it_is_being_cancelled_are_released() -> None:
     """Otherwise the results would stay until the end of the job."""
     tasks = stream(a=2, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
@@ -68,7 +68,7 @@ def test_results_of_a_task_that_finishes_during_its_cancel_are_released() -> Non
     assert tasks.states() == "a1:CANCELED#0 a2:CANCELED#0 b1:CREATED#0"
 
 
-def test_results_of_a_task_with_a_failed_cancel_are_released() -> None:
+def test_results_of_a_task_whose_cancel_call_failed_are_released() -> None:
     """The task counts as cancelled, but may still finish."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.tell("global_failure", Failure("all"))
@@ -79,7 +79,7 @@ def test_results_of_a_task_with_a_failed_cancel_are_released() -> None:
     assert tasks.states() == "a1:CANCELED#0 b1:CREATED#0"
 
 
-def test_results_of_a_task_with_an_unanswered_deployment_are_released() -> None:
+def test_results_of_a_task_whose_deployment_call_was_not_answered_are_released() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"])
     tasks.tell("start")
     tasks.give()
@@ -89,7 +89,7 @@ def test_results_of_a_task_with_an_unanswered_deployment_are_released() -> None:
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
 
 
-def test_result_of_a_task_that_reports_its_end_twice_is_kept() -> None:
+def test_results_of_a_task_that_reports_its_end_twice_are_kept() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     assert tasks.released(tasks.finish("a1")) == []
@@ -105,7 +105,7 @@ def test_job_end_releases_the_remaining_results() -> None:
     assert isinstance(actions[-1], JobEnded)
 
 
-def test_partition_state_is_the_state_of_its_producer() -> None:
+def test_requested_state_of_a_partition_is_the_state_of_its_producer() -> None:
     """JM-13."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)

@@ -27,7 +27,7 @@ TE0 = ResourceID("te0")
 SHORTAGE = ResourceShortage(2, SMALL, "Two slots are missing.", False, LARGE, LARGE, LARGE)
 
 
-def test_report_about_another_graph_does_not_affect_other_reports_in_the_message() -> None:
+def test_report_about_a_task_of_another_graph_does_not_hide_other_reports() -> None:
     """EX-11."""
     tasks = stream(a=2)
     tasks.tell("start")
@@ -56,7 +56,7 @@ def test_failure_reported_without_a_cause_names_the_task() -> None:
     assert entry.text == "a (1/1) failed without a cause"
 
 
-def test_report_about_an_ended_task_does_not_affect_other_reports_in_the_message() -> None:
+def test_report_about_an_ended_task_does_not_hide_other_reports_of_the_message() -> None:
     """EX-11."""
     tasks = stream(a=2).run()
     ended, running = tasks.attempt("a1"), tasks.attempt("a2")
@@ -76,7 +76,7 @@ def test_finish_report_of_an_undeployed_task_fails_the_task() -> None:
     assert [entry.text for entry in tasks.scheduler.exceptions()] == [text]
 
 
-def test_restart_suppressing_failure_is_the_cause_of_those_reported_with_it() -> None:
+def test_failure_that_suppresses_restarts_is_the_cause_of_others_in_the_same_message() -> None:
     """FO-15: the other failures are listed as concurrent."""
     tasks = stream(a=2).run()
     first, second = tasks.attempt("a1"), tasks.attempt("a2")
@@ -124,7 +124,7 @@ def test_task_failure_during_the_cancel_is_listed_but_fails_no_job() -> None:
     assert [entry.text for entry in tasks.ended.details.exceptions] == ["no time to say goodbye"]
 
 
-def test_cancelled_job_does_not_restart_when_the_delay_of_its_restart_is_over() -> None:
+def test_job_cancelled_during_a_restart_delay_does_not_restart_after_it() -> None:
     tasks = stream(a=2).run()
     tasks.fail("a1")
     tasks.tell("cancel")
@@ -197,7 +197,7 @@ def test_persistent_results_of_a_job_that_is_cancelled_are_released() -> None:
 
 
 @pytest.mark.parametrize("event", ["task_executor_registered", "task_executor_let_go"])
-def test_task_executor_that_registers_again_is_sent_all_shared_parts_again(
+def test_task_executor_that_registers_again_is_sent_all_shared_deployment_data_again(
     event: str,
 ) -> None:
     """JM-15."""

@@ -223,7 +223,7 @@ def test_unregistering_a_replaced_state_registration_keeps_the_later_one() -> No
 
 
 @pytest.mark.parametrize("state", ["FINISHED", "FAILED"])
-def test_state_registrations_end_with_their_attempt(state: str) -> None:
+def test_registration_of_a_queryable_state_ends_with_its_attempt(state: str) -> None:
     tasks = running()
     register(tasks, *(registration(tasks, task) for task in ("a1", "a2")))
     tasks.report("a1", ExecutionState[state], "out of luck" if state == "FAILED" else None)
@@ -232,14 +232,14 @@ def test_state_registrations_end_with_their_attempt(state: str) -> None:
     assert found.place_of(GROUPS - 1) is not None
 
 
-def test_state_registrations_end_with_their_task_executor() -> None:
+def test_registration_of_a_queryable_state_ends_with_its_task_executor() -> None:
     tasks = running(a=1)
     register(tasks, registration(tasks, "a1"))
     tasks.lose_task_executor(str(tasks.where[tasks.attempt("a1")]))
     assert not is_there(tasks)
 
 
-def test_late_state_registration_of_a_past_attempt_is_refused() -> None:
+def test_late_registration_of_a_queryable_state_by_a_past_attempt_is_refused() -> None:
     tasks = running(a=1)
     late = registration(tasks, "a1")
     register(tasks, late)
@@ -257,7 +257,7 @@ def test_late_state_registration_of_a_past_attempt_is_refused() -> None:
     assert place.kv_state_id == present.kv_state_id
 
 
-def test_state_registration_of_another_execution_graph_is_refused() -> None:
+def test_registration_of_a_queryable_state_by_another_execution_graph_is_refused() -> None:
     """The graph of an earlier JobMaster, or of another parallelism."""
     tasks = running()
     foreign = replace(tasks.attempt("a1"), graph_id=OTHER_GRAPH)
@@ -267,7 +267,7 @@ def test_state_registration_of_another_execution_graph_is_refused() -> None:
     assert not is_there(tasks)
 
 
-def test_state_name_is_free_again_after_its_last_registration() -> None:
+def test_query_name_of_a_state_may_be_used_again_once_no_task_has_registered_it() -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
     tasks.fail("a1")
@@ -287,7 +287,7 @@ def test_state_name_clash_while_the_job_is_cancelled_does_not_fail_the_job() -> 
     assert tasks.status is JobStatus.CANCELED
 
 
-def test_state_registration_at_an_ended_job_is_ignored() -> None:
+def test_registration_of_a_queryable_state_at_an_ended_job_is_ignored() -> None:
     tasks = running()
     late = registration(tasks, "a1")
     tasks.tell("global_failure", Failure("no", suppress_restarts=True))

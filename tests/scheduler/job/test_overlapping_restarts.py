@@ -11,7 +11,7 @@ from tests.scheduler.graphs import data_set_id, job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
-def test_region_whose_restart_was_taken_over_by_a_later_restart_is_deployed() -> None:
+def test_region_whose_restart_was_merged_into_a_later_restart_is_deployed() -> None:
     """Otherwise the job waits for ever (seed 11685 of the cluster of fifty)."""
     graph = job(
         p=1, q=1, c=2, edges=["p => c", "q => c"], restart_strategy=FixedDelayRestart(5, 1.0)

@@ -26,7 +26,7 @@ from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
 @pytest.mark.parametrize("number_lost", [1, 2])
-def test_slot_allocated_and_lost_in_one_event_is_requested_again(
+def test_slot_that_is_allocated_and_lost_in_the_same_event_is_requested_again(
     number_lost: int,
 ) -> None:
     """Otherwise the region that waits for the slot would wait for ever."""

@@ -77,7 +77,7 @@ def starts_of(tasks: TakenOverJob) -> list[float | None]:
 # --- what goes on
 
 
-def test_running_tasks_continue_without_messages_after_a_take_over() -> None:
+def test_running_tasks_get_no_messages_and_continue_after_a_take_over() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     states = tasks.states()
@@ -89,7 +89,7 @@ def test_running_tasks_continue_without_messages_after_a_take_over() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_used_slots_stay_reserved_after_a_take_over() -> None:
+def test_slots_in_use_stay_reserved_after_a_take_over() -> None:
     tasks = taken_over(a=2, b=2, edges=["a -> b"])
     tasks.run()
     before = set(tasks.reserved)
@@ -171,7 +171,7 @@ def test_restarting_job_counts_as_running_from_the_take_over_on() -> None:
 
 
 @pytest.mark.parametrize("said", [0.0, 2 * EPOCH_OFFSET])
-def test_unknown_or_future_time_becomes_the_time_of_the_take_over(said: float) -> None:
+def test_unknown_or_future_start_times_become_the_time_of_the_take_over(said: float) -> None:
     """Clocks of nodes differ."""
     tasks = taken_over(a=1)
     tasks.run()
@@ -185,7 +185,7 @@ def test_unknown_or_future_time_becomes_the_time_of_the_take_over(said: float) -
     assert starts_of(tasks) == [now]
 
 
-def test_tasks_that_do_not_run_yet_keep_their_state_after_a_take_over() -> None:
+def test_tasks_that_are_still_deploying_keep_their_state_after_a_take_over() -> None:
     tasks = taken_over(a=3)
     tasks.tell("start")
     tasks.give()
@@ -195,7 +195,7 @@ def test_tasks_that_do_not_run_yet_keep_their_state_after_a_take_over() -> None:
     assert tasks.states() == "a1:DEPLOYING#0 a2:INITIALIZING#0 a3:RUNNING#0"
 
 
-def test_undeployed_regions_are_scheduled_after_a_take_over() -> None:
+def test_regions_not_deployed_before_a_take_over_are_scheduled_after_it() -> None:
     tasks = taken_over(a=1, b=1, edges=["a => b"])
     tasks.run()
     tasks.replace_job_master()
@@ -294,7 +294,7 @@ def test_unreported_task_failure_fails_a_job_without_restarts_at_the_take_over()
     assert tasks.scheduler.exceptions()[0].text == "it broke"
 
 
-def test_task_that_was_noted_but_never_sent_is_restarted_with_a_new_attempt() -> None:
+def test_task_in_the_recovery_notes_that_was_never_sent_gets_a_new_attempt() -> None:
     tasks = taken_over(a=1)
     tasks.tell("start")
     tasks.carried_out = 1  # the notes
@@ -320,7 +320,7 @@ def noted_and_not_sent(**says: object) -> TakenOverJob:
     return tasks
 
 
-def test_unsent_tasks_are_deployed_as_noted_if_no_source_can_have_begun() -> None:
+def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_if_no_source_has_begun() -> None:
     """Every TaskExecutor reports, and none has any task."""
     tasks = noted_and_not_sent()
     tasks.next_job_master()
@@ -329,7 +329,7 @@ def test_unsent_tasks_are_deployed_as_noted_if_no_source_can_have_begun() -> Non
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_unsent_tasks_are_deployed_as_noted_also_after_two_take_overs() -> None:
+def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_after_two_take_overs() -> None:
     """The second JobMaster died before it had slots for them (seed 457 of elastic jobs)."""
     tasks = noted_and_not_sent()
     tasks.replace_job_master()
@@ -340,14 +340,16 @@ def test_unsent_tasks_are_deployed_as_noted_also_after_two_take_overs() -> None:
 
 
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
-def test_unsent_task_counts_as_lost_if_a_source_may_have_begun(says: dict[str, object]) -> None:
+def test_task_in_the_recovery_notes_that_was_not_sent_is_lost_if_a_source_has_begun(
+    says: dict[str, object],
+) -> None:
     tasks = noted_and_not_sent(**says)
     tasks.replace_job_master()
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
 @pytest.mark.parametrize(("noted", "says"), [(1, 0), (0, 1)])
-def test_take_over_restores_all_if_sources_and_tasks_were_restored_differently_often(
+def test_take_over_restores_all_if_sources_and_tasks_disagree_about_past_restores(
     noted: int, says: int
 ) -> None:
     """Otherwise tasks deployed from the notes would wait for ever for sources that were not
@@ -360,14 +362,14 @@ def test_take_over_restores_all_if_sources_and_tasks_were_restored_differently_o
     assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
 
 
-def test_unsent_task_counts_as_lost_if_a_task_executor_does_not_report() -> None:
+def test_task_in_the_notes_that_was_not_sent_is_lost_if_a_task_executor_is_silent() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
-def test_task_of_an_earlier_attempt_is_cancelled_by_the_take_over() -> None:
+def test_earlier_attempt_of_a_task_that_still_runs_is_cancelled_by_a_take_over() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     old = tasks.reports()
@@ -396,7 +398,7 @@ def test_task_of_another_execution_graph_is_cancelled_by_the_take_over() -> None
 # --- what is noted
 
 
-def test_job_is_noted_before_its_tasks_are_deployed() -> None:
+def test_recovery_notes_of_a_job_are_written_before_its_tasks_are_deployed() -> None:
     tasks = taken_over(a=2)
     tasks.tell("start")
     tasks.give()
@@ -411,7 +413,7 @@ def test_job_is_noted_before_its_tasks_are_deployed() -> None:
 # --- when nothing goes on
 
 
-def test_take_over_without_notes_cancels_all_tasks_and_restarts_the_job() -> None:
+def test_take_over_without_recovery_notes_cancels_all_tasks_and_restarts_the_job() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     tasks.notes = None
@@ -424,7 +426,7 @@ def test_take_over_without_notes_cancels_all_tasks_and_restarts_the_job() -> Non
     assert len({attempt_id.graph_id for attempt_id in tasks.where}) == 2
 
 
-def test_take_over_without_notes_and_reports_starts_the_job_without_a_restart() -> None:
+def test_take_over_without_recovery_notes_and_task_reports_starts_the_job_anew() -> None:
     tasks = taken_over(a=1)
     tasks.take_over()
     tasks.give()
@@ -433,7 +435,7 @@ def test_take_over_without_notes_and_reports_starts_the_job_without_a_restart() 
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_take_over_without_notes_counts_a_restart_if_a_checkpoint_had_begun() -> None:
+def test_take_over_without_recovery_notes_counts_a_restart_if_a_checkpoint_had_begun() -> None:
     """All masters were away for a minute, and the TaskExecutors had ended the tasks. Without this
     rule the job starts again as attempt 0 without a counted restart."""
     tasks = taken_over(a=1)
@@ -444,7 +446,7 @@ def test_take_over_without_notes_counts_a_restart_if_a_checkpoint_had_begun() ->
     assert tasks.scheduler.exceptions()[0].text.endswith("its last JobMaster has left no notes")
 
 
-def test_take_over_without_notes_counts_a_restart_if_the_job_has_run() -> None:
+def test_take_over_without_recovery_notes_counts_a_restart_if_the_job_has_run() -> None:
     """The job takes no checkpoints: only the Dispatcher knows that it has run."""
     tasks = taken_over(a=1)
     tasks.take_over(has_run=True)
@@ -466,7 +468,7 @@ def test_restarted_job_continues_attempt_numbers_and_restart_count() -> None:
     assert tasks.scheduler.restarts == 2
 
 
-def test_take_over_with_outdated_notes_cancels_the_running_tasks() -> None:
+def test_take_over_with_outdated_recovery_notes_cancels_the_running_tasks() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     old = tasks.notes
@@ -477,7 +479,7 @@ def test_take_over_with_outdated_notes_cancels_the_running_tasks() -> None:
     assert "not the last ones" in tasks.scheduler.exceptions()[0].text
 
 
-def test_take_over_without_notes_adopts_no_slots() -> None:
+def test_take_over_without_recovery_notes_adopts_no_slots() -> None:
     tasks = taken_over(a=1)
     tasks.run()
     tasks.notes = None
@@ -510,7 +512,7 @@ def copied(*, checkpoints: int = 1) -> TakenOverCheckpointedJob:
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
-def test_all_tasks_continue_if_a_copy_of_the_notes_agrees_with_their_reports(
+def test_all_tasks_continue_if_a_backup_of_recovery_notes_agrees_with_their_reports(
     checkpoints: int,
 ) -> None:
     tasks = copied(checkpoints=checkpoints)
@@ -520,7 +522,7 @@ def test_all_tasks_continue_if_a_copy_of_the_notes_agrees_with_their_reports(
     assert tasks.scheduler.restarts == 0
 
 
-def test_finished_task_stays_finished_by_a_copy_of_the_notes() -> None:
+def test_finished_task_stays_finished_after_a_take_over_with_backup_recovery_notes() -> None:
     tasks = copied()
     tasks.finish("a1")
     states = tasks.states()
@@ -539,7 +541,7 @@ def begins_anew(tasks: TakenOverCheckpointedJob) -> str:
     return failure.text
 
 
-def test_copy_of_the_notes_is_not_used_if_a_task_is_missing() -> None:
+def test_backup_of_the_recovery_notes_is_not_used_if_a_task_is_missing() -> None:
     """Another JobMaster may have restarted the task elsewhere with the same attempt number."""
     tasks = copied()
     tasks.task_executor_dies(tasks.where[tasks.attempt("b1")])
@@ -548,7 +550,7 @@ def test_copy_of_the_notes_is_not_used_if_a_task_is_missing() -> None:
 
 
 @pytest.mark.parametrize("state", [ExecutionState.FAILED, ExecutionState.CANCELED])
-def test_copy_of_the_notes_is_not_used_if_a_task_has_failed_or_was_cancelled(
+def test_backup_recovery_notes_are_not_used_if_a_task_has_failed_or_was_cancelled(
     state: ExecutionState,
 ) -> None:
     tasks = copied()
@@ -557,14 +559,14 @@ def test_copy_of_the_notes_is_not_used_if_a_task_has_failed_or_was_cancelled(
     assert "it has ended, and has not finished" in begins_anew(tasks)
 
 
-def test_copy_of_the_notes_is_not_used_if_a_task_was_being_cancelled() -> None:
+def test_backup_recovery_notes_are_not_used_if_a_task_was_being_cancelled() -> None:
     tasks = copied()
     tasks.task_states[tasks.attempt("b1")] = ExecutionState.CANCELING
     tasks.next_job_master()
     assert "it was being cancelled" in begins_anew(tasks)
 
 
-def test_copy_of_the_notes_is_not_used_if_the_last_checkpoint_is_of_other_tasks() -> None:
+def test_backup_recovery_notes_are_not_used_if_the_last_checkpoint_is_of_other_tasks() -> None:
     """The reported tasks were believed dead and replaced. The results that the replacements
     committed would be committed again."""
     tasks = copied(checkpoints=2)
@@ -573,7 +575,7 @@ def test_copy_of_the_notes_is_not_used_if_the_last_checkpoint_is_of_other_tasks(
     assert "it is not part of checkpoint 2" in begins_anew(tasks)
 
 
-def test_tasks_restored_from_the_last_checkpoint_continue_by_a_copy_of_the_notes() -> None:
+def test_tasks_restored_from_the_last_checkpoint_continue_with_backup_recovery_notes() -> None:
     tasks = copied()
     tasks.fail("a1")
     tasks.restart()
@@ -595,7 +597,7 @@ def test_tasks_cannot_continue_after_a_take_over_if_the_source_coordinator_is_lo
     assert why_not(graph, replace(notes_of(graph), source_coordinator=place)) is None
 
 
-def test_job_whose_source_coordinator_never_started_begins_without_a_restart() -> None:
+def test_job_whose_source_coordinator_never_started_begins_again_without_a_restart() -> None:
     """The coordinator's process was not there after five seconds, and tasks had been deployed
     without it (49th of 300 kills)."""
     tasks = taken_over(vertices=[stream_vertex("a")])
@@ -608,7 +610,7 @@ def test_job_whose_source_coordinator_never_started_begins_without_a_restart() -
     assert tasks.scheduler.restarts == 0
 
 
-def test_notes_with_other_parallelisms_are_not_used() -> None:
+def test_recovery_notes_with_other_parallelisms_are_not_used_at_a_take_over() -> None:
     tasks = taken_over(a=2)
     tasks.run()
     assert tasks.notes is not None
@@ -678,13 +680,13 @@ def test_task_being_cancelled_cannot_continue_after_a_take_over() -> None:
     contradicted(altered(tasks, "a1", state=ExecutionState.CANCELING), tasks, "being cancelled")
 
 
-def test_task_deployed_before_the_last_restore_of_the_sources_cannot_continue() -> None:
+def test_task_deployed_before_the_last_restore_of_its_sources_cannot_be_taken_over() -> None:
     tasks = two_regions()
     deployment = replace(tasks.deployments[tasks.attempt("a1")], restores=7)
     contradicted(altered(tasks, "a1", deployment=deployment), tasks, "restored")
 
 
-def test_task_that_reads_from_another_attempt_than_noted_cannot_continue() -> None:
+def test_task_that_reads_from_another_attempt_than_noted_cannot_be_taken_over() -> None:
     tasks = two_regions()
     reader = tasks.deployments[tasks.attempt("b1")]
     reports = tasks.reports()
@@ -712,7 +714,7 @@ def test_task_in_an_unreported_slot_is_cancelled_and_restarted() -> None:
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
 
 
-def test_finished_task_that_was_to_be_restarted_is_not_finished_after_a_take_over() -> None:
+def test_finished_task_that_was_about_to_be_restarted_is_not_finished_at_a_take_over() -> None:
     """A result was lost and its producer runs again, so the readers of the lost result run again,
     too."""
     tasks = taken_over(slots_each=1, a=1, b=1, c=1, edges=["a => b", "a => c"])

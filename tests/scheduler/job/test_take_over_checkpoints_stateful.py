@@ -66,7 +66,7 @@ class TakenOverCheckpointedJob(TakenOverJob, CheckpointedJob):
         return None if notes is None else replace(notes, source_coordinator=self.place())
 
 
-def test_attempt_with_an_unreported_failure_gets_no_checkpoint_order() -> None:
+def test_task_whose_failure_was_not_reported_before_a_take_over_gets_no_checkpoint() -> None:
     """The attempt is one of the deployed ones, and the next JobMaster hears of its end last."""
     tasks = TakenOverCheckpointedJob(checkpointed_graph())
     tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)

@@ -105,7 +105,7 @@ def test_spark_stage_continues_with_its_driver_without_messages_after_a_take_ove
     assert (job.ended.result.status, job.ended.result.num_rows) == (JobStatus.FINISHED, 42)
 
 
-def test_spark_executor_replaced_before_the_take_over_keeps_its_attempt() -> None:
+def test_spark_executor_that_was_replaced_before_a_take_over_keeps_its_attempt() -> None:
     job = StagesUnderTest()
     job.run()
     job.replace_job_master()
@@ -128,7 +128,7 @@ def test_spark_executor_missing_after_a_take_over_gets_a_new_attempt() -> None:
     assert job.stage_states() == ["RUNNING 0", "RUNNING 1"]
 
 
-def test_spark_executor_not_registered_yet_stays_deploying_after_a_take_over() -> None:
+def test_spark_executor_not_registered_before_a_take_over_stays_deploying() -> None:
     job = StagesUnderTest()
     job.deploy().started()
     job.replace_job_master()
@@ -188,7 +188,7 @@ def test_result_of_a_spark_driver_not_stopped_yet_survives_a_take_over() -> None
     assert job.ended.details.restarts == 0
 
 
-def test_result_of_an_ended_spark_driver_survives_a_take_over() -> None:
+def test_result_of_a_spark_driver_that_ended_survives_a_take_over() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -200,7 +200,7 @@ def test_result_of_an_ended_spark_driver_survives_a_take_over() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_spark_driver_reports_its_result_again_if_the_result_was_not_noted() -> None:
+def test_spark_driver_reports_its_result_again_if_a_take_over_does_not_know_it() -> None:
     job = StagesUnderTest()
     job.run()
     job.carried_out = 1  # the note that it has finished
@@ -246,7 +246,7 @@ def test_spark_stage_being_restarted_at_a_take_over_gets_a_new_driver() -> None:
     assert only(actions, StartCoordinator)[0].coordinator == driver(1)
 
 
-def test_stage_with_a_living_driver_counts_as_deployed_without_tasks() -> None:
+def test_stage_whose_driver_lives_counts_as_deployed_although_no_task_was_sent() -> None:
     """The JobMaster died between the start of the driver and the deployments."""
     stage = replace(spark_vertex(), slot_sharing_group="spark")
     vertices = (stream_vertex("a", 1), stage)
@@ -265,7 +265,7 @@ def test_stage_with_a_living_driver_counts_as_deployed_without_tasks() -> None:
     assert start.coordinator == driver(1)
 
 
-def test_report_of_a_driver_of_a_past_graph_is_ignored() -> None:
+def test_report_of_a_spark_driver_of_a_past_execution_graph_is_ignored() -> None:
     job = StagesUnderTest()
     job.run()
     assert job.notes is not None
@@ -278,7 +278,7 @@ def test_report_of_a_driver_of_a_past_graph_is_ignored() -> None:
     assert job.says(FAILURE) == []
 
 
-def test_spark_result_that_is_noted_only_in_part_is_produced_again() -> None:
+def test_spark_result_that_is_only_partly_in_the_recovery_notes_is_produced_again() -> None:
     job = StagesUnderTest()
     job.run()
     job.says(RESULT)
@@ -330,7 +330,7 @@ def test_finished_spark_stage_keeps_its_times_after_a_take_over(is_there: bool) 
             assert [times[state] for times in after] == [times[state] for times in before]
 
 
-def test_next_stage_reads_results_under_the_number_of_the_attempt_that_made_them() -> None:
+def test_next_stage_reads_a_result_under_the_attempt_number_of_its_producer() -> None:
     job = two_stages()
     job.run()
     job.says(FAILURE)

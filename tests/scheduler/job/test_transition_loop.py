@@ -53,7 +53,7 @@ class Scene:
         return " ".join(self.heard)
 
 
-def test_steps_caused_by_a_transition_run_before_the_next_transition() -> None:
+def test_steps_that_a_transition_causes_run_before_the_next_transition() -> None:
     scene = Scene(a=(Said("a1"), Said("a2")), a1=(Said("a11"),))
     assert scene.run(Said("a"), Said("b")) == "a a1 a11 a2 b"
 
@@ -63,7 +63,7 @@ def test_transitions_of_later_phases_run_after_all_transitions_of_earlier_phases
     assert scene.run(Said("a"), Said("b")) == "a b failover c d end"
 
 
-def test_waiting_transitions_run_in_order_each_followed_by_those_it_causes() -> None:
+def test_waiting_transitions_run_in_order_and_each_with_those_that_it_causes() -> None:
     scene = Scene(first=(Said("changes"), SaidLater("third")))
     assert scene.run(SaidLater("first"), SaidLater("second")) == "first changes second third"
 
@@ -75,7 +75,7 @@ def test_actions_are_emitted_in_the_order_in_which_they_were_decided() -> None:
     assert scene.actions == [running, failing]
 
 
-def test_all_handlers_of_a_transition_run_before_the_transitions_that_it_causes() -> None:
+def test_all_handlers_of_a_transition_run_before_the_transitions_it_causes() -> None:
     scene = Scene(a=(Said("b"),))
     heard = scene.heard
 
@@ -118,7 +118,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("number", [100, 10_000])
-def test_transcript_keeps_only_text_of_a_bulk_transition_once_its_event_is_over(
+def test_transcript_has_only_the_text_of_a_bulk_transition_once_its_event_is_over(
     number: int,
 ) -> None:
     """Otherwise the reports of all tasks of a large job stay in memory."""
@@ -149,7 +149,7 @@ def test_transcript_names_three_items_of_a_bulk_transition_and_counts_the_rest()
     ]
 
 
-def test_illegal_transition_raises_an_error_with_the_transcript_and_drops_the_rest() -> None:
+def test_illegal_transition_raises_an_error_with_the_transcript_and_runs_no_more() -> None:
     scene = Scene()
 
     def refuse(said: Said, now: float) -> Steps:

@@ -95,7 +95,7 @@ def execution(index: int, random: Random) -> ExecutionInfo:
     )  # fmt: skip
 
 
-def test_execution_table_keeps_every_watermark_value() -> None:
+def test_every_watermark_value_is_equal_after_encoding_in_an_execution_table() -> None:
     watermarks = (None, -(2**63) + 1, -2, -1, 0, 1, 2**63 - 1)
     every = tuple(
         ExecutionInfo(
@@ -145,7 +145,7 @@ class Archive(RpcEndpoint, ArchiveGateway):
         return self.details
 
 
-async def test_details_of_100_000_tasks_fit_into_one_message_each_way() -> None:
+async def test_details_of_100_000_tasks_are_sent_as_one_message_and_received_as_one() -> None:
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     archive = Archive(host, "archive")
@@ -174,7 +174,7 @@ def test_executions_are_packed_into_a_table_only_for_a_vertex_of_high_parallelis
         assert {e.state for e in vertex.executions} == {ExecutionState.RUNNING}
 
 
-def test_progress_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
+def test_job_progress_of_10_000_tasks_takes_as_few_bytes_as_that_of_10_tasks() -> None:
     sizes = []
     for number in (10, 10_000):
         progress = TasksUnderTest(job(a=number)).run().scheduler.progress()
@@ -184,7 +184,7 @@ def test_progress_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
     assert sizes[1] <= sizes[0] + 4, "bytes of the number itself, twice"
 
 
-def test_overview_of_10_000_tasks_is_as_small_as_of_10_tasks() -> None:
+def test_job_overview_of_10_000_tasks_takes_as_few_bytes_as_that_of_10_tasks() -> None:
     sizes = []
     for number in (10, 10_000):
         tasks = TasksUnderTest(job(a=number)).run()

@@ -31,7 +31,7 @@ def metrics_of(vertex: VertexInfo) -> list[IOMetrics | None]:
     return [execution.io_metrics for execution in vertex.executions]
 
 
-def test_total_of_io_metrics_has_no_figure_that_no_task_has_measured() -> None:
+def test_total_of_io_metrics_leaves_out_figures_that_no_task_has_measured() -> None:
     writes = IOMetrics(None, 7, None, 70, 1, 2, 3)
     assert total([READ, MORE]) == IOMetrics(42, None, 2688, None, 30, 0, 170)
     assert total([READ, writes]) == IOMetrics(10, 7, 640, 70, 6, 2, 98)
@@ -69,7 +69,7 @@ def test_restarted_task_has_no_metrics_yet_and_the_failed_attempt_keeps_its_metr
     assert [execution.io_metrics for execution in vertex.prior_executions] == [READ]
 
 
-def test_running_tasks_show_fetched_metrics_and_ended_tasks_their_last() -> None:
+def test_running_tasks_show_current_metrics_and_ended_tasks_show_their_last() -> None:
     tasks = TasksUnderTest(streams(job(a=2))).run()
     tasks.report("a1", ExecutionState.FINISHED, io_metrics=MORE)
     running = {tasks.attempt("a1"): READ, tasks.attempt("a2"): READ}

@@ -73,7 +73,7 @@ def details_of_a_job() -> JobDetails:
     return replace(details, exceptions=(entry,), name="name " * 1000, pending_reason=LONG)
 
 
-def test_job_details_lose_executions_first_then_long_texts_then_everything_else() -> None:
+def test_job_details_too_large_to_send_lose_executions_then_texts_then_everything() -> None:
     details = details_of_a_job()
     bare, brief, least = details.reductions()
     assert bare == details.without_executions()

@@ -60,7 +60,7 @@ def test_data_set_is_forgotten_once_all_task_executors_have_released_it() -> Non
     assert partitions.data_sets() == (ClusterDataSet(OTHER_DATA, 1, 2),)
 
 
-def test_heartbeat_with_more_partitions_releases_nothing() -> None:
+def test_heartbeat_with_additional_partitions_releases_no_data_set() -> None:
     """RM-11."""
     partitions = tracker()
     assert partitions.report(A, [has(DATA, 0, 1, 2), has(OTHER_DATA, 1)]) == []
@@ -118,7 +118,7 @@ def test_promoted_partitions_are_reported_and_outlive_their_job() -> None:
     assert partitions.is_empty
 
 
-def test_partitions_of_another_job_are_neither_promoted_nor_released() -> None:
+def test_job_can_neither_promote_nor_release_partitions_of_another_job() -> None:
     """TM-28."""
     partitions = TaskExecutorPartitions()
     partitions.produced(JOB, partition(0), 3)

@@ -104,7 +104,7 @@ def test_group_larger_than_all_nodes_together_is_unfulfillable(manager: SlotMana
     assert "can never hold more than 4 of them" in found.reason
 
 
-def test_group_that_fits_the_total_but_not_the_nodes_is_unfulfillable(
+def test_worker_group_that_fits_all_nodes_together_but_no_node_is_unfulfillable(
     manager: SlotManager,
 ) -> None:
     """SM-14."""
@@ -149,7 +149,9 @@ def test_shortage_names_failed_attempts_to_create_the_group(manager: SlotManager
     assert "1 attempt to create a worker group failed, the last one with: Ray is away." in reason
 
 
-def test_shortage_counts_failed_attempts_until_the_job_ends(manager: SlotManager) -> None:
+def test_shortage_counts_failed_attempts_to_create_workers_until_the_job_ends(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_failed(1, "Ray is away", 1.0)
     manager.check(100.0)
@@ -218,7 +220,7 @@ def test_slots_that_fit_are_counted_per_node_without_rounding_errors() -> None:
     assert slots_that_fit(ResourceProfile(1.0, 0, {"GPU": 1.0}), (NODE,)) == 0
 
 
-def test_shortage_during_an_outage_of_ray_names_the_outage_and_is_not_unfulfillable(
+def test_shortage_during_an_outage_of_ray_names_the_outage_and_is_fulfillable(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((LARGE, 1)), 0.0)

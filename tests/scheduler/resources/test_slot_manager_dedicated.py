@@ -143,7 +143,7 @@ def test_worker_group_that_starts_after_its_request_was_cancelled_is_released(
     assert released.group_id == group()
 
 
-def test_changed_shape_while_the_group_is_requested_starts_another_request(
+def test_changed_slot_size_replaces_the_pending_request_for_a_worker_group(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
@@ -199,7 +199,7 @@ def test_task_executor_that_lived_long_is_replaced_at_once(manager: SlotManager)
     assert one(actions, StartTaskExecutor).delay == 0.0
 
 
-def test_task_executor_that_does_not_register_in_time_is_started_again(
+def test_task_executor_that_does_not_register_in_time_is_started_again_in_its_bundle(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
@@ -241,7 +241,7 @@ def test_failed_worker_group_is_requested_at_once_for_a_new_job_master(
     assert started == [[StartWorkerGroup(3, (SMALL,), 1, OWNER)], []]
 
 
-def test_released_worker_group_leaves_no_pending_starts_or_slot_requests(
+def test_released_worker_group_leaves_no_pending_starts_and_no_slot_requests(
     manager: SlotManager,
 ) -> None:
     """One bundle was being started, and a refused slot was to be requested again."""
@@ -276,7 +276,7 @@ def test_worker_group_of_an_ended_job_is_released_at_once(manager: SlotManager) 
     assert manager.worker_groups() == ()
 
 
-def test_worker_group_is_kept_for_the_next_job_master_while_its_slots_are_kept(
+def test_dedicated_worker_group_is_kept_for_the_next_job_master_as_long_as_its_slots(
     manager: SlotManager,
 ) -> None:
     """The TaskExecutors know how long the slots are kept."""
@@ -305,7 +305,7 @@ def test_unused_worker_group_is_released_when_another_group_finds_no_room(
     assert one(freed, ReleaseWorkerGroup).group_id == group()
 
 
-def test_worker_group_of_a_job_without_job_master_is_kept_despite_a_shortage(
+def test_worker_group_of_a_job_without_a_job_master_is_kept_in_spite_of_a_shortage(
     manager: SlotManager,
 ) -> None:
     first, second = job_with_group(manager)
@@ -329,7 +329,9 @@ def test_shortage_says_whether_a_worker_group_waits_for_room(manager: SlotManage
     assert not starting.awaits_room, "TaskExecutors are being started"
 
 
-def test_loss_of_the_job_master_gives_up_its_slot_request_in_flight(manager: SlotManager) -> None:
+def test_slot_request_in_flight_is_given_up_when_its_job_master_is_lost(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     asked = one(register(manager, 0), RequestSlot)
@@ -341,7 +343,7 @@ def test_loss_of_the_job_master_gives_up_its_slot_request_in_flight(manager: Slo
     assert one(again, RequestSlot).allocation_id != asked.allocation_id
 
 
-def test_job_with_empty_requirements_keeps_its_slots_until_they_are_freed(
+def test_job_that_declares_no_requirements_keeps_its_slots_until_they_are_freed(
     manager: SlotManager,
 ) -> None:
     """SM-18."""
@@ -374,7 +376,7 @@ def test_slot_request_without_an_answer_times_out_and_is_repeated(manager: SlotM
     assert one(manager.check(12.5), RequestSlot).slot_id == slot_id("te0")
 
 
-def test_late_answer_to_a_slot_request_that_timed_out_changes_nothing(manager: SlotManager) -> None:
+def test_late_answer_to_a_slot_request_that_has_timed_out_is_ignored(manager: SlotManager) -> None:
     """SM-03."""
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
@@ -402,7 +404,7 @@ def test_second_task_executor_in_a_bundle_is_stopped(manager: SlotManager) -> No
     assert len(manager.task_executors()) == 2
 
 
-def test_group_of_an_earlier_resource_manager_is_adopted_with_its_allocations(
+def test_worker_group_of_the_last_resource_manager_is_adopted_with_its_allocations(
     manager: SlotManager,
 ) -> None:
     """SM-08."""
@@ -428,7 +430,7 @@ def test_unclaimed_adopted_group_is_released_after_the_idle_timeout(
     assert one(manager.check(90.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_adopted_group_replaces_dead_task_executors_once_claimed(
+def test_adopted_worker_group_replaces_dead_task_executors_once_its_job_needs_it(
     manager: SlotManager,
 ) -> None:
     manager.recover_worker_group(group(), (SMALL, SMALL), 1, OWNER, (0,), 0.0)
@@ -444,7 +446,7 @@ def test_recovery_of_a_worker_group_cancels_the_request_made_for_it_before(
     assert actions == [CancelWorkerGroupRequest(1)]
 
 
-def test_second_group_of_a_job_that_is_recovered_is_released(manager: SlotManager) -> None:
+def test_second_recovered_worker_group_of_the_same_job_is_released(manager: SlotManager) -> None:
     """SM-02."""
     job_with_group(manager)
     actions = manager.recover_worker_group(group("g2"), (SMALL, SMALL), 1, OWNER, (0, 1), 5.0)
@@ -466,7 +468,7 @@ def test_worker_group_without_task_executors_is_kept_for_its_job_for_a_while(
     assert one(manager.check(35.0), ReleaseWorkerGroup).group_id == group()
 
 
-def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
+def test_task_executor_that_registers_before_its_worker_group_is_recovered_is_kept(
     manager: SlotManager,
 ) -> None:
     held = report("te0", (JOB, allocation(1)))
@@ -476,7 +478,7 @@ def test_task_executor_that_registers_before_its_group_is_recovered_is_kept(
     assert not manager.has_shortage
 
 
-def test_task_executor_of_a_group_that_is_never_recovered_is_not_used_and_released(
+def test_task_executor_of_a_group_that_is_never_recovered_is_released_unused(
     manager: SlotManager,
 ) -> None:
     manager.register_task_executor(location("te0"), SMALL, report("te0", None), 0.0)
@@ -521,7 +523,9 @@ def test_shut_down_cancels_all_group_requests_and_releases_all_groups(manager: S
     assert manager.check(1000.0) == []
 
 
-def test_story_of_a_task_executor_lists_what_happened_to_its_slots(manager: SlotManager) -> None:
+def test_event_log_of_a_task_executor_lists_what_happened_to_its_slots(
+    manager: SlotManager,
+) -> None:
     job_with_group(manager, slots=1)
     story = manager.story_of(ResourceID("te0"))
     assert "registered from bundle 0 of worker group 'default' (g) on 10.0.0.1, pid 1" in story

@@ -90,7 +90,7 @@ def test_profile_larger_than_a_static_slot_gets_a_dynamic_slot() -> None:
     assert (asked.slot_id, asked.profile) == (slot_id("te1", -1), WIDE)
 
 
-def test_resources_of_dynamic_slots_are_not_given_as_static_slots() -> None:
+def test_resources_in_use_by_dynamic_slots_are_not_given_as_static_slots() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -127,7 +127,7 @@ def test_dynamic_slot_missing_in_a_report_is_removed_unless_the_report_is_older(
     assert again.allocation_id != asked.allocation_id
 
 
-def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_precedes_the_answer() -> None:
+def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_comes_before_the_answer() -> None:
     """SM-04."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -142,7 +142,7 @@ def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_precedes_the_answer
     assert len(only(more, StartWorkerGroup)) == 1, "it counts as one slot"
 
 
-def test_refused_dynamic_slot_is_requested_from_the_same_worker_again_only_later() -> None:
+def test_dynamic_slot_is_requested_from_a_worker_that_refused_it_only_later() -> None:
     """SM-05."""
     manager = slot_manager()
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
@@ -184,7 +184,7 @@ def one_whose_index_is_given_again() -> tuple[SlotManager, AllocationID]:
     return manager, one(actions, RequestSlot).allocation_id
 
 
-def test_answer_with_a_used_index_removes_the_old_dynamic_slot() -> None:
+def test_answer_with_an_index_in_use_removes_the_old_dynamic_slot_at_that_index() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     again = one(manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0), RequestSlot)
@@ -197,7 +197,7 @@ def test_answer_with_a_used_index_removes_the_old_dynamic_slot() -> None:
     assert free.cpu == 3.0, "each job asks again for its one slot, and nothing else is taken"
 
 
-def test_report_of_another_slot_at_an_index_removes_the_old_dynamic_slot() -> None:
+def test_report_of_another_slot_at_the_index_of_a_dynamic_slot_removes_the_old_slot() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     seen = with_dynamic_slot(4, OTHER_JOB, second)
@@ -210,7 +210,7 @@ def test_report_of_another_slot_at_an_index_removes_the_old_dynamic_slot() -> No
     assert manager.task_executors()[0].jobs == (OTHER_JOB, JOB)
 
 
-def test_older_report_does_not_replace_a_dynamic_slot() -> None:
+def test_report_from_before_the_answer_does_not_replace_a_dynamic_slot() -> None:
     """SM-04."""
     manager, second = one_whose_index_is_given_again()
     manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0)
@@ -257,7 +257,7 @@ def test_dynamic_slots_fill_one_worker_first_or_are_spread_out() -> None:
     assert found == [["te1_-1"] * 4, ["te1_-1", "te2_-1", "te1_-1", "te2_-1"]]
 
 
-def test_answers_with_another_allocation_or_about_unknown_slots_change_nothing() -> None:
+def test_slot_answers_for_another_allocation_or_an_unknown_slot_are_ignored() -> None:
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -330,7 +330,7 @@ def test_slot_limit_counts_dedicated_workers_until_they_are_released() -> None:
     assert one(actions, StartWorkerGroup).owner is None
 
 
-def test_dedicated_group_beyond_the_slot_limit_waits_for_room() -> None:
+def test_dedicated_worker_group_beyond_the_slot_limit_waits_for_free_slots() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -419,7 +419,7 @@ def test_unfulfillable_requirement_waits_until_start_up_has_ended() -> None:
     assert not other.unfulfillable
 
 
-def test_requirement_that_fits_into_a_busy_worker_is_not_unfulfillable() -> None:
+def test_requirement_that_only_a_busy_larger_worker_fits_is_not_unfulfillable() -> None:
     """SM-14: the busy worker is larger than the workers that are started now."""
     manager = slot_manager()
     huge = ResourceProfile(16.0, 16 * GIB)
@@ -547,7 +547,7 @@ def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
     assert asked_at(manager.unblock_node("bad", 5.0)) == ["te1_0"]
 
 
-def test_unblocking_a_node_removes_the_check_at_the_end_of_its_block() -> None:
+def test_unblocking_a_node_cancels_the_check_at_the_end_of_its_block() -> None:
     manager = slot_manager()
     manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
     assert manager.next_check_time() == 100.0
@@ -611,7 +611,7 @@ def test_groups_are_requested_again_when_the_pause_is_over() -> None:
     assert one(manager.check(33.0), StartWorkerGroup).request_number == 3
 
 
-def test_no_worker_is_started_while_a_recovered_worker_may_still_register() -> None:
+def test_no_worker_is_started_while_a_worker_of_the_last_manager_may_still_register() -> None:
     """SM-10"""
     manager = slot_manager(previous_worker_timeout=20.0)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
@@ -623,7 +623,7 @@ def test_no_worker_is_started_while_a_recovered_worker_may_still_register() -> N
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def test_loss_of_the_job_master_frees_unused_slots_and_empty_requirements_do_not() -> None:
+def test_unused_slots_of_a_job_are_freed_when_its_job_master_is_lost() -> None:
     """SM-18."""
     manager = slot_manager()
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
@@ -633,7 +633,7 @@ def test_loss_of_the_job_master_frees_unused_slots_and_empty_requirements_do_not
     assert (freed.resource_id, freed.job_id) == ("te1", JOB)
 
 
-def test_requirements_of_several_jobs_declared_together_are_checked_once() -> None:
+def test_requirements_that_several_jobs_declare_together_are_checked_once() -> None:
     """SM-16: as many workers are started as the jobs need together."""
     manager = slot_manager()
     jobs = [requirements((SMALL, 1), job_id=id_of(JobID, number)) for number in (1, 2, 3)]

@@ -65,7 +65,7 @@ def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float =
         manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
 
 
-def test_two_slots_need_one_worker_and_a_third_needs_a_second(manager: SlotManager) -> None:
+def test_third_slot_needs_a_second_worker_with_two_slots_each(manager: SlotManager) -> None:
     """SM-10."""
     assert manager.set_requirements(requirements((SMALL, 1)), 0.0) == [
         StartWorkerGroup(1, (WORKER,), 2, None)
@@ -75,7 +75,9 @@ def test_two_slots_need_one_worker_and_a_third_needs_a_second(manager: SlotManag
     assert third == [StartWorkerGroup(2, (WORKER,), 2, None)]
 
 
-def test_workers_being_started_count_for_the_slots_that_are_needed(manager: SlotManager) -> None:
+def test_slots_of_workers_being_started_are_not_requested_a_second_time(
+    manager: SlotManager,
+) -> None:
     """SM-10."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
@@ -103,7 +105,9 @@ def test_new_worker_serves_the_missing_slots_of_all_jobs(manager: SlotManager) -
     ]
 
 
-def test_only_free_slots_of_a_new_worker_are_given(manager: SlotManager) -> None:
+def test_free_slots_of_a_new_worker_are_given_but_not_its_slots_in_use(
+    manager: SlotManager,
+) -> None:
     """SM-11, SM-17."""
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
@@ -131,7 +135,7 @@ def test_worker_smaller_than_requested_is_stopped_and_replaced(
     assert [a.slot_id for a in only(actions, RequestSlot)] == [slot_id("te2", 0), slot_id("te2", 1)]
 
 
-def test_worker_that_is_always_smaller_than_requested_is_started_less_and_less_often(
+def test_worker_that_registers_too_small_is_replaced_after_growing_delays(
     manager: SlotManager,
 ) -> None:
     """SM-17: no further workers are requested in its place."""
@@ -162,7 +166,7 @@ def test_worker_smaller_than_requested_is_kept_if_its_slots_are_in_use(
     assert only(actions, StartWorkerGroup) == more
 
 
-def test_worker_of_another_group_does_not_count_as_the_requested_worker(
+def test_worker_of_another_group_does_not_count_as_the_worker_that_was_requested(
     manager: SlotManager,
 ) -> None:
     """SM-17: it has another profile. The slots of the requested worker are still counted."""
@@ -210,7 +214,7 @@ def test_smallest_slot_that_fits_the_requirement_is_taken(manager: SlotManager) 
             assert only(actions, RequestSlot) == []
 
 
-def test_refusal_of_a_slot_moves_the_request_to_another_slot(manager: SlotManager) -> None:
+def test_refused_slot_request_is_repeated_at_another_slot(manager: SlotManager) -> None:
     """SM-05."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
@@ -219,7 +223,7 @@ def test_refusal_of_a_slot_moves_the_request_to_another_slot(manager: SlotManage
     assert manager.task_executors()[0].free_slots == 1
 
 
-def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) -> None:
+def test_slot_that_a_report_names_as_allocated_is_no_longer_free(manager: SlotManager) -> None:
     """SM-04."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
@@ -259,7 +263,7 @@ def test_refused_slot_of_a_worker_without_another_slot_is_requested_again_later(
     assert one(manager.check(3.0), RequestSlot).slot_id == slot_id("te0")
 
 
-def test_slots_that_a_job_has_on_a_worker_that_registers_are_not_requested_again(
+def test_job_gets_the_slots_it_has_on_a_recovered_worker_instead_of_new_slots(
     manager: SlotManager,
 ) -> None:
     """SM-08."""
@@ -282,7 +286,7 @@ def test_worker_with_the_largest_used_share_is_taken_first(manager: SlotManager)
     assert asked.slot_id == slot_id("four", 3)
 
 
-def test_unneeded_starting_group_is_released_after_idle_timeout(
+def test_worker_group_being_started_that_no_job_needs_is_released_after_idle_timeout(
     manager: SlotManager,
 ) -> None:
     """SM-15."""
@@ -307,7 +311,7 @@ def test_loss_of_a_worker_is_reported_only_to_jobs_with_slots_on_it(
     assert one(lost, NotifyAllocationFailure).job_id == JOB
 
 
-def test_requested_slot_stays_requested_although_a_report_calls_it_free(
+def test_requested_slot_stays_requested_although_a_report_says_that_it_is_free(
     manager: SlotManager,
 ) -> None:
     """SM-04: the request may be on its way for longer than a report."""
@@ -318,7 +322,7 @@ def test_requested_slot_stays_requested_although_a_report_calls_it_free(
     assert manager.task_executors()[0].jobs == (JOB,)
 
 
-def test_slot_reported_as_allocated_stays_allocated_though_the_answer_never_comes(
+def test_slot_reported_as_allocated_stays_allocated_if_its_answer_never_comes(
     manager: SlotManager,
 ) -> None:
     """SM-04: the answer is delayed at the TaskExecutor, or is lost."""
@@ -331,7 +335,7 @@ def test_slot_reported_as_allocated_stays_allocated_though_the_answer_never_come
     assert manager.task_executors()[0].jobs == (JOB,)
 
 
-def test_slot_reported_as_given_to_another_job_moves_the_request_in_flight(
+def test_requested_slot_that_is_reported_as_given_to_another_job_is_replaced(
     manager: SlotManager,
 ) -> None:
     """SM-06."""
@@ -356,7 +360,7 @@ def test_slot_reported_as_allocated_is_not_given_to_another_job(manager: SlotMan
     assert len(only(actions, StartWorkerGroup)) == 1
 
 
-def test_report_that_is_older_than_the_confirmation_does_not_free_the_slot(
+def test_report_older_than_the_confirmation_of_a_slot_does_not_free_the_slot(
     manager: SlotManager,
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -380,7 +384,7 @@ def test_slot_missing_in_a_report_is_removed_and_a_new_index_adds_a_slot(
     assert [a.slot_id for a in asked] == [slot_id("te1", 0), slot_id("te1", 2)]
 
 
-def test_refused_slot_that_another_job_used_meanwhile_is_requested_only_once(
+def test_refused_slot_that_another_job_used_meanwhile_is_requested_once_later(
     manager: SlotManager,
 ) -> None:
     """SM-05."""
@@ -483,7 +487,7 @@ def test_worker_idle_while_a_worker_group_lacks_room_is_released_at_once(
     assert one(freed, AskWhetherReleasable).group_id == group("g1")
 
 
-def test_idle_worker_is_kept_once_the_worker_group_without_room_is_given_up(
+def test_idle_worker_is_kept_when_the_worker_group_that_lacked_room_is_given_up(
     manager: SlotManager,
 ) -> None:
     idle_worker_at = 4.0
@@ -498,7 +502,7 @@ def test_idle_worker_is_kept_once_the_worker_group_without_room_is_given_up(
     assert manager.next_check_time() == idle_worker_at + 30.0
 
 
-def test_idle_worker_that_may_not_be_released_yet_is_asked_again_later(
+def test_idle_worker_that_may_not_be_released_yet_is_asked_again_after_a_while(
     manager: SlotManager,
 ) -> None:
     """SM-15: it has a partition that may still be read."""
@@ -508,7 +512,7 @@ def test_idle_worker_that_may_not_be_released_yet_is_asked_again_later(
     assert len(only(manager.check(64.0), AskWhetherReleasable)) == 1
 
 
-def test_worker_that_got_a_slot_request_meanwhile_is_not_released(
+def test_idle_worker_that_gets_a_slot_request_before_its_release_is_not_released(
     manager: SlotManager,
 ) -> None:
     """SM-15."""
@@ -549,7 +553,7 @@ def test_ended_job_has_its_slots_freed_on_shared_workers(manager: SlotManager) -
     assert manager.task_executors()[0].free_slots == 0
 
 
-def test_freeing_a_slot_with_another_allocation_id_changes_nothing(manager: SlotManager) -> None:
+def test_freeing_a_slot_under_another_allocation_id_does_not_free_it(manager: SlotManager) -> None:
     """SM-03."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))

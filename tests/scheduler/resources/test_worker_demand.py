@@ -29,7 +29,7 @@ def test_worker_holds_twice_as_many_slots_of_half_the_size() -> None:
     assert needed((0.5, 9)) == 2
 
 
-def test_small_slots_fill_the_room_beside_large_slots_on_a_worker() -> None:
+def test_small_slots_use_the_free_room_beside_large_slots_of_a_worker() -> None:
     assert needed((3.0, 2), (1.0, 2)) == 2
     assert needed((3.0, 2), (1.0, 3)) == 3
     assert needed((3.0, 1), (2.0, 2), (0.5, 2)) == 2
@@ -43,7 +43,7 @@ def test_slot_too_large_for_any_worker_needs_no_worker() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]), st.integers(0, 9)))
 )
-def test_needed_workers_cover_the_sum_and_never_exceed_one_per_slot(
+def test_needed_workers_have_room_for_all_missing_slots_and_are_at_most_one_per_slot(
     missing: list[tuple[float, int]],
 ) -> None:
     number = needed(*missing)

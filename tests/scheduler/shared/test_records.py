@@ -44,7 +44,7 @@ def partition(number: int, attempt: int = 0) -> ResultPartitionID:
         ({WIDE: 1, DEEP: 1}, {ResourceProfile(2.0, 4 * GIB): 1, DEEP: 1}, {}),
     ],
 )
-def test_requirement_counts_as_fulfilled_by_the_smallest_slots_that_fit(
+def test_required_slots_are_fulfilled_by_the_smallest_slots_that_fit(
     required: dict[ResourceProfile, int],
     there: dict[ResourceProfile, int],
     missing: dict[ResourceProfile, int],
@@ -112,7 +112,7 @@ def test_failure_is_unrecoverable_if_one_of_its_causes_suppresses_restarts() -> 
     assert not Failure("a task failed", cause=once).is_unrecoverable
 
 
-def test_story_keeps_its_newest_lines_and_says_how_many_lines_it_dropped() -> None:
+def test_event_log_drops_its_oldest_lines_and_says_how_many_it_dropped() -> None:
     story = Story("the job", limit=2)
     assert str(story) == "  (nothing has happened yet)"
     for number in range(4):

@@ -66,7 +66,7 @@ def deployed() -> ExecutionSlotAllocator:
     return slots
 
 
-def test_one_message_requests_the_slots_of_all_subtasks_of_a_job() -> None:
+def test_slots_of_all_subtasks_of_a_job_are_requested_by_one_message() -> None:
     """SP-20: one request for each slot, not for each subtask."""
     requests = one(allocator().allocate(ALL), SlotRequests)
     assert [r.vertices for r in requests.requests] == [
@@ -101,7 +101,7 @@ def test_subtask_with_a_slot_or_pending_request_cannot_request_again() -> None:
         answer(slots, requests, 1)
 
 
-def test_failed_request_fails_all_waiting_subtasks() -> None:
+def test_slot_request_that_fails_fails_all_subtasks_that_wait_for_the_slot() -> None:
     """SP-20."""
     slots = allocator()
     requests = one(slots.allocate(ALL), SlotRequests)
@@ -130,7 +130,7 @@ def test_lost_slot_fails_all_subtasks_that_share_it() -> None:
     assert slots.logical_slot(subtask(1, 1)) is not None
 
 
-def test_logical_slot_of_a_lost_slot_accepts_no_attempt_and_is_not_returned() -> None:
+def test_logical_slot_whose_slot_was_lost_accepts_no_attempt_and_is_not_returned() -> None:
     """SP-19, SP-20"""
     slots = deployed()
     lost, kept = slots.logical_slot(subtask(1, 0)), slots.logical_slot(subtask(1, 1))
@@ -154,7 +154,7 @@ def test_slot_returns_to_the_pool_with_the_last_subtask() -> None:
     ]
 
 
-def test_loss_of_a_returned_slot_does_not_affect_the_slot_that_replaced_it() -> None:
+def test_loss_of_a_slot_that_was_returned_does_not_affect_its_replacement() -> None:
     """SP-02, SP-20."""
     slots = deployed()
     slots.payload_ended([attempt(1, 0), attempt(2, 0)])

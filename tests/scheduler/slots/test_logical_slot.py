@@ -31,7 +31,7 @@ def test_released_logical_slot_refuses_a_payload() -> None:
     assert not slot.try_assign_payload(FIRST)
 
 
-def test_logical_slot_released_by_its_owner_fails_its_payload_and_is_not_returned() -> None:
+def test_logical_slot_whose_slot_died_fails_its_payload_and_is_not_returned() -> None:
     """SP-19."""
     slot = slot_with_payload()
     assert slot.release("its TaskExecutor died") == [FailPayload(FIRST, "its TaskExecutor died")]
@@ -53,7 +53,7 @@ def test_logical_slot_is_released_once_its_payload_has_ended_and_it_was_returned
     assert not slot.wants_to_return
 
 
-def test_ten_releases_fail_the_payload_once_and_return_the_slot_once() -> None:
+def test_logical_slot_released_ten_times_fails_its_payload_once_and_returns_once() -> None:
     """SP-19."""
     slot = slot_with_payload()
     failures = [f for i in range(10) for f in slot.release_slot(f"release {i}")]
@@ -65,7 +65,7 @@ def test_ten_releases_fail_the_payload_once_and_return_the_slot_once() -> None:
     assert not slot.wants_to_return
 
 
-def test_logical_slot_whose_payload_has_ended_is_returned_at_once_when_released() -> None:
+def test_released_logical_slot_whose_payload_has_ended_is_returned_at_once() -> None:
     """SP-19."""
     slot = slot_with_payload()
     slot.payload_ended()
@@ -73,7 +73,7 @@ def test_logical_slot_whose_payload_has_ended_is_returned_at_once_when_released(
     assert slot.wants_to_return
 
 
-def test_next_attempt_replaces_only_its_predecessor_in_the_slot() -> None:
+def test_payload_of_a_logical_slot_can_be_replaced_only_by_its_own_next_attempt() -> None:
     slot = slot_with_payload()
     assert not slot.replace_payload(SECOND, FIRST)
     assert slot.replace_payload(FIRST, SECOND)
@@ -88,7 +88,7 @@ def test_payload_of_a_released_logical_slot_cannot_be_replaced_by_the_next_attem
     assert slot.payload == FIRST
 
 
-def test_logical_slot_is_not_returned_before_the_attempt_that_took_over_has_ended() -> None:
+def test_logical_slot_is_not_returned_before_the_replacing_attempt_has_ended() -> None:
     slot = slot_with_payload()
     slot.payload_ended()
     assert slot.replace_payload(FIRST, SECOND)

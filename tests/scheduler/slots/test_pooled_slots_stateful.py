@@ -174,7 +174,7 @@ TestPooledSlots = PooledSlotsMachine.TestCase
 TestPooledSlots.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_least_busy_task_executor_is_found_after_slots_were_reserved_and_freed_often() -> None:
+def test_least_busy_task_executor_is_found_after_many_reservations_and_frees() -> None:
     pool = PooledSlots()
     slots = [
         PooledSlot(slot_on(f"te-{number % 3}", number, number), SMALL, 0.0) for number in range(12)

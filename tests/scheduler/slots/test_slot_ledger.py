@@ -61,7 +61,7 @@ def test_lost_task_executor_removes_its_slots_from_the_ledger() -> None:
     assert slots.on(TE0) == ()
 
 
-def test_requirement_is_lowered_once_for_each_slot_returned_lost_failed_or_cancelled() -> None:
+def test_ledger_lowers_a_requirement_once_per_slot_returned_lost_or_cancelled() -> None:
     """Otherwise the next pool would declare more or fewer slots than the job requires."""
     slots = held()
     slots.set_requirements(requirements((SMALL, 1)))
@@ -85,7 +85,7 @@ def test_requirement_is_lowered_once_for_each_slot_returned_lost_failed_or_cance
     assert slots.requirements() == requirements((SMALL, 1))
 
 
-def test_returned_large_slot_lowers_the_small_requirement_it_served() -> None:
+def test_ledger_lowers_the_small_requirement_when_the_large_slot_serving_it_returns() -> None:
     slots = SlotLedger()
     slots.add(slot_on("te-0", 1, profile=LARGE))
     slots.set_requirements(requirements((LARGE, 1)))
@@ -96,7 +96,7 @@ def test_returned_large_slot_lowers_the_small_requirement_it_served() -> None:
     assert slots.requirements() == requirements((LARGE, 1))
 
 
-def test_request_answered_with_a_slot_that_is_unknown_by_now_is_no_longer_required() -> None:
+def test_ledger_drops_the_requirement_of_a_request_answered_with_an_unknown_slot() -> None:
     slots = SlotLedger()
     slots.set_requirements(requirements((SMALL, 1)))
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))
@@ -105,7 +105,7 @@ def test_request_answered_with_a_slot_that_is_unknown_by_now_is_no_longer_requir
     assert slots.requirements() == requirements((SMALL, 1))
 
 
-def test_ledger_forgets_the_constraint_of_an_offered_slot_that_was_not_accepted() -> None:
+def test_ledger_drops_the_constraint_of_a_slot_offer_that_was_not_accepted() -> None:
     slots = held()
     own = SameWorkerGroup("default", 2)
     offers = tuple(SlotOffer(allocation(n), 0, SMALL, own) for n in (1, 9))
@@ -115,7 +115,7 @@ def test_ledger_forgets_the_constraint_of_an_offered_slot_that_was_not_accepted(
     assert [restored.constraint for restored in slots.restored()] == [own, None, None, None]
 
 
-def test_requests_for_bundles_do_not_change_the_requirements_for_other_slots() -> None:
+def test_ledger_keeps_worker_group_requests_apart_from_other_requirements() -> None:
     """The next pool declares the worker group itself, because of its requests."""
     own = SameWorkerGroup("default", 2)
     slots = SlotLedger()
@@ -166,7 +166,7 @@ def test_pending_requests_in_the_ledger_keep_their_profile_kind_and_timeout() ->
     assert slots.requirements() is None
 
 
-def test_requirements_set_below_the_used_or_pending_slots_never_become_negative() -> None:
+def test_ledger_never_has_negative_requirements_if_set_below_the_slots_in_use() -> None:
     """SP-21: as in the pool."""
     slots = SlotLedger()
     slots.requested(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)))

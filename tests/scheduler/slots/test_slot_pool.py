@@ -104,7 +104,7 @@ def test_new_requirements_replace_the_old_ones_and_are_declared() -> None:
     assert pool.requirements == wanted
 
 
-def test_requirements_set_again_are_declared_again_with_the_current_address() -> None:
+def test_requirements_set_again_are_declared_again_with_the_new_address() -> None:
     """SP-21: the ResourceManager may have missed the earlier declaration."""
     pool = pool_that_requires(1)
     wanted = requirements((SMALL, 1))
@@ -127,7 +127,7 @@ def test_shared_slot_is_refused_when_a_worker_group_is_required() -> None:
     assert accepted(pool, offer(1)) == []
 
 
-def test_closed_pool_refuses_slots_and_requirements() -> None:
+def test_closed_slot_pool_refuses_slots_and_requirements() -> None:
     """SP-06."""
     pool = pool_that_requires(1)
     assert accepted(pool, offer(1)) == [1]
@@ -145,7 +145,7 @@ def test_setting_requirements_of_another_job_raises_an_error() -> None:
         pool_that_requires(1).set_requirements(requirements(job_id=OTHER_JOB), 0.0)
 
 
-def test_every_gained_or_lost_slot_is_reported() -> None:
+def test_slot_pool_reports_every_slot_that_it_gains_or_loses() -> None:
     pool = pool_that_requires(2)
     _, actions = pool.offer_slots(TE, (offer(1, 0), offer(2, 1)), 1.0)
     change = one(actions, SlotsChanged)
@@ -154,7 +154,7 @@ def test_every_gained_or_lost_slot_is_reported() -> None:
     assert change == SlotsChanged((), (allocation(1),))
 
 
-def test_released_task_executor_loses_all_its_slots_and_is_not_called() -> None:
+def test_released_task_executor_loses_all_its_slots_without_a_call() -> None:
     """SP-04."""
     pool = pool_that_requires(2)
     pool.register_task_executor(location("other", bundle=1), 0.0)
@@ -178,7 +178,7 @@ def test_task_executor_that_comes_back_as_another_process_has_lost_its_slots() -
     assert accepted(pool, offer(2)) == [2]
 
 
-def test_failed_allocation_is_freed_and_task_executor_reported_when_empty() -> None:
+def test_failed_slot_is_freed_and_a_task_executor_without_slots_is_reported() -> None:
     """SP-09."""
     pool = pool_that_requires(2)
     accepted(pool, offer(1, 0), offer(2, 1))
@@ -190,7 +190,7 @@ def test_failed_allocation_is_freed_and_task_executor_reported_when_empty() -> N
     assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
 
 
-def test_released_slot_may_be_replaced_by_a_newly_offered_slot() -> None:
+def test_slot_released_as_of_an_old_group_is_replaced_by_a_newly_offered_slot() -> None:
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
     pool.release_slots((allocation(1), allocation(9)), "of an old group", 2.0)
@@ -211,7 +211,7 @@ def test_slot_beyond_the_requirements_is_freed_after_the_idle_timeout() -> None:
     assert pool.next_deadline() is None
 
 
-def test_idle_slot_that_is_required_again_stays() -> None:
+def test_idle_slot_that_is_required_again_before_its_timeout_is_not_freed() -> None:
     """SP-23."""
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
@@ -220,7 +220,7 @@ def test_idle_slot_that_is_required_again_stays() -> None:
     assert pool.time_passed(1000.0) == []
 
 
-def test_released_slot_is_forgotten() -> None:
+def test_slot_freed_after_its_idle_timeout_leaves_the_slot_pool() -> None:
     """SP-08."""
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
@@ -229,7 +229,7 @@ def test_released_slot_is_forgotten() -> None:
     assert pool.slots == ()
 
 
-def test_job_that_restarts_keeps_every_offered_slot() -> None:
+def test_restarting_job_accepts_slots_beyond_its_requirements_and_keeps_them() -> None:
     """SP-26."""
     pool = pool_that_requires(0)
     pool.set_job_restarting(True, (), 0.0)
@@ -239,7 +239,7 @@ def test_job_that_restarts_keeps_every_offered_slot() -> None:
     assert len(pool.slots) == 1
 
 
-def test_new_allocation_of_a_slot_replaces_the_older_one() -> None:
+def test_new_allocation_in_an_offered_slot_replaces_the_older_allocation() -> None:
     pool = pool_that_requires(1)
     accepted(pool, offer(1, 0))
     assert accepted(pool, offer(2, 0)) == [2]
@@ -266,7 +266,7 @@ def test_closing_a_pool_that_never_declared_requirements_declares_nothing() -> N
     assert pool_that_requires(0).close("over") == [DeclareRequirements(requirements())]
 
 
-def test_slot_removed_before_its_use_is_not_reserved_and_serves_no_request() -> None:
+def test_slot_removed_before_it_was_given_serves_no_request() -> None:
     slots = UnconstrainedSlots(late_slots_for=50.0, spread_out=False)
     slots.request(SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),)), 300.0, 0.0)
     slots.add(slot_on("te", 7), SMALL, 1.0)

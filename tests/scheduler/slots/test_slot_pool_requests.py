@@ -136,14 +136,14 @@ def test_offered_slot_goes_to_the_oldest_request() -> None:
     assert pool.pool.number_pending == 0
 
 
-def test_new_slots_do_not_change_the_declared_total() -> None:
+def test_offered_slots_do_not_change_the_declared_total() -> None:
     """SP-28."""
     pool = Pool()
     pool.request(wanted(1, 2))
     assert only(pool.offer(offer(7, 0), offer(8, 1)), DeclareRequirements) == []
 
 
-def test_returned_slot_serves_the_next_request_under_the_same_allocation() -> None:
+def test_returned_slot_serves_the_next_request_with_the_same_allocation() -> None:
     """SP-02, SP-28: its former request lowers the total by one."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -192,7 +192,7 @@ def test_request_gets_the_smallest_free_slot_that_fits_its_profile() -> None:
 # --- which slot to whom ---------------------------------------------------------------------------
 
 
-def test_former_slot_goes_to_its_previous_user_whatever_the_order_of_requests() -> None:
+def test_restarted_subtask_gets_its_former_slot_whatever_the_order_of_requests() -> None:
     """Local recovery: the state is on the node of the slot."""
     pool = Pool()
     pool.request(wanted(1, 2, 3))
@@ -251,7 +251,7 @@ def filled(*, spread_out: bool) -> Pool:
     return pool
 
 
-def test_free_slots_report_the_utilization_of_their_task_executor() -> None:
+def test_free_slots_are_listed_with_the_utilization_of_their_task_executor() -> None:
     """SP-11."""
     pool = Pool()
     pool.request(wanted(*range(1, 9)))
@@ -265,7 +265,7 @@ def test_free_slots_report_the_utilization_of_their_task_executor() -> None:
     assert utilization == {"te": 2 / 4, "other": 1 / 4}
 
 
-def test_report_for_a_task_executor_lists_its_used_and_its_free_slots() -> None:
+def test_slot_pool_lists_the_used_and_the_free_slots_of_a_task_executor() -> None:
     """SP-10."""
     pool = Pool()
     pool.request(wanted(1, 2))
@@ -342,7 +342,7 @@ def test_slot_that_comes_long_after_its_request_timed_out_is_refused() -> None:
         assert answer.accepted == accepted
 
 
-def test_late_slots_are_kept_for_as_many_requests_of_the_profile_as_have_timed_out() -> None:
+def test_late_slots_are_kept_for_as_many_requests_as_have_timed_out() -> None:
     """SP-18: the time counts from the last request that timed out."""
     pool = Pool()
     pool.request(wanted(1, timeout=5.0))
@@ -370,7 +370,7 @@ def test_unfulfillable_shortage_fails_the_streaming_requests_of_its_profile() ->
     assert declared(actions) == {LARGE: 1}
 
 
-def test_shortage_that_may_end_fails_no_requests() -> None:
+def test_shortage_that_is_not_permanent_fails_no_requests() -> None:
     pool = Pool()
     pool.request(wanted(1))
     assert pool.pool.not_enough_resources(shortage(), 1.0) == []
@@ -389,7 +389,7 @@ def test_closing_the_pool_fails_pending_requests() -> None:
     assert pool.pool.next_deadline() is None
 
 
-def test_story_of_the_pool_lists_requests_and_offers() -> None:
+def test_event_log_of_the_slot_pool_lists_requests_and_offers() -> None:
     pool = Pool()
     pool.request(wanted(1))
     pool.request(wanted(2, 3, batch=True))
@@ -406,7 +406,7 @@ def test_story_of_the_pool_lists_requests_and_offers() -> None:
 # --- batch ----------------------------------------------------------------------------------------
 
 
-def test_batch_request_waits_without_limit_while_a_slot_could_hold_it() -> None:
+def test_batch_request_does_not_time_out_while_some_slot_is_large_enough() -> None:
     """SP-15: also while that slot is in use."""
     pool = Pool()
     pool.request(wanted(1))

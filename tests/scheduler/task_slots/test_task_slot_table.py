@@ -176,7 +176,9 @@ def held(table: TaskSlotTable) -> None:
     table.job_master_registered(JOB, 100.0)
 
 
-def test_task_in_a_held_slot_continues_and_is_adopted_with_the_slot(table: TaskSlotTable) -> None:
+def test_task_in_a_slot_reserved_for_the_next_job_master_runs_on_in_the_adopted_slot(
+    table: TaskSlotTable,
+) -> None:
     """TM-15. Until it is adopted, the slot takes no other task, is not offered, and cannot be
     allocated to another job."""
     held(table)
@@ -193,7 +195,9 @@ def test_task_in_a_held_slot_continues_and_is_adopted_with_the_slot(table: TaskS
     table.add_task(attempt(1), JOB, A)
 
 
-def test_held_slot_stays_held_after_its_tasks_ended(table: TaskSlotTable) -> None:
+def test_slot_stays_reserved_for_the_next_job_master_after_its_tasks_ended(
+    table: TaskSlotTable,
+) -> None:
     """The next JobMaster hears of the end of the tasks before it decides about the slot."""
     held(table)
     assert table.remove_task(attempt(0)) == []
@@ -202,7 +206,7 @@ def test_held_slot_stays_held_after_its_tasks_ended(table: TaskSlotTable) -> Non
     assert not table.holds_slots_of(JOB)
 
 
-def test_unadopted_held_slot_is_freed_after_the_timeout(
+def test_reserved_slot_that_no_job_master_adopts_is_freed_after_the_timeout(
     table: TaskSlotTable,
 ) -> None:
     """The timeout starts anew for each further JobMaster."""
@@ -245,7 +249,7 @@ def vacated(table: TaskSlotTable) -> None:
     assert table.adopt_slots(JOB, (), 100.0) == [EndTask(attempt(0), "it died")]
 
 
-def test_unadopted_slot_is_kept_once_its_tasks_ended_and_it_is_clean(
+def test_used_slot_that_its_next_job_master_does_not_adopt_is_kept_once_clean(
     table: TaskSlotTable,
 ) -> None:
     """TM-15. The slot is not offered before that."""
@@ -268,7 +272,7 @@ def test_unadopted_slot_is_kept_once_its_tasks_ended_and_it_is_clean(
     table.add_task(attempt(1), JOB, A)
 
 
-def test_unadopted_slot_without_tasks_is_cleaned_and_kept(
+def test_unused_slot_that_its_next_job_master_does_not_adopt_is_cleaned_and_kept(
     table: TaskSlotTable,
 ) -> None:
     """TM-15."""
@@ -281,7 +285,7 @@ def test_unadopted_slot_without_tasks_is_cleaned_and_kept(
     assert table.is_kept(A)
 
 
-def test_kept_slot_takes_tasks_once_it_is_offered_to_a_job_master(
+def test_slot_kept_for_the_next_job_master_takes_tasks_once_it_is_offered(
     table: TaskSlotTable,
 ) -> None:
     """TM-11: tasks may come before the JobMaster's answer."""
@@ -318,7 +322,7 @@ def test_kept_slot_that_no_job_master_accepts_is_freed_after_the_timeout(
     assert table.slot_cleaned(A) == slot_id("te")
 
 
-def test_slot_whose_tasks_end_too_slowly_times_out_without_ending_them_twice(
+def test_slot_whose_tasks_end_too_slowly_times_out_but_its_tasks_are_ended_only_once(
     table: TaskSlotTable,
 ) -> None:
     vacated(table)
@@ -346,7 +350,7 @@ def test_kept_slot_that_the_next_job_master_does_not_want_is_freed(table: TaskSl
     assert one(table.offer_answered(offering, (), 101.0), CleanSlot).allocation_id == A
 
 
-def test_kept_slot_is_not_freed_by_its_past_job_master_or_the_resource_manager(
+def test_slot_kept_for_the_next_job_master_is_not_freed_by_any_other_master(
     table: TaskSlotTable,
 ) -> None:
     """A past JobMaster that wakes up disconnects; the ResourceManager frees inactive slots."""
@@ -507,7 +511,7 @@ def test_three_slots_of_a_third_of_a_worker_can_all_be_allocated() -> None:
     assert len(table.allocations_of(JOB)) == 3
 
 
-def test_slot_being_freed_is_neither_held_for_the_next_job_master_nor_given_again(
+def test_slot_being_freed_is_neither_reserved_for_the_next_job_master_nor_reused(
     table: TaskSlotTable,
 ) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
