@@ -40,7 +40,7 @@ async def test_nothing_of_a_killed_process_runs_again(simulation: Simulation) ->
 
 
 @simulate(seeds=20)
-async def test_a_process_is_killed_in_the_middle_of_what_it_does(simulation: Simulation) -> None:
+async def test_process_is_killed_at_a_random_step_while_it_runs(simulation: Simulation) -> None:
     seen: list[int] = []
 
     async def program() -> None:

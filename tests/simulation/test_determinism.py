@@ -47,7 +47,7 @@ def test_seed_gives_the_same_trace_in_every_process_and_with_every_hash_seed() -
     assert outputs == {True}
 
 
-def test_length_of_the_story_does_not_change_the_trace_of_a_run_with_faults() -> None:
+def test_length_of_the_event_log_does_not_change_the_trace_of_a_run_with_faults() -> None:
     quiet, talkative = (
         Simulation(3, faults=FAULTS, nodes=3, story_length=length) for length in (1, 10_000)
     )

@@ -74,7 +74,7 @@ MOMENTS: dict[str, list[Moment]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_job_is_scaled_without_a_failure_although_its_job_master_dies_at_the_moment(
+def test_job_is_scaled_without_failure_if_its_job_master_dies_at_any_critical_moment(
     moment: str,
 ) -> None:
     """The job allows no restart, so a failure would end it."""

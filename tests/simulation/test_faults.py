@@ -63,7 +63,7 @@ _VISIBLE: dict[str, tuple[Faults, str]] = {
 
 
 @pytest.mark.parametrize("kind", _VISIBLE)
-def test_each_kind_of_fault_shows_in_the_story_exactly_when_it_is_allowed(kind: str) -> None:
+def test_event_log_shows_each_kind_of_fault_exactly_when_the_kind_is_allowed(kind: str) -> None:
     faults, mark = _VISIBLE[kind]
     text = "\n".join(story_of(faults, seed) for seed in range(4))  # some seeds leave it out
     assert re.search(mark, text, re.MULTILINE)

@@ -210,7 +210,7 @@ def create_patient(rpc_service: RpcService, arguments: object) -> Patient:
     return Patient(rpc_service, "patient")
 
 
-def test_call_without_a_deadline_that_is_aimed_at_fails_or_is_answered() -> None:
+def test_lost_call_without_a_deadline_fails_or_is_answered_despite_aimed_faults() -> None:
     """Otherwise a spared caller waits for ever for a lost call while its connection lives."""
 
     async def program(simulation: Simulation) -> None:
@@ -260,7 +260,7 @@ def test_disk_loses_power_only_if_power_faults_are_allowed() -> None:
     assert b"x" * 10 not in left[10:]
 
 
-def test_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> None:
+def test_fault_of_a_closed_method_loses_all_of_its_first_calls_or_all_their_answers() -> None:
     """Calls of other methods are not lost, here those that look up an endpoint."""
     lost: dict[str, set[int]] = {"ask": set(), "result": set()}
     for seed in range(60):
@@ -279,7 +279,7 @@ def test_first_calls_of_a_closed_method_or_their_answers_are_all_lost() -> None:
     assert lost["result"] > {0, 1, 3, 10}
 
 
-def test_seeds_with_a_closed_method_have_no_other_faults_except_crashes() -> None:
+def test_seeds_in_which_a_method_is_closed_have_no_other_faults_except_crashes() -> None:
     names = ("A.one", "A.two", "A.two")
     faults = Faults(loss=0.1, crash_every=1.0, hang_every=1.0, aimed=0.5, closed=names)
     of_seeds = [faults.of_seed(Random(seed)) for seed in range(200)]

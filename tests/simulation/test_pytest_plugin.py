@@ -47,7 +47,7 @@ def seeds_run(scenario: pytest.Pytester) -> list[int]:
     return [int(line) for line in (scenario.path / "seeds").read_text().split()]
 
 
-def test_failing_seed_is_shown_with_its_story_and_the_command_to_replay_it(
+def test_failing_seed_is_shown_with_its_event_log_and_the_command_to_replay_the_seed(
     scenario: pytest.Pytester,
 ) -> None:
     result = run(scenario, "--simulation-report", "report.jsonl")
@@ -68,7 +68,7 @@ def test_failing_seed_is_shown_with_its_story_and_the_command_to_replay_it(
     assert (failed["passed"], [it["seed"] for it in failed["failures"]]) == (7, [7])
 
 
-def test_repeated_polling_does_not_push_the_cause_out_of_the_story(
+def test_repeated_polling_does_not_push_earlier_lines_out_of_the_printed_event_log(
     scenario: pytest.Pytester,
 ) -> None:
     scenario.makepyfile(

@@ -10,7 +10,9 @@ from tests.simulation.safeguards import REGISTRATIONS, seeds_until_noticed
 
 
 @simulate(seeds=60, faults=FAULTS, nodes=2)
-async def test_the_newest_registration_at_the_last_leader_wins(simulation: Simulation) -> None:
+async def test_newest_registration_at_the_last_leader_wins_despite_all_faults(
+    simulation: Simulation,
+) -> None:
     """FEN-09, RM-02: under all faults."""
     await registration_and_fencing(simulation)
 

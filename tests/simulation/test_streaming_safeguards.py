@@ -68,7 +68,7 @@ def test_a_missing_safeguard_of_masters_that_die_together_is_noticed() -> None:
 
 
 @pytest.mark.safeguards
-def test_missing_copy_of_the_notes_at_a_task_executor_is_noticed() -> None:
+def test_missing_backup_of_the_recovery_notes_at_a_task_executor_is_noticed() -> None:
     assert seeds_until_noticed(TRIPLES, "kept at a TaskExecutor", 0, SEEDS) is not None
 
 

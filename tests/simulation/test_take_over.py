@@ -110,7 +110,7 @@ MOMENTS: dict[str, list[Moment]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_no_task_is_restarted_when_a_job_master_dies_at_the_moment(moment: str) -> None:
+def test_no_task_is_restarted_when_a_job_master_dies_at_any_critical_moment(moment: str) -> None:
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(*MOMENTS[moment]))
     simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
@@ -143,7 +143,7 @@ def test_no_task_is_restarted_when_all_masters_of_the_job_die_at_once(
     assert [*deaths.attempts] == [0]
 
 
-def test_job_restarts_from_its_checkpoint_if_all_processes_with_its_notes_died() -> None:
+def test_job_restarts_from_a_checkpoint_if_all_processes_with_recovery_notes_died() -> None:
     """With new attempts; each record is committed once."""
     simulation = Simulation(1, nodes=2)
     kinds = ("TaskExecutor", *HOLDERS)
@@ -228,7 +228,9 @@ RESTARTS = {
 
 
 @pytest.mark.parametrize("moment", RESTARTS)
-def test_restart_of_tasks_continues_when_the_job_master_dies_at_the_moment(moment: str) -> None:
+def test_restart_of_tasks_continues_when_the_job_master_dies_at_any_critical_moment(
+    moment: str,
+) -> None:
     """At most one more restart is needed, where the next JobMaster cannot know how far the restart
     has come."""
     simulation = Simulation(5, nodes=2)
@@ -300,7 +302,9 @@ COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
 
 
 @pytest.mark.parametrize("moment", COORDINATORS_DIE)
-def test_no_task_is_restarted_when_a_source_coordinator_dies_at_the_moment(moment: str) -> None:
+def test_no_task_is_restarted_when_a_source_coordinator_dies_at_any_critical_moment(
+    moment: str,
+) -> None:
     """The moment does not occur with every seed."""
     for seed in range(1, 9):
         simulation = Simulation(seed, nodes=2)
@@ -373,7 +377,7 @@ class LosesTheNote(CallObserver):
             call.endpoint._notes = self.known
 
 
-def test_source_coordinator_that_missed_the_last_notes_hands_over_no_earlier_notes() -> None:
+def test_source_coordinator_without_the_last_recovery_notes_hands_over_no_old_ones() -> None:
     """By the earlier notes the first attempts were never deployed, and would be deployed again
     (seed 205982). All processes with the last notes die."""
     simulation = Simulation(1, nodes=2)
