@@ -1,4 +1,6 @@
-"""Jobs that end with their client, and the client's heartbeats for these jobs."""
+"""Jobs that are cancelled when their client ends, and the heartbeats by which it shows that it
+lives.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Settings of a client: heartbeats, and jobs that end with the client. Times are in seconds."""
+    """Settings of a client: its heartbeats, and its jobs that end with it. Times are in seconds."""
 
     heartbeat_interval: float
     heartbeat_timeout: float

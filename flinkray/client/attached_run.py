@@ -1,4 +1,6 @@
-"""Waiting for a job: progress, Ctrl-C once to cancel the job, twice to leave it."""
+"""Runs a job while the client waits for its end and shows its progress.
+Ctrl-C cancels the job; a second Ctrl-C ends the waiting.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,11 @@ class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
 
 
 class Progress(Protocol):
-    """Receiver of a job's progress."""
+    """Interface of an object that shows the progress of a submitted job."""
 
     @property
     def interval(self) -> float:
-        """Seconds between two looks at the job."""
+        """The seconds between two requests for the job's progress."""
 
     def submitted(self, job_id: JobID, name: str) -> None:
         """Show that the job was submitted."""
@@ -57,7 +59,10 @@ class Progress(Protocol):
 
 
 class ProgressDisplay:
-    """One updating line on a terminal; elsewhere a line per change of state and every 5 s."""
+    """Shows a job's progress on *stream*.
+    On a terminal one line is updated. Elsewhere a line is written for each change of state, and
+    every 5 s.
+    """
 
     interval = INTERVAL
 
@@ -123,7 +128,7 @@ def _columns_of_terminal(stream: TextIO) -> int:
 
 
 class ProgressLog:
-    """Progress in the log, for programs that decide themselves what they show.
+    """Writes a job's progress to the log, for programs that decide themselves what they show.
 
     Changes are logged at INFO. Long waits for slots, and restarts with their causes, are logged at
     WARNING, which Python shows even if logging is not set up.

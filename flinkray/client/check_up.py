@@ -1,4 +1,4 @@
-"""Checks of everything that jobs need: Ray, its nodes, the cluster, Java, Spark, storage."""
+"""Checks everything that jobs need: Ray, its nodes, the cluster, Java, Spark, storage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LEAST_FREE = 0.1
 
 
 class Verdict(Enum):
-    """Result of a check."""
+    """Says how a check has ended."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -59,7 +59,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check."""
+    """The result of one check: its subject, its verdict, and texts for the user."""
 
     subject: str
     state: Verdict
@@ -226,7 +226,10 @@ def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
 def _of_nodes(
     nodes: list[dict[str, Any]], storage: str | None, mark: str | None
 ) -> Iterator[Check]:
-    """Check all nodes of Ray. *mark*: folder written to the storage for the nodes to find."""
+    """Yield the checks of all nodes of Ray.
+    If *mark* is given, a folder of this name is written to the storage, and each node looks for
+    this folder.
+    """
     cloudpickle.register_pickle_by_value(node_check)
     with ExitStack() as stack:
         stack.callback(cloudpickle.unregister_pickle_by_value, node_check)

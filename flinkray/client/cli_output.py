@@ -1,4 +1,4 @@
-"""Output of the command line: tables, a job's details and progress, as text or JSON."""
+"""Formats the output of the command line as text or JSON: tables, a job's details and progress."""
 
 from __future__ import annotations
 
@@ -366,7 +366,9 @@ def terminal_width() -> int | None:
 
 
 def _width_within() -> int | None:
-    """Width of a table that is indented by two columns. None if the terminal's width is unknown."""
+    """Return the width of a table that is indented by two columns.
+    None if the terminal's width is unknown.
+    """
     width = terminal_width()
     return None if width is None else width - 2
 

@@ -48,7 +48,7 @@ class Settings:
 
     @property
     def interrupted(self) -> int:
-        """Exit code for an end by Ctrl-C or SIGTERM."""
+        """The exit code after an end by Ctrl-C or SIGTERM."""
         return TERMINATED if self.was_terminated else INTERRUPTED
 
     @contextmanager

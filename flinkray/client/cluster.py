@@ -1,4 +1,4 @@
-"""Start and end of the masters of a cluster on a Ray that runs already."""
+"""Starts and ends the masters of a cluster on a Ray that runs already."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _START_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class ClusterEnd:
-    """Processes and placement groups that :func:`stop_cluster` had to end itself."""
+    """Lists the processes and placement groups that :func:`stop_cluster` had to end itself."""
 
     killed: tuple[str, ...]
     """Actors that still ran after the Dispatcher had shut down, or that had no Dispatcher."""
@@ -176,7 +176,7 @@ async def start_cluster_alone(
 
 @dataclass(frozen=True)
 class OtherValue:
-    """Requested and present value of an option that differs in the running cluster."""
+    """An option whose value in the running cluster differs from the requested value."""
 
     asked: str
     present: str

@@ -307,12 +307,12 @@ class ClusterClient:
 
     @property
     def dispatcher(self) -> DispatcherConnection:
-        """Connection to the Dispatcher; only for the client's event loop."""
+        """The connection to the Dispatcher. Use it only on the client's event loop."""
         return self._connection
 
     @property
     def rpc_service(self) -> RpcService:
-        """RPC service of the client; only for the client's event loop."""
+        """The RPC service of the client. Use it only on the client's event loop."""
         return self._connection.rpc_service
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -324,7 +324,9 @@ class ClusterClient:
         return self._start(coroutine)
 
     async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
-        """Return the Dispatcher's answer; called on the client's event loop."""
+        """Make *call* to the leading Dispatcher and return its answer.
+        *question* names the call in error messages. Called on the client's event loop.
+        """
         return await self._connection.ask(question, call, _ANSWER_TIMEOUT)
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:

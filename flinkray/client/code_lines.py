@@ -1,4 +1,4 @@
-"""Lines of the user's code in tracebacks.
+"""Finds lines of the user's code in tracebacks, and adds missing code lines.
 
 Python shows the code of a frame only if it finds the file. For a traceback from a cluster, the file
 is on the client's machine and often on no other. A script's name is relative to the folder that its

@@ -1,4 +1,4 @@
-"""Questions to a cluster's Dispatcher that survive the Dispatcher.
+"""Asks a cluster's Dispatcher, and repeats unanswered questions to its successor.
 
 The connection follows the leader. When a call fails because the Dispatcher died, was replaced or
 cannot be reached, the question is repeated to the present leader.
@@ -81,7 +81,7 @@ class DispatcherConnection(LeaderRetrievalListener):
 
     @property
     def rpc_service(self) -> RpcService:
-        """RPC service of the connection."""
+        """The RPC service that makes the calls of this connection."""
         return self._rpc_service
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""Output of user code in an embedded cluster's processes, shown at the client."""
+"""Shows the output of user code in an embedded cluster's processes at the client."""
 
 from __future__ import annotations
 

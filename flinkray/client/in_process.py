@@ -1,4 +1,4 @@
-"""A cluster in the threads of this process, for one program, without Ray."""
+"""Starts a cluster in the threads of this process, for one program, without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the client that travel with a job."""
+"""Reads files of the client that travel with a job to the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handle of a submitted job."""
+"""The handle of a submitted job, with which users wait for the job or control it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAST_LOOK = 2.0
 
 
 class _Client(Protocol):
-    """Part of :class:`~flinkray.client.cluster_client.ClusterClient` that handles use."""
+    """Interface of the ClusterClient that job handles use."""
 
     _connection: DispatcherConnection
 

@@ -1,4 +1,4 @@
-"""Last lines of the files that a job's processes have written, from all nodes. Blocking."""
+"""Reads the last lines of the files that a job's processes have written, on all nodes. Blocks."""
 
 from __future__ import annotations
 

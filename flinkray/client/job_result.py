@@ -1,4 +1,4 @@
-"""Result of a finished job."""
+"""The result of a finished job, with the rows of the DataFrame that the job has returned."""
 
 from __future__ import annotations
 

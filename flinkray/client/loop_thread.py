@@ -1,4 +1,4 @@
-"""Event loop in a thread of its own, with blocking calls into the loop."""
+"""Runs an event loop in a thread of its own. Other threads make blocking calls into the loop."""
 
 from __future__ import annotations
 

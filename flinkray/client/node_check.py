@@ -1,4 +1,4 @@
-"""Check of a node, from a process on the node.
+"""Checks a node from a process on this node.
 
 The functions travel by value, because flinkray may be missing on the node. So they import only
 Python's own modules, also in their globals.

@@ -1,4 +1,4 @@
-"""Lines that the tasks of a job print, shown at the client."""
+"""Shows the lines that the tasks of a job print, at the client that waits for the job."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _to_client(vertex: JobVertex) -> JobVertex:
 
 
 class JobOutput(Protocol):
-    """Output of a job at the client that waits for the job."""
+    """Interface of an object that shows what a job prints, while the client waits for the job."""
 
     def finish(self) -> None:
         """Wait until everything that the job printed is written. Called when the job has ended."""
@@ -84,7 +84,7 @@ class JobOutput(Protocol):
 
 
 class NoOutput(JobOutput):
-    """Output of a job that prints nothing, or only to its log."""
+    """Shows nothing. Used for a job that prints nothing, or only to its log."""
 
     def finish(self) -> None:
         """Do nothing: there is no output."""
@@ -94,10 +94,10 @@ class NoOutput(JobOutput):
 
 
 class PrintedLinesDisplay(JobOutput):
-    """Display of the lines that one job prints.
+    """Reads the lines that one job prints, and writes them to standard output.
 
-    Lines are read on the client's event loop and written to standard output in a thread, so that a
-    blocked terminal delays nothing but the job.
+    Lines are read on the client's event loop and written in a thread, so that a blocked terminal
+    delays nothing but the job.
     """
 
     def __init__(self, client: ClusterClient, job_id: JobID, clear: Callable[[], None]) -> None:

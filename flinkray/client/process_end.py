@@ -1,6 +1,7 @@
-"""Calls at the end of the interpreter, while thread pools still work, and in forked children.
+"""Registers calls for the end of the interpreter, and for children that are forked.
 
-``atexit`` is too late: by then no thread pool takes work any more.
+The calls are made while thread pools still work. ``atexit`` is too late: by then no thread pool
+takes work any more.
 """
 
 from __future__ import annotations

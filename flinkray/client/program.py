@@ -1,4 +1,4 @@
-"""Execution of a Python stream program as the main module, with its jobs on a cluster."""
+"""Executes a Python stream program as the main module. Its jobs run on a cluster."""
 
 from __future__ import annotations
 

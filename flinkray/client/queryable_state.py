@@ -1,4 +1,4 @@
-"""Queries of keyed state while its job runs.
+"""Queries keyed state of jobs while they run.
 
 The client asks the Dispatcher once for the location of a state. From then on it asks the processes
 that hold the state. If one does not hold the state any more, the client asks for the location
@@ -94,7 +94,7 @@ class KvStateNotFoundAgainError(FlinkRayError):
 
 
 class _Client(Protocol):
-    """Part of :class:`~flinkray.client.cluster_client.ClusterClient` that queries use."""
+    """Interface of the ClusterClient that queries use."""
 
     _connection: DispatcherConnection
 

@@ -1,4 +1,4 @@
-"""Blocking calls of Ray: joining Ray, starting a local Ray, and information only Ray has."""
+"""Wraps blocking calls of Ray: joins or starts Ray, and stores records of clusters in Ray."""
 
 from __future__ import annotations
 

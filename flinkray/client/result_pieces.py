@@ -1,4 +1,4 @@
-"""Pieces of a job's results, each shown once although several attempts may write it."""
+"""Buffers pieces of a job's results. Each is shown once, even if several attempts write it."""
 
 from __future__ import annotations
 

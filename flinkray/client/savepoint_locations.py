@@ -1,4 +1,4 @@
-"""Locations of savepoints and checkpoints in the form that users write them."""
+"""Converts locations of savepoints and checkpoints from the users' form to one for all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of Spark stages at their submission.
+"""Checks Spark stages when they are submitted.
 
 Without the checks a stage's driver would find the errors, only when the job has its slots.
 """

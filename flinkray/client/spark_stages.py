@@ -1,4 +1,4 @@
-"""Vertices of Spark stages beside a job's streams, made from a user's arguments."""
+"""Makes Spark stages that run in one job with streams, from a user's arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_AN_EPOCH = "a function of a DataFrame and the id of a checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSlots:
-    """Slots of a stage that a user asks for, each for one Spark executor."""
+    """Describes the slots that a user asks for a Spark stage. Each slot has one Spark executor."""
 
     number: int
     cpu: float

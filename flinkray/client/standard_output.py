@@ -1,4 +1,4 @@
-"""Writer of the text that jobs print."""
+"""Writes the text that jobs print to standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of a stream job, read on demand from the task that collects them."""
+"""Reads the results of a stream job on demand from the task that collects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submission of a job that can be taken back when the client is interrupted."""
+"""Submits a job in a way that lets an interrupted client find out whether the job was accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class SubmissionInterrupted(KeyboardInterrupt):
 
 
 class Submission:
-    """Submission of one job; used on the client's event loop."""
+    """Submits one job, and knows whether the job may have been accepted.
+    Used on the client's event loop.
+    """
 
     def __init__(
         self, connection: DispatcherConnection, job: JobGraph, timeout: float | None

@@ -1,8 +1,8 @@
-"""SIGTERM of a program that has joined Ray, or started one.
+"""Makes SIGTERM act like Ctrl-C in a program that has joined or started Ray.
 
 Ray replaces the effect of SIGTERM: by a Python function that exits with code 15, and beneath Python
-by a function that prints the stacks of a crash. Here SIGTERM does what Ctrl-C does, and the process
-ends with code 143, unless other code has set a handler of its own.
+by a function that prints the stacks of a crash. With this module the process ends with code 143,
+unless other code has set a handler of its own.
 """
 
 from __future__ import annotations
