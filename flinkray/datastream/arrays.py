@@ -1,4 +1,4 @@
-"""Sums by key for functions of batches: by slot of array state, or running within a batch."""
+"""Functions that compute sums by key in batches: ``sums_by_group`` and ``running_sums``."""
 
 from __future__ import annotations
 

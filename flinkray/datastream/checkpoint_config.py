@@ -1,4 +1,4 @@
-"""Settings of checkpoints."""
+"""Settings that say when and how a program takes checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCh
 
 
 class CheckpointConfig:
-    """Times and kinds of a program's checkpoints; times are milliseconds.
+    """Settings that say when and how a program takes checkpoints. Times are milliseconds.
 
     Without a cluster, batch programs and programs with a clock of their own take no checkpoints.
     """

@@ -1,10 +1,10 @@
-"""Storage for checkpoints (PyFlink's ``pyflink.datastream.checkpoint_storage``)."""
+"""Classes for checkpoint storage (PyFlink's ``pyflink.datastream.checkpoint_storage``)."""
 
 from __future__ import annotations
 
 
 class CheckpointStorage:
-    """Storage for checkpoints."""
+    """Base of the classes that say where checkpoints are stored."""
 
     def get_savepoint_path(self) -> str | None:
         """Return None.

@@ -1,4 +1,4 @@
-"""Guarantees for results after a failure."""
+"""The guarantees that checkpoints can give for a program's results after a failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CheckpointingMode(Enum):
-    """Guarantee for results after a failure."""
+    """Says how often a record may affect the results if the program recovers from a failure."""
 
     EXACTLY_ONCE = 0
     AT_LEAST_ONCE = 1

@@ -1,4 +1,4 @@
-"""Execution of a program in the slots of a cluster."""
+"""Runs a program as a job in the slots of a cluster."""
 
 from __future__ import annotations
 
@@ -104,9 +104,10 @@ def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
 
 
 def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings by which an epoch is complete at its committer with its checkpoint.
+    """Return the settings that to_spark needs: when a checkpoint is complete, its committer has the
+    whole epoch.
 
-    They are aligned checkpoints and EXACTLY_ONCE, and override the cluster's options.
+    The settings are aligned checkpoints and EXACTLY_ONCE. They override the cluster's options.
 
     Raises:
         ConfigurationError: the program sets other values.

@@ -193,7 +193,7 @@ class BroadcastStream:
 
 
 class BroadcastConnectedStream:
-    """Stream and broadcast stream that one function processes."""
+    """A stream and a broadcast stream that one function will process together."""
 
     def __init__(self, non_broadcast_stream: DataStream, broadcast_stream: BroadcastStream) -> None:
         self.non_broadcast_stream = non_broadcast_stream

@@ -1,4 +1,4 @@
-"""The streams, as PyFlink's module has them."""
+"""Exports the stream classes under the module name that PyFlink gives them."""
 
 from __future__ import annotations
 

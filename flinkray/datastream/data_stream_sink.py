@@ -1,4 +1,4 @@
-"""The end of a stream."""
+"""The sink at the end of a stream, on which a program sets name, uid and parallelism."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flinkray.streaming.program.transformations import OperatorTransformation
 
 
 class DataStreamSink(OperatorSettings):
-    """A sink in a program.
+    """The sink at the end of a stream, whose settings a program may change.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()

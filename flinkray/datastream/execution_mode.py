@@ -1,4 +1,4 @@
-"""Execution of a program as a stream or as a batch."""
+"""The modes in which a program can run: as a stream or as a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class RuntimeExecutionMode(Enum):
-    """Mode in which a program runs."""
+    """The mode in which a program runs: streaming, batch, or decided by its sources."""
 
     STREAMING = 0
     """Every record has its effect at once."""

@@ -1,4 +1,4 @@
-"""Retention of checkpoints after their job is cancelled."""
+"""Says whether checkpoints are kept after their job is cancelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """Retention of checkpoints after their job is cancelled."""
+    """Says whether a job's checkpoints are kept or deleted after the job is cancelled."""
 
     DELETE_ON_CANCELLATION = 0
     RETAIN_ON_CANCELLATION = 1

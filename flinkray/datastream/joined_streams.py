@@ -1,4 +1,4 @@
-"""Joins and co-groups of two streams, in windows or between times."""
+"""Joins and co-groups two streams, by window or by the difference of their times."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ class WindowedJoin(_TwoInWindows):
     """Join of two streams in windows: all pairs of records of a key and a window."""
 
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Return one value for each pair.
+        """Return the stream with one value for each pair of records.
 
-        A :class:`JoinFunction` or a function of two values computes it.
+        A :class:`JoinFunction` or a function of two values computes the value.
 
         The value's timestamp is the last moment of the window.
         """
@@ -214,9 +214,10 @@ class WindowedCoGroup(_TwoInWindows):
     """Co-group of two streams in windows: two lists of records for each key and window."""
 
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Return any number of values for the two lists of records of each key and window.
+        """Return the stream with any number of values for each key and window.
 
-        A :class:`CoGroupFunction` or a function of two lists computes them. One list may be empty.
+        A :class:`CoGroupFunction`, or a function of two lists, computes the values from the records
+        of the first and of the second stream. One list may be empty.
         """
         expect_function(function, "co_group", "a CoGroupFunction", 2)
         return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)

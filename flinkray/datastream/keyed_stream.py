@@ -330,7 +330,7 @@ class KeyedStream(DataStream):
         return QueryableStateStream(queryable_state_name, descriptor, transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
-        """End the stream with an operator, as on any stream.
+        """Add an operator that is a sink, as on any stream, and return the sink.
 
         Records of one key go to one subtask.
         """

@@ -1,4 +1,4 @@
-"""Execution of a program in this process."""
+"""Runs a program in this process, without a cluster."""
 
 from __future__ import annotations
 

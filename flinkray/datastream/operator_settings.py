@@ -1,4 +1,4 @@
-"""Settings of operators in a program."""
+"""Methods by which a program changes the settings of its operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Stream = TypeVar("_Stream", bound="StreamSettings")
 
 
 class OperatorSettings:
-    """Settings of the operator that a stream method has added."""
+    """Methods that change the settings of the operator that a stream method has added."""
 
     _transformation: OperatorTransformation
 
@@ -72,13 +72,18 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """Further settings, for operators with output. Not every stream belongs to an operator."""
+    """Methods that change further settings, which only operators with output have.
+    They raise TypeError for a stream that does not come from an operator.
+    """
 
     _stream: Transformation
 
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
-        """Operator whose settings the methods change."""
+        """The operator whose settings the methods of this class change.
+
+        Raises TypeError: the stream does not come from an operator.
+        """
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream

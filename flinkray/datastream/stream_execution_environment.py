@@ -427,9 +427,8 @@ class StreamExecutionEnvironment(StreamProgram):
     def _is_on_cluster(self) -> bool:
         """Return whether the program runs as a job of a cluster.
 
-        Without ``cluster=``, the cluster consists of threads of this process. It takes the
-        program's checkpoints, and restarts the program after failures. A program that needs neither
-        runs without it.
+        True if the environment has a cluster. Also True if the program needs checkpoints or
+        restarts: then the cluster consists of threads of this process.
         """
         if self._cluster is not None:
             return True

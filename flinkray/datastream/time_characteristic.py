@@ -1,4 +1,4 @@
-"""Time characteristic, which programs for Flink 1 set."""
+"""The kind of time that programs for Flink 1 set for all their windows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class TimeCharacteristic(Enum):
-    """Kind of time that time windows go by, for old programs.
+    """The kind of time that programs for Flink 1 set for all their windows.
 
-    Window assigners decide this themselves now.
+    The setting has no effect: the window assigners decide on the kind of time now.
     """
 
     ProcessingTime = 0

@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.datastream.time_domain``."""
+"""Exports TimeDomain under the module name of PyFlink's ``pyflink.datastream.time_domain``."""
 
 from __future__ import annotations
 

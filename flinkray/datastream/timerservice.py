@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.datastream.timerservice``."""
+"""Exports TimerService under the module name of PyFlink's ``pyflink.datastream.timerservice``."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 
 class WindowOperatorBuilder:
-    """Builder of window operators from a program's settings, like Flink's class of this name.
+    """Builds window operators from a program's settings, like Flink's class of this name.
 
-    Operators on columns support less than :meth:`build`'s; settings that they lack are refused, by
-    name.
+    :meth:`build` supports all settings. The operators on columns support fewer: the other methods
+    refuse a setting that their operator lacks, and name it.
 
     Args:
-        input_types: types of each input's records, for records that become columns; None, or no
+        input_types: types of each input's records, for records that become columns. None, or no
             entry: columns have the types of the values.
     """
 
@@ -147,7 +147,9 @@ class WindowOperatorBuilder:
     def build_aggregates(
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
-        """Build the operators that aggregate columns behind and before the exchange."""
+        """Build the two operators that aggregate columns: the one after the exchange of records by
+        key, and the local one before the exchange.
+        """
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:

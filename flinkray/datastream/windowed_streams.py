@@ -48,7 +48,7 @@ def count_assigner(size: int, slide: int) -> WindowAssigner:
 
 
 class _Windowed:
-    """Common base of the windows of a keyed stream and of a whole stream."""
+    """Common base of WindowedStream and AllWindowedStream: settings and functions of windows."""
 
     _keyed = True
 
@@ -191,7 +191,7 @@ class _Windowed:
 
 
 class WindowedStream(_Windowed):
-    """Windows of each key.
+    """A keyed stream whose records are divided into windows, for each key on its own.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -227,6 +227,8 @@ class WindowedStream(_Windowed):
 
 
 class AllWindowedStream(_Windowed):
-    """Windows over a whole stream, evaluated by one subtask."""
+    """A whole stream that is divided into windows, whatever its keys.
+    One subtask evaluates them.
+    """
 
     _keyed = False

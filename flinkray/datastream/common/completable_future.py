@@ -1,4 +1,6 @@
-"""PyFlink's ``pyflink.common.completable_future``; Python's own future takes its place here."""
+"""Exports Python's own Future as CompletableFuture, like PyFlink's
+``pyflink.common.completable_future``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings for the execution of programs."""
+"""Settings that say how the operators of a program are executed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ExecutionConfig:
         return self
 
     def get_latency_tracking_interval(self) -> int:
-        """Always 0: latencies are not tracked."""
+        """Return 0, because latencies are not tracked."""
         return 0
 
     def set_task_cancellation_interval(self, interval: int) -> ExecutionConfig:
@@ -209,7 +209,7 @@ class ExecutionConfig:
         return self
 
     def is_closure_cleaner_enabled(self) -> bool:
-        """False after :meth:`disable_closure_cleaner`."""
+        """Return false after :meth:`disable_closure_cleaner`, else true."""
         return self._closure_cleaner
 
     def enable_force_kryo(self) -> ExecutionConfig:

@@ -1,4 +1,4 @@
-"""Handle of a running program."""
+"""The handle of a running program, with which its caller waits for its end or stops it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flinkray.datastream.common.job_status import JobStatus
 
 
 class JobClient(ABC):
-    """Handle of a running program."""
+    """The handle of a running program, with which its caller waits for its end or stops it."""
 
     @abstractmethod
     def get_job_id(self) -> JobID:

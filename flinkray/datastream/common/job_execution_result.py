@@ -1,4 +1,4 @@
-"""Result of a program's execution."""
+"""The result of a program that has ended: its job id and its run time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flinkray.core.ids import JobID
 
 
 class JobExecutionResult:
-    """Result of a program's execution."""
+    """The result of a program that has ended: its job id and its run time."""
 
     def __init__(self, job_id: JobID, net_runtime: float) -> None:
         self._job_id = job_id

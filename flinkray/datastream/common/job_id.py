@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.common.job_id``."""
+"""Exports JobID under the module name of PyFlink's ``pyflink.common.job_id``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status of a program."""
+"""The states in which a program can be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class JobStatus(str, Enum):
-    """Status of a program; equal to its name as a text.
+    """The state of a program. A JobStatus is equal to its name as a text.
 
     >>> JobStatus.SUSPENDED.is_terminal_state(), JobStatus.SUSPENDED.is_globally_terminal_state()
     (True, False)

@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.common.typeinfo``."""
+"""Exports the types of records under the module name of PyFlink's ``pyflink.common.typeinfo``."""
 
 from __future__ import annotations
 

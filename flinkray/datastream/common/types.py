@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.common.types``."""
+"""Exports Row and RowKind under the module name of PyFlink's ``pyflink.common.types``."""
 
 from __future__ import annotations
 

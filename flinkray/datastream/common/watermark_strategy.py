@@ -1,4 +1,6 @@
-"""PyFlink's ``pyflink.common.watermark_strategy``."""
+"""Exports WatermarkStrategy under the module name of PyFlink's
+``pyflink.common.watermark_strategy``.
+"""
 
 from __future__ import annotations
 

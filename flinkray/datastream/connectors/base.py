@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.datastream.connectors.base``."""
+"""Exports the bases of sources and sinks, like PyFlink's ``pyflink.datastream.connectors.base``."""
 
 from __future__ import annotations
 

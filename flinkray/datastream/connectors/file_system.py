@@ -60,9 +60,9 @@ class FileSource(sources.FileSource):
 
 @dataclass(frozen=True)
 class FileEnumeratorProvider:
-    """Kind of division of files into splits.
+    """Says how files are divided into splits.
 
-    Here a split is always a whole file, so the kind has no effect on the results.
+    Here a split is always a whole file, so the value has no effect on the results.
     """
 
     splittable: bool
@@ -80,7 +80,7 @@ class FileEnumeratorProvider:
 
 @dataclass(frozen=True)
 class FileSplitAssignerProvider:
-    """Choice of the split that a subtask gets next.
+    """Says which split a subtask gets next.
 
     Here it is always the next split, because files are equally far from all subtasks.
     """

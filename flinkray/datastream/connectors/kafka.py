@@ -230,7 +230,7 @@ class KafkaSourceBuilder:
 
 
 class KafkaTopicSelector(ABC):
-    """Choice of the topic for each value."""
+    """Chooses the topic of each value. A user's class implements it."""
 
     @abstractmethod
     def apply(self, data: Any) -> str:

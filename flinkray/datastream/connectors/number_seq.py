@@ -1,4 +1,4 @@
-"""PyFlink's ``connectors.number_seq``: the source of a sequence of numbers."""
+"""Exports the source of a sequence of numbers, like PyFlink's ``connectors.number_seq``."""
 
 from __future__ import annotations
 

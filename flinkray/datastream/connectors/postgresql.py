@@ -110,7 +110,7 @@ class _Attempt(NamedTuple):
 
 
 class _Lineage(NamedTuple):
-    """State of a writer: which batches of its attempts the checkpoint covers."""
+    """The state of a writer: which staged batches the checkpoint covers, by attempt."""
 
     run: str
     """Beginning of the names of the batches."""
@@ -204,9 +204,9 @@ class _Database(NamedTuple):
 
     @contextmanager
     def failing_clearly(self, what: str) -> Iterator[None]:
-        """Convert errors of the server or the library to SinkError.
+        """Context manager: raise SinkError in place of errors of the server or the library.
 
-        SinkUnavailableError: a retry may help.
+        SinkUnavailableError is raised if a retry may help.
         """
         try:
             yield
@@ -588,7 +588,7 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Remove rows that were staged after the restored checkpoint.
+        """Remove the rows that attempts in *lineage* have staged after the restored checkpoint.
 
         Returns *lineage* without the attempts that have no staged rows any more. Other attempts of
         this job may have gone on from the same checkpoint, before this attempt or while it stood
@@ -753,10 +753,11 @@ class _Committer(Committer[StagedBatch]):
             request.signal_already_committed()
 
     def _remove_of_failed(self, connection: psycopg.Connection[Any], batch: str) -> None:
-        """Remove the batches of failed attempts that went on from the same checkpoint as *batch*'s.
+        """Remove the batches of other attempts that began at the same checkpoint as *batch*'s
+        attempt.
 
-        A checkpoint that covers the attempt of *batch* is complete, so the other attempts that went
-        on from the same checkpoint have failed. Acts only for the first batch of an attempt.
+        These attempts have failed, because a later checkpoint, which covers the attempt of *batch*,
+        is complete. Acts only for the first batch of an attempt.
         """
         run, attempt, number = batch.split("/")
         of_batch = _Attempt.of(attempt)

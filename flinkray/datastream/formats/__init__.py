@@ -1,1 +1,1 @@
-"""CSV and JSON, in files and messages (PyFlink's ``datastream.formats``)."""
+"""Formats for values as CSV and JSON, in files and messages (PyFlink's ``datastream.formats``)."""

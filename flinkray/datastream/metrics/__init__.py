@@ -1,4 +1,4 @@
-"""Metrics (PyFlink's ``pyflink.metrics``)."""
+"""Metrics that user functions register (PyFlink's ``pyflink.metrics``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyFlink's ``pyflink.metrics.metricbase``."""
+"""Exports the kinds of metrics, like PyFlink's ``pyflink.metrics.metricbase``."""
 
 from __future__ import annotations
 
