@@ -36,7 +36,7 @@ class Channel(Protocol):
     """An ordered way from one subtask to another, with room for a bounded number of elements."""
 
     def put(self, element: Element) -> None:
-        """Send an element. Allowed without room, but writers ask :meth:`has_room` first."""
+        """Send an element. The channel takes it even without room: ask :meth:`has_room` before."""
 
     def put_first(self, barrier: Barrier) -> object:
         """Send a barrier before all elements that wait in the channel."""
@@ -155,8 +155,9 @@ class RecordWriter:
         self._to_all(IDLE if idle else ACTIVE)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send a barrier to all channels. *settled* is called at once, without elements: the
-        receivers find the elements that the barrier overtakes in their channels."""
+        """Send a barrier to all channels, and call *settled* with no elements.
+        An unaligned barrier overtakes elements that wait in the channels; the receivers report
+        these elements, not this writer."""
         if barrier.unaligned:
             self.flush()
             for channel in self.channels:
@@ -272,12 +273,12 @@ class InputGate:
         return not any(self._has_data)
 
     def end_data(self, channel: int) -> None:
-        """Tell the sender that all data of the channel was processed."""
+        """Note the end of the channel's data, and tell the sender that all of it was processed."""
         self._has_data[channel] = False
         self.channels[channel].is_processed = True
 
     def end(self, channel: int) -> None:
-        """Close the channel."""
+        """Note that nothing follows in the channel: it is not read any more."""
         self._open[channel] = self._has_data[channel] = False
 
     def block(self, channel: int) -> None:
@@ -289,9 +290,10 @@ class InputGate:
         self._blocked = [False] * len(self.channels)
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return (channel, barrier) of a barrier that has overtaken elements; here always None.
+        """Return None: in memory, no barrier is polled apart from the elements of its channel.
 
-        In memory such a barrier is polled as the next element of its channel.
+        A barrier that has overtaken elements is the next element that :meth:`poll` returns.
+        Network gates override this method.
         """
         return None
 

@@ -22,7 +22,7 @@ Reading = tuple[Any, Any]
 
 
 def reading_at(block: Any, place: int) -> Reading:
-    """Return a :data:`Reading` of *block* up to and including the record at index *place*."""
+    """Return a :data:`Reading` of *block* whose last read record is at index *place*."""
     records = iter(list(block.values))
     for _ in range(place + 1):
         next(records)
@@ -249,9 +249,9 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 
 def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
-    """Return the error for a record that cannot be pickled.
+    """Return the :class:`OperatorError` for records that could not be pickled and sent.
 
-    Batches are sent together and later, so the frames belong to other records.
+    Batches are sent later than they are made, so the traceback shows other records.
     """
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__

@@ -26,7 +26,7 @@ ABORTED = "the coordinator has given it up"
 
 
 class BlockableGate(Protocol):
-    """The methods of the task's input gate that handlers use."""
+    """The part of a task's input gate that a :class:`BarrierHandler` uses."""
 
     def block(self, channel: int) -> None:
         """Read nothing from this channel until :meth:`resume_all`."""
@@ -36,7 +36,7 @@ class BlockableGate(Protocol):
 
 
 class CheckpointableTask(Protocol):
-    """The methods of the task that handlers use."""
+    """The part of a task that a :class:`BarrierHandler` uses."""
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
         """Send the barrier downstream and take the task's snapshot, at once."""
@@ -93,13 +93,13 @@ class BarrierHandler(ABC):
 
 
 class InFlightRecorder(Protocol):
-    """Records the data in flight of a checkpoint."""
+    """Interface of the task's part that records the data in flight of unaligned checkpoints."""
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
         """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Called when all channels have delivered the barrier: the data in flight is complete."""
+        """Note that all channels have delivered the barrier, so no more data is in flight."""
 
     def dropped(self, checkpoint_id: int) -> None:
         """Called when the checkpoint was aborted: its data in flight is not needed."""
@@ -137,7 +137,8 @@ class ExactlyOnceHandler(BarrierHandler):
 
     @property
     def pending(self) -> Barrier | None:
-        """A barrier of the checkpoint that waits for more barriers. None: no checkpoint waits."""
+        """The barrier of the checkpoint for which barriers of other channels are still awaited.
+        None if no barriers are awaited."""
         return self._pending
 
     def barrier(self, channel: int, barrier: Barrier) -> None:
@@ -265,8 +266,8 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """Return the entry of a checkpoint, which is created if needed.
-        None: the checkpoint is over."""
+        """Return the record of the channels that have delivered a checkpoint's barrier.
+        The record is created if needed. None if the checkpoint is over."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

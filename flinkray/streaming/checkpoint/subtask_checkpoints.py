@@ -50,7 +50,8 @@ class CheckpointResponder(Protocol):
         *reason*: one of the reasons in :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
-        """Store elements of an input channel that belong to the checkpoint, after earlier ones."""
+        """Store elements that were in flight in an input channel when the barrier came.
+        Repeated calls for one channel append further elements."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
         """Called when no more data is in flight, so that the checkpoint can be acknowledged."""
@@ -63,7 +64,7 @@ class CheckpointResponder(Protocol):
         afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """Called when the task's input has ended: the task waits for a checkpoint after *after*."""
+        """Request a checkpoint with an id above *after*: the task waits for it before it ends."""
         return
 
 
@@ -99,7 +100,7 @@ def _unexpected(checkpoint_id: int) -> StreamError:
 
 
 class CheckpointInput(Protocol):
-    """The methods of the task's input gate that checkpoints use."""
+    """The part of a task's input gate that :class:`SubtaskCheckpoints` uses."""
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
         """Return the elements that the last barrier has overtaken in this channel."""
@@ -109,7 +110,8 @@ class CheckpointOutput(Protocol):
     """An output of the task to which checkpoint barriers are sent."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send the barrier on. *settled* gets the elements that the barrier has overtaken."""
+        """Send the barrier to the readers of this output.
+        *settled* is called, at once or later, with the elements that the barrier has overtaken."""
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
         """Tell downstream tasks that this task takes no part in the checkpoint."""
@@ -236,7 +238,7 @@ class SubtaskCheckpoints:
         self._responder.declined(checkpoint_id, reason)
 
     def await_one(self) -> None:
-        """Report that the task's input has ended and that the task waits for a later checkpoint."""
+        """Request a checkpoint after the latest one: the task's input has ended, and it waits."""
         self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
@@ -256,7 +258,7 @@ class SubtaskCheckpoints:
             self._in_flight[checkpoint_id].told()
 
     def dropped(self, checkpoint_id: int) -> None:
-        """Forget the data in flight of a checkpoint, which is declined next."""
+        """Forget the data in flight of a checkpoint in which the task stops taking part."""
         in_flight = self._in_flight.pop(checkpoint_id, None)
         if in_flight is not None:
             in_flight.drop()

@@ -29,7 +29,7 @@ NUMBER = "number"
 
 
 class AggregateTables(NamedTuple):
-    """The tables that hold the state, in memory or in a state backend."""
+    """The tables with the state of an :class:`AggregateState`, in memory or in a backend."""
 
     numbers: ColumnarTable
     """The aggregates: one number for each key."""
@@ -43,7 +43,7 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return, by key, the row that was put out last for the key.
+        """Return for each key its first row with the present aggregate, the last row put out.
 
         Args:
             key: name of the key column.
@@ -61,7 +61,7 @@ class AggregateTables(NamedTuple):
         return result
 
     def slots_of(self, batch: pa.RecordBatch) -> Slots:
-        """Return the slots of the keys in *batch*, a batch of first rows."""
+        """Return the slot of each row's key. *batch*: one of the batches in *first_rows*."""
         keys_of = self.first_rows.keys_of
         assert keys_of is not None
         return self.numbers.known_slots_of_column(keys_of(batch))
@@ -169,7 +169,7 @@ class AggregateState:
         return fitting
 
     def _keeps_keys(self, kind: pa.DataType) -> bool:
-        """Return whether *kind* holds all earlier keys exactly.
+        """Return whether all earlier keys stay exact if the key column gets the type *kind*.
         A float cannot hold every integer."""
         was = self.schema.field(self._key).type
         if not (pa.types.is_integer(was) and pa.types.is_floating(kind)):

@@ -25,10 +25,11 @@ Stored = tuple[int, int, int]
 
 
 class KeyGroupWatermarks:
-    """The watermarks of one subtask's key groups: the least time if none was stored.
+    """Keeps the watermark of each of a subtask's key groups.
 
     Args:
-        stored: stored watermarks of any subtasks.
+        stored: results of :meth:`stored` of any subtasks, from which the watermarks are restored.
+            A key group that is not in them begins with the least time.
     """
 
     def __init__(self, state: KeyedStateBackend, stored: Iterable[Stored]) -> None:

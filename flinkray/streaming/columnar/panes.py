@@ -79,7 +79,7 @@ _UPPER = "upper"
 
 
 class Measure(NamedTuple):
-    """A number that is kept for each key and pane."""
+    """Names a number that is kept for each key and pane, such as the sum of a column."""
 
     how: str
     column: str
@@ -91,15 +91,15 @@ class Measure(NamedTuple):
 
     @property
     def upper(self) -> Measure:
-        """For a sum of 64-bit integers, which may wrap: the sum of their :func:`upper_halves`.
+        """The measure that is kept beside a sum of 64-bit integers, because that sum may wrap.
 
-        Kept only if the numbers have 64 bits. Sums of smaller numbers do not wrap.
+        It sums the :func:`upper_halves` of the integers. Sums of smaller numbers do not wrap.
         """
         return Measure(_UPPER, self.column)
 
     @property
     def sum(self) -> Measure:
-        """For upper halves: the sum that they belong to."""
+        """The sum beside which these upper halves are kept; the inverse of :attr:`upper`."""
         return Measure("sum", self.column)
 
 
@@ -214,9 +214,9 @@ class Panes:
                 add(pane, slice(begin, end))
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
-        """Return (number of records that each row stands for, numbers to add by measure).
+        """Return (count of records for each row of *batch*, numbers to add for each measure).
 
-        The first is None if each row is one record.
+        The counts are None if each row is one record, and not a part of a pane.
         """
         numbers: dict[Measure, Values] = {}
         if not is_part(batch):
@@ -324,7 +324,7 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """Return the panes with these numbers as rows that another task adds up.
+        """Return the panes numbered *numbers* as rows, for a task that combines parts of panes.
         There is one row for each key and pane."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}

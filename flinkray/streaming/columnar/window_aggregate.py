@@ -168,8 +168,8 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _not_ended(self, slots: Any, last: int) -> Any:
-        """Return the *slots* whose keys have a watermark before *last*, the last time of a window.
-        The other keys had the results of this window before the last restore."""
+        """Return those of *slots* for whose keys a window has not ended yet.
+        *last*: the last time of the window. Other keys had its results before the restore."""
         if self._ended.latest < last:
             return slots
         keys = self._table.keys

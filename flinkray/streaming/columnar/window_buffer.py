@@ -35,9 +35,10 @@ class WindowBuffer:
         self._table = table
 
     def add(self, columns: Columns, watermark: int, keys: Sequence[Any] | None = None) -> int:
-        """Keep the rows whose windows have not ended. Returns the number of late rows.
+        """Store rows whose windows have not ended at *watermark*. Returns the number of late rows.
 
-        *keys*: the rows' keys, if they are no column. Raises StreamError without timestamps.
+        *keys*: the key of each row, if keys are not a column. Raises StreamError if the rows have
+        no timestamps.
         """
         times = columns.timestamps
         if times is None:

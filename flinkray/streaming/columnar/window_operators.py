@@ -249,7 +249,8 @@ def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
 
 
 def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """Return equal numbers for keys that are equal in Python, not in Arrow, such as 1 and 1.0."""
+    """Replace each key of both columns by a number, which is equal for keys equal in Python.
+    Arrow would not join equal keys of different types, such as 1 and 1.0."""
     numbers = KeyNumbers()
     of_each = []
     for column in of_both:

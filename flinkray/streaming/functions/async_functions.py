@@ -49,10 +49,12 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
         """Return the results for a value: a list, which may be empty."""
 
     def timeout(self, value: IN) -> list[OUT]:
-        """Return the results for a value whose time-out is over. The coroutine has been cancelled.
+        """Return the results for a value for which :meth:`async_invoke` took too long.
+
+        The coroutine has been cancelled. Override this method to avoid the error.
 
         Raises:
-            TimeoutError: unless the method is overridden.
+            AsyncTimeoutError: always, unless a subclass overrides the method.
         """
         raise AsyncTimeoutError(f"Async function call has timed out for input: {text_of(value)}")
 

@@ -25,7 +25,7 @@ class BatchContext(ABC):
     @property
     @abstractmethod
     def keys(self) -> Sequence[Any]:
-        """All keys so far, by slot."""
+        """All keys that the subtask has seen so far; the index of a key is its slot."""
 
     @abstractmethod
     def current_watermark(self) -> int:

@@ -41,7 +41,7 @@ class MapFunction(Function, ABC, Generic[IN, OUT]):
 
     @abstractmethod
     def map(self, value: IN) -> OUT:
-        """Return the new value."""
+        """Return the value that replaces *value* in the stream."""
 
 
 class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
@@ -49,11 +49,11 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def map1(self, value: IN1) -> OUT:
-        """Return the new value for a value of the first stream."""
+        """Return the value that replaces *value*, a value of the first of both streams."""
 
     @abstractmethod
     def map2(self, value: IN2) -> OUT:
-        """Return the new value for a value of the second stream."""
+        """Return the value that replaces *value*, a value of the second of both streams."""
 
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
@@ -61,7 +61,7 @@ class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT] | None:
-        """Return the new values."""
+        """Return the values that replace *value* in the stream; None or an empty list: none."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
@@ -69,11 +69,11 @@ class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
-        """Return the new values for a value of the first stream."""
+        """Return the values that replace *value*, a value of the first of both streams."""
 
     @abstractmethod
     def flat_map2(self, value: IN2) -> Iterable[OUT] | None:
-        """Return the new values for a value of the second stream."""
+        """Return the values that replace *value*, a value of the second of both streams."""
 
 
 class FilterFunction(Function, ABC, Generic[IN]):
@@ -81,7 +81,7 @@ class FilterFunction(Function, ABC, Generic[IN]):
 
     @abstractmethod
     def filter(self, value: IN) -> bool:
-        """Return whether to keep the value."""
+        """Return whether *value* stays in the stream."""
 
 
 class ReduceFunction(Function, ABC, Generic[IN]):
@@ -117,7 +117,7 @@ class KeySelector(Function, ABC, Generic[IN, KEY]):
 
     @abstractmethod
     def get_key(self, value: IN) -> KEY:
-        """Return the key. It must be hashable, and always the same for a value."""
+        """Return the key of *value*: a hashable value, which is equal in every call for a value."""
 
 
 class Partitioner(Function, ABC, Generic[KEY]):
@@ -219,7 +219,7 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
 
     @abstractmethod
     def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value."""
+        """Return the results that the operator puts out for *value*; None: no results."""
 
 
 class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
@@ -230,7 +230,8 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
 
     @abstractmethod
     def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value. State and timers are those of its key."""
+        """Return the results that the operator puts out for *value*; None: no results.
+        State and timers are those of the key of *value*."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
         """Called when a timer that this function registered fires. Return its results."""
@@ -381,7 +382,7 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
-        """Return the results for a pair.
+        """Return the results that the join puts out for a pair of records; None: no results.
 
         *ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``, the
         later of the two.

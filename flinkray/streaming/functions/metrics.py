@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Metric:
-    """Base of all metrics, which a group holds by name."""
+    """Base class of the metrics that a :class:`MetricGroup` holds by name."""
 
 
 M = TypeVar("M", bound=Metric)
@@ -97,8 +97,8 @@ class MetricGroup:
         self._metrics: dict[str, Any] = {}
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group inside this group.
-        With *extra*, *name* is a key and *extra* its value."""
+        """Return the group *name* inside this group, which is created at its first use.
+        With *extra*, the group is named by a key and a value: *name* and *extra*."""
         path = (name,) if extra is None else (name, extra)
         for part in path:
             _check(part)

@@ -57,7 +57,7 @@ class CachedFileError(FlinkRayError):
 
 
 class KeyedStateStore(ABC):
-    """State of one key, or of one key and window."""
+    """Gives window functions the state of a key, or of a key and window."""
 
     @abstractmethod
     def get_state(self, state_descriptor: Any) -> Any:

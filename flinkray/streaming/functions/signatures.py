@@ -13,9 +13,10 @@ _FIRST = "runtime_context"
 
 
 def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
-    """Return *function* if it has the method or is a plain function.
+    """Return *function* if it is an object with *method*, or a plain function.
 
     Args:
+        what: text for the error that says which kind of object is needed.
         values: number of arguments with which a plain function is called.
 
     Raises:
@@ -79,8 +80,8 @@ def _text(names: tuple[str, ...]) -> str:
 
 
 def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield (callable, argument names) of everything that operators call.
-    A name is empty if unknown."""
+    """Yield (callable, argument names) of *function*, or of each of its methods that are called.
+    A name is empty if unknown. *values*: number of arguments of a plain function."""
     declared = dict(_declared(type(function)))
     for name, names in declared.items():
         yield getattr(function, name), names

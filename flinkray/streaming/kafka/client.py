@@ -77,8 +77,8 @@ LASTING = VANISHED | frozenset(
 
 
 def is_lasting(error: KafkaException | KafkaError) -> bool:
-    """Return whether the error persists until somebody changes something.
-    A restart of the job does not help."""
+    """Return whether an error stays until somebody changes something, such as a permission.
+    Restarting the job does not help against these errors."""
     told = error.args[0] if isinstance(error, KafkaException) else error
     return isinstance(told, KafkaError) and told.code() in LASTING
 
@@ -89,7 +89,7 @@ def sink_error(error: KafkaException) -> type[SinkError]:
 
 
 def made(kind: Any, properties: Mapping[str, Any]) -> Any:
-    """Create a client of this class.
+    """Create a Kafka client of class *kind* with librdkafka's *properties*.
 
     Raises:
         StreamError: librdkafka does not know a property, or refuses its value.

@@ -30,9 +30,10 @@ class CommittedRun:
 
 @dataclass(frozen=True)
 class CommitHistory:
-    """The committed runs by writer, latest last.
-    A writer numbers its committables from 1. Each number is committed once, mostly in order. After
-    a change of parallelism, two committers may have committables of one writer."""
+    """Says which committables were committed, for each writer.
+    The writer of the latest commit is last in *runs*. A writer numbers its committables from 1.
+    Each number is committed once, mostly in order. After a change of parallelism, two committers
+    may have committables of one writer."""
 
     runs: dict[str, CommittedRun] = field(default_factory=dict)
 

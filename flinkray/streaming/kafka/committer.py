@@ -144,7 +144,8 @@ class TransactionalSession:
         return self._histories[topic]
 
     def cause(self, error: KafkaException) -> KafkaError:
-        """Return the cause of a failure: the error of an undelivered record, if there is one."""
+        """Return the Kafka error behind *error*.
+        This is the error of a record that was not delivered, if there is one."""
         told: KafkaError = self._producer.failure or error.args[0]
         return told
 

@@ -20,7 +20,10 @@ class KafkaOffsetResetStrategy(Enum):
 
 
 class PartitionOffsets(Protocol):
-    """Queries to the broker. Each answer has all requested partitions, except where noted."""
+    """Queries offsets of partitions from Kafka.
+
+    Each answer has all requested partitions, except where noted.
+    """
 
     def earliest(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]: ...
 
@@ -57,25 +60,25 @@ class KafkaOffsetsInitializer(ABC):
 
     @staticmethod
     def earliest() -> KafkaOffsetsInitializer:
-        """Start at the first record that Kafka still has."""
+        """Return an initializer that starts at the first record that Kafka still has."""
         return _Earliest()
 
     @staticmethod
     def latest() -> KafkaOffsetsInitializer:
-        """Start at the end, as it is when the partition is found."""
+        """Return an initializer that starts at the end a partition has when it is found."""
         return _Latest()
 
     @staticmethod
     def timestamp(timestamp: int) -> KafkaOffsetsInitializer:
-        """Start at the first record with this time (milliseconds) or later.
-        Start at the end if there is no such record."""
+        """Return an initializer that starts at the first record at *timestamp* or later.
+        *timestamp* is in milliseconds. Without such a record, reading starts at the end."""
         return _OfTime(timestamp)
 
     @staticmethod
     def committed_offsets(
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.NONE,
     ) -> KafkaOffsetsInitializer:
-        """Start at the offset committed by the consumer group.
+        """Return an initializer that starts at the offsets committed by the consumer group.
         The strategy applies to partitions without a committed offset, and if Kafka has no record
         at the offset."""
         return _Committed(offset_reset_strategy)
@@ -85,7 +88,7 @@ class KafkaOffsetsInitializer(ABC):
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> KafkaOffsetsInitializer:
-        """Start at these offsets.
+        """Return an initializer that starts at the offsets given for each partition.
         The strategy applies to partitions that are not listed, and if Kafka has no record at the
         offset."""
         return _Named(offsets, offset_reset_strategy)

@@ -516,9 +516,10 @@ def _holder(operators: Mapping[int, OperatorSnapshot], name: str, subtask: int) 
 
 @contextmanager
 def rare_searches() -> Iterator[None]:
-    """Collect garbage rarely while the context is active: batches have hardly any garbage.
+    """Return a context manager that makes Python's garbage collections rarer.
 
-    Nothing changes if collections are already rarer, or off.
+    Batches have hardly any garbage, so frequent collections would only take time. Nothing
+    changes if collections are already rarer, or off.
     """
     _Rarely.enter()
     try:

@@ -14,7 +14,7 @@ from flinkray.streaming.task.task import StreamTask
 
 
 class LocalSource:
-    """The coordinator and the readers of a source, in one attempt."""
+    """Connects the coordinator of a source with the source's readers, in a local job."""
 
     def __init__(
         self, operator_id: str, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock
@@ -35,7 +35,8 @@ class LocalSource:
         self._coordinator.start(self._source, len(self.tasks))
 
     def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Snapshot the coordinator, before all readers. These get all earlier assignments first."""
+        """Return the enumerator's state for a checkpoint; called before readers take snapshots.
+        Splits that were assigned before this call are given to the readers in this call."""
         state = self._coordinator.snapshot(checkpoint_id)
         self._tell()
         self._checkpoint_id = checkpoint_id
@@ -89,7 +90,8 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """Yield the times in seconds at which readers and enumerator have work; None: unknown."""
+        """Yield the time in seconds at which each reader, and the enumerator, next has work.
+        None: that time is unknown."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)

@@ -82,7 +82,7 @@ class PendingLocalCheckpoint:
         self._awaited.discard(task)
 
     def was_in_flight(self, channel: ChannelID, elements: Sequence[Element]) -> None:
-        """Add elements in flight of a channel, behind the elements that were added before."""
+        """Store elements in flight in a channel, behind those that were stored before."""
         self._in_flight.setdefault(channel, []).extend(elements)
 
     def has_ended(self, task: StreamTask, others: Sequence[StreamTask]) -> None:

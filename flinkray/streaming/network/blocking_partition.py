@@ -112,7 +112,7 @@ class BlockingPartition(ResultPartition):
         return True
 
     def end_of_data(self) -> None:
-        """Do nothing: consumers start after the end of the input, and no barrier precedes it."""
+        """Do nothing: readers start after the end of the input, so no barrier follows the data."""
 
     @property
     def is_processed(self) -> bool:
@@ -152,7 +152,7 @@ class BlockingSubpartition(Subpartition):
         return buffer
 
     def _keep(self, buffer: Buffer) -> None:
-        """Do nothing: the buffer is already in the file."""
+        """Do nothing: *buffer* was already written to the file of the partition."""
 
     def _ready(self) -> Callable[[], None] | None:
         if not self._is_complete:
@@ -196,7 +196,8 @@ class BlockingSubpartition(Subpartition):
         super().consumed(view)
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Forget the view. The result stays, and another consumer can read it again."""
+        """Forget a consumer that has failed.
+        The result stays, and another consumer can read it from the beginning."""
         self._forget(view)
 
     def _forget(self, view: SubpartitionView) -> None:

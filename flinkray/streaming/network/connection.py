@@ -110,7 +110,7 @@ class Connection:
         on_closed: Callable[[Connection], None],
         shared_memory: int = 0,
     ) -> None:
-        """*peer*: name of the other process, for errors.
+        """Make a connection over *wire* to the process *peer* (its name, for errors).
         *shared_memory*: bytes of shared memory for data that is sent. 0 if the processes cannot
         share memory."""
         self.peer = peer

@@ -283,9 +283,9 @@ def barrier_of(descriptions: Sequence[Description]) -> Barrier | None:
 
 
 def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
-    """Return the numbers of the schemas that the data needs and the receiver lacks.
-    These are neither sent with the data nor in *known*. They and the sent schemas are added to
-    *known*."""
+    """Return the numbers of the schemas that a receiver of encoded elements still needs.
+    These schemas are neither among the *descriptions* of the elements nor in *known*, the numbers
+    that the receiver has. All schemas of the elements are added to *known*."""
     missing: list[int] = []
     for description in descriptions:
         if description[0] == _SCHEMA:
@@ -299,7 +299,7 @@ def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int
 def with_schemas(
     elements: EncodedElements, numbers: Sequence[int]
 ) -> tuple[list[Description], list[Any]]:
-    """Return descriptions and data of *elements*, with the numbered schemas before them."""
+    """Return (descriptions, data) of *elements*, preceded by the schemas numbered *numbers*."""
     ahead = Encoded()
     for number in numbers:
         data = memoryview(elements.source.schema(number).serialize())
@@ -319,7 +319,8 @@ class ElementDecoder:
     """Decodes the buffers of one channel."""
 
     def __init__(self, schemas: Sequence[pa.Schema] = ()) -> None:
-        """*schemas*: schemas that will not be sent, by number."""
+        """Make a decoder for one channel.
+        *schemas*: schemas that the channel does not send; the index is the schema's number."""
         self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
 
     def schema(self, number: int) -> pa.Schema:

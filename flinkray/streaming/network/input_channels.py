@@ -38,7 +38,7 @@ from flinkray.streaming.records.in_flight import EncodedElements, InFlight
 
 
 class _Requests:
-    """Pauses between requests for a partition that was not found."""
+    """Computes the growing pauses between a channel's requests for a partition not found yet."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._initial = settings.request_backoff_initial

@@ -18,7 +18,7 @@ from flinkray.streaming.records.in_flight import InFlight
 
 
 class InputChannel(Protocol):
-    """One channel of a gate, local or remote."""
+    """A channel of a :class:`NetworkInputGate`, from this process or from another one."""
 
     def request(self) -> None:
         """Request the data and return before it arrives."""
@@ -32,9 +32,10 @@ class InputChannel(Protocol):
         They stay queued."""
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
-        """Note that the task has taken *barrier* early.
-        The barrier stays queued and marks its position. *before*: the barrier that was taken early
-        before. Its position is not needed any more."""
+        """Note that the task has got *barrier* before the elements that it has overtaken.
+        The barrier stays in the queue, to separate these elements from later ones. *before*: the
+        previous barrier for which this was called; its place in the queue is not needed any
+        more."""
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Put these elements before all elements that arrive."""

@@ -51,7 +51,7 @@ class PartitionRegistry:
         return True
 
     def withdraw(self, who: Hashable) -> None:
-        """Cancel the pending requests of *who*."""
+        """Cancel the pending requests of the consumer *who*, as given to :meth:`request`."""
         self._withdraw(lambda waiting: waiting == who)
 
     def withdraw_all(self, connection: object) -> None:

@@ -25,21 +25,22 @@ class QueuedBarrier:
         self._is_given = False
 
     def give(self) -> Barrier | None:
-        """Return the barrier and mark it as given to the task. None if the task already has it."""
+        """Return the barrier, to be given to the task. None if it was given before."""
         if self._is_given:
             return None
         self._is_given = True
         return self.barrier
 
     def reach(self) -> Barrier | None:
-        """Mark the barrier's position as reached.
-        Return the barrier, or None as in :meth:`give`."""
+        """Note that the task has taken all elements before the barrier in the queue.
+        Return the barrier, to be given to the task. None if it was given before."""
         self.is_reached = True
         return self.give()
 
 
 class WaitingBarrier:
-    """Tracks a barrier until every subpartition has sent it, in line or before waiting buffers.
+    """Follows a barrier that was written to all subpartitions until each of them has sent it.
+    A subpartition sends the barrier in line, or before buffers that wait.
     The partition's lock is held in all methods except :meth:`tell`.
 
     Args:
@@ -59,11 +60,11 @@ class WaitingBarrier:
         return not self._left
 
     def leave(self, subpartition: int, overtaken: Sequence[InFlight]) -> None:
-        """Note that a subpartition has sent the barrier, and which elements it has overtaken."""
+        """Note that a subpartition has sent the barrier, before the elements *overtaken*."""
         self._left -= 1
         if overtaken:
             self._overtaken[subpartition] = overtaken
 
     def tell(self) -> None:
-        """Call the *settled* callback with the overtaken elements by subpartition."""
+        """Call *settled* with the overtaken elements of each subpartition that has some."""
         self._settled(self._overtaken)

@@ -50,7 +50,8 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Wait until *count* bytes are in the slab. Return False if the source ends before."""
+        """Receive until the slab has *count* unread bytes.
+        Return False if the source ends before."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]

@@ -297,7 +297,7 @@ class ResultPartition:
             return self.subpartitions[index].attach(view)
 
     def decode(self, buffer: Buffer) -> list[Element]:
-        """Decode an encoded buffer. The lock is held."""
+        """Return the elements of an encoded buffer of this partition. The lock is held."""
         parts = buffer.parts
         data = pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
         return self.encoder.decoder().decode(buffer.descriptions, data)
@@ -327,7 +327,7 @@ class ResultPartition:
 
 
 class SubpartitionView(Protocol):
-    """Consumer of the buffers of a subpartition.
+    """Interface of the consumer of a subpartition, in this process or behind a connection.
 
     Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`.
     """
@@ -338,14 +338,15 @@ class SubpartitionView(Protocol):
     """Number of buffers that this view has taken. Used by results that are read several times."""
 
     def becomes_ready(self) -> bool:
-        """Note that data can be taken. Return whether :meth:`notify` has to be called."""
+        """Note that the subpartition has data for this consumer.
+        Return whether :meth:`notify` has to be called, without the lock."""
 
     def notify(self) -> None:
         """Tell the consumer that data can be taken."""
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
-        """Put a barrier before all waiting buffers. Only for local views.
-        Return a callback to be called without the lock."""
+        """Give *barrier* to the consumer before all waiting buffers; only for consumers in this
+        process. Return a callback that the caller has to call without the lock."""
 
     def fail(self, reason: str) -> None:
         """Tell the consumer that nothing more will come."""
@@ -585,7 +586,7 @@ class Subpartition:
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
         """Let a waiting barrier overtake the buffers before it, if it was not sent yet.
-        Return callbacks to be called without the lock."""
+        Return callbacks that the caller has to call without the lock (or None)."""
         for place, buffer in enumerate(self._buffers):
             if buffer.waiting is waiting:
                 waiting.leave(self.index, self._in_flight(place))

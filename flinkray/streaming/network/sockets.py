@@ -193,7 +193,8 @@ class DataListener:
         tls: Tls | None,
         welcome: Callable[[Wire, str], None],
     ) -> None:
-        """*welcome* gets wire and identity of each accepted peer, in the listener's thread."""
+        """Listen for peers of the process *process_name*.
+        *welcome* gets wire and identity of each accepted peer, in the listener's thread."""
         self._process_name = process_name
         self._incarnation = incarnation
         self._secret = secret

@@ -17,7 +17,7 @@ from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
 class Sender(Protocol):
-    """The methods of a connection that a view uses."""
+    """The part of a connection that a :class:`RemoteView` uses to send."""
 
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
         """Queue the view for its turn to send. *is_first*: before the other views."""
@@ -81,7 +81,7 @@ class RemoteView:
 
     @property
     def credit(self) -> int:
-        """Bytes that may be sent. Negative: bytes that were sent without credit."""
+        """The bytes that may be sent now; if negative, bytes that were sent without credit."""
         return self._credit
 
     def _pay(self, buffer: Buffer) -> None:
@@ -191,7 +191,7 @@ class LocalView:
         return partial(self._on_urgent, queued)
 
     def forget(self, barrier: QueuedBarrier) -> None:
-        """Forget the position of a barrier, because the task already has a later barrier."""
+        """Forget where a barrier is in the queue: the task has got a later barrier early."""
         with self._lock:
             if not barrier.is_reached:
                 self._barriers.remove(barrier)

@@ -189,8 +189,8 @@ class WireHandshake:
     def __init__(
         self, wire: Wire, until_readable: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """*until_readable*: suspends until the socket is readable.
-        Only for non-blocking sockets."""
+        """Prepare a handshake on *wire*.
+        *until_readable*: suspends until the socket is readable; for non-blocking sockets only."""
         self._wire = wire
         self._until_readable = until_readable
 

@@ -257,8 +257,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Make the task's thread put results out.
-        Sends mail to the task, or wakes the task if mail was already sent."""
+        """Tell the task's thread that a result is complete, so that it puts results out.
+        Sends mail to the task, or wakes the task if it has such mail already."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:

@@ -42,7 +42,7 @@ class BroadcastStates:
 
 
 class _TimeOf:
-    """The methods of broadcast contexts that return the time."""
+    """Base class that gives broadcast contexts the methods that return the time."""
 
     _service: TimerService
 

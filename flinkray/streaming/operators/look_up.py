@@ -50,10 +50,10 @@ class EndlessRoom(LookUpRoom):
     most = 2**63
 
     def full(self) -> None:
-        """Do nothing."""
+        """Do nothing: the sources cannot be made to wait."""
 
     def free(self) -> None:
-        """Do nothing."""
+        """Do nothing: the sources were never asked to wait."""
 
 
 class LookUpOperator(WithTimers, KeyedFunctionOperator):

@@ -184,7 +184,8 @@ class OperatorStateCapture:
         operator: OperatorCapture | None,
         files: tuple[StateFile, ...] = (),
     ) -> None:
-        """*files* must exist until the capture is released."""
+        """Make a capture of an operator's keyed state, operator state and files.
+        The *files* must exist until the capture is released."""
         self._keyed = keyed
         self._operator = operator
         self._files = files

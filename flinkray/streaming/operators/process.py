@@ -104,7 +104,8 @@ class KeyedRecordContext(TimerContext):
     def __init__(
         self, key_context: KeyContext, service: TimerService, own: Callable[[Any], Any]
     ) -> None:
-        """*own* copies a key, so that the function may change it."""
+        """Make the context of a keyed process function.
+        *own* copies a key, so that the function may change the copy."""
         self._key_context = key_context
         self._own = own
         self._service = service

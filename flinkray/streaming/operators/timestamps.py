@@ -47,7 +47,8 @@ class _Emitter(WatermarkOutput):
             self._operator.put_out_watermark(timestamp)
 
     def end(self) -> None:
-        """Note the last watermark, which the operator puts out itself. No watermark follows."""
+        """Note that the input has ended, so that no further watermark is put out.
+        The operator itself puts out the last watermark."""
         self.last = MAX_TIMESTAMP
         self.mark_active()
 

@@ -214,7 +214,7 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """``Source: numbers -> Map -> (Filter, Sink: print)``, as Flink writes it."""
+        """The chain's name in Flink's form: ``Source: numbers -> Map -> (Filter, Sink: print)``."""
         return _chain_name(self.head, {node.id for node in self.nodes})
 
     @property

@@ -39,7 +39,7 @@ from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 
 @dataclass(eq=False)
 class Transformation:
-    """Base of all transformations: puts out records."""
+    """Base class of all transformations: the steps of a program, which put out records."""
 
     name: str
     type_info: Any = None
@@ -79,14 +79,14 @@ class OperatorTransformation(Transformation):
 
 @dataclass(eq=False)
 class UnionTransformation(Transformation):
-    """The records of all inputs."""
+    """Puts out the records of all its inputs in one stream."""
 
     inputs: list[Transformation] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class PartitionTransformation(Transformation):
-    """The records of the input, sent to the consumers that the partitioner chooses."""
+    """Passes on the records of its input, to the subtasks that *partitioner* chooses."""
 
     input: Transformation = field(kw_only=True)
     partitioner: StreamPartitioner = field(kw_only=True)
@@ -94,7 +94,7 @@ class PartitionTransformation(Transformation):
 
 @dataclass(eq=False)
 class SideOutputTransformation(Transformation):
-    """A side output of the input."""
+    """Puts out the records that the operator *input* sends to a side output."""
 
     input: Transformation = field(kw_only=True)
     tag_id: str = field(kw_only=True)

@@ -26,7 +26,7 @@ class ResultsReceiver(Protocol):
         """Restore the captured results of an earlier attempt. Called before all other methods."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Called when a checkpoint is complete: results before its capture are not put again."""
+        """Note that a checkpoint is complete: results captured in it are never put in again."""
 
 
 _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected-results")

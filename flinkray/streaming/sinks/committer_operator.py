@@ -224,7 +224,7 @@ class CommitterOperator(StreamOperator):
 
 
 class _Metrics:
-    """The metrics of Flink's SinkCommitterMetricGroup."""
+    """The metrics of a committer, with the names of Flink's SinkCommitterMetricGroup."""
 
     def __init__(self, operator: CommitterOperator) -> None:
         group = operator.context.metrics

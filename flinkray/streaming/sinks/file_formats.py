@@ -37,7 +37,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def open(self, path: Path) -> PartFile:
-        """Create a file."""
+        """Create the file *path*, and return the object that writes records to it."""
 
 
 class OtherColumnsError(Exception):

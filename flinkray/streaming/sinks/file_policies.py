@@ -64,7 +64,8 @@ class RollingPolicy:
         return self.part_size is not None and size >= self.part_size
 
     def is_due(self, age: int, inactive: int) -> bool:
-        """Return whether a file is too old, or was inactive for too long. Both in milliseconds."""
+        """Return whether a file must be closed, because of its age or because it was not written.
+        *age*, *inactive*: milliseconds since the file was begun and since the last record."""
         too_old = self.rollover_interval is not None and age >= self.rollover_interval
         forgotten = self.inactivity_interval is not None and inactive >= self.inactivity_interval
         return too_old or forgotten

@@ -50,7 +50,7 @@ class _Names(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """The attempt that writes a file; part of the file's name while the file is in progress."""
+    """Identifies the attempt that writes a file, in the name of the file in progress."""
 
     job_id: str
     operator_id: str
@@ -73,7 +73,8 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Return the writer in the name of a file in progress. None: another or unknown name."""
+        """Return the attempt that wrote a file, from the *name* of the file in progress.
+        None if the file is not in progress, or has a name of another form."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
         found = re.fullmatch(

@@ -217,7 +217,10 @@ class Committer(ABC, Generic[CommitT]):
 
 
 class Committed(NamedTuple):
-    """A committed committable that a job started from a savepoint has to commit again."""
+    """A committable of an earlier checkpoint that was committed already.
+
+    A job that starts from the savepoint with this entry has to commit it again.
+    """
 
     checkpoint_id: int
     committable: Any

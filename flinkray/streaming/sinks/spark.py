@@ -72,7 +72,7 @@ class SparkEpochSink(Sink[EpochPart]):
 
 
 class EpochOfAnotherJobError(SinkError, SuppressRestartsError):
-    """A job started from a savepoint cannot pass on rows that the savepoint names."""
+    """Raised when a savepoint refers to rows of another job, but has no copies of them."""
 
 
 class _EpochWriter(SinkWriter[EpochPart]):
@@ -133,7 +133,8 @@ class _EpochWriter(SinkWriter[EpochPart]):
 
 class _EpochCommitter(CommitterWithFiles[EpochPart]):
     def __init__(self, epochs: Epochs, name: str, published: PublishedBatches | None) -> None:
-        """*published*: the stage's output, if it is read."""
+        """Make the committer of the Spark stage *name*, which publishes to *epochs*.
+        *published*: the output of the stage, if a stream reads this output."""
         self._epochs = epochs
         self._name = name
         self._published = published
@@ -182,7 +183,8 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
             self._may_be_done = bool(self._epochs.published(done))
 
     def _own(self, part: EpochPart, parts: Sequence[EpochPart], checkpoint_id: int) -> EpochPart:
-        """Return the part in this job's files; another job's part is copied from the savepoint."""
+        """Return *part*, or if it belongs to another job, a copy of it in this job's files.
+        The copy is made from the files of the savepoint. Raises EpochOfAnotherJobError."""
         if part.location == self._epochs.location:
             return part
         prefix = _carried_name(part, "")
@@ -237,7 +239,7 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
-    """Return how to change a type that Spark does not know. None: Spark knows the type."""
+    """Return the remedy, for an error, if a type is unknown to Spark. None if it is known."""
     if pa.types.is_dictionary(kind):
         return _way_out(kind.value_type)
     if pa.types.is_struct(kind):

@@ -97,8 +97,8 @@ class _Reader:
 
     @property
     def limit(self) -> int:
-        """Number of events that the reader may get now.
-        Events after a cut wait until the reader has taken its snapshot."""
+        """The number of events, from the first one on, that the reader may get now.
+        Events after the cut of a checkpoint wait until the reader has taken its snapshot."""
         pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
         return min(pending, default=self.end)
 
@@ -474,7 +474,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             )
 
     def kept(self, progress: SourceProgress) -> None:
-        """Note that this progress is stored elsewhere. Readers may get its events now."""
+        """Note that *progress*, a result of :meth:`progress`, was stored elsewhere.
+        From now on readers may get the events in it."""
         with self._lock:
             for state in progress.readers:
                 reader = self._readers.get(state.subtask)

@@ -132,7 +132,8 @@ def _trimmed(column: pa.StringArray) -> pa.StringArray:
 
 
 def _exactly(name: str, texts: pa.StringArray) -> Classes:
-    """Return the classes of texts that match the pattern *name*, after a check of their values."""
+    """Return the classes of texts that look like the class *name*, after a check of their values.
+    For example, numbers that a double does not hold exactly are of class text."""
     try:
         if name == INTEGER:
             texts.cast(pa.int64())

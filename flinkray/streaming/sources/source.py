@@ -41,7 +41,8 @@ END_OF_INPUT = NoRecords.END_OF_INPUT
 
 
 class OfSplit(NamedTuple):
-    """A batch of a split with its own watermark (:meth:`SourceReader.split_id`)."""
+    """A batch together with the id of its split, if splits have their own watermarks.
+    See :meth:`SourceReader.split_id`."""
 
     split_id: str
     batch: Block | Columns
@@ -76,7 +77,8 @@ class ReaderContext:
         self.finished_splits.append(split_id)
 
     def begin_split(self) -> None:
-        """Declare that another split follows, and that earlier splits are read."""
+        """Declare that the following batches are of another split, and earlier splits are read.
+        For readers whose splits have no ids."""
         self.splits_begun += 1
 
     def send_split_request(self) -> None:

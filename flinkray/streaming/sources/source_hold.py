@@ -20,7 +20,9 @@ class SourceHold:
 
 
 class SplitsToRead:
-    """Notes on the splits of one task that reads a source; used by that task's thread."""
+    """Tells watermark generators how far one task has come with the splits of its source.
+    Only the task's thread uses it.
+    """
 
     def __init__(self) -> None:
         self.are_awaited = False

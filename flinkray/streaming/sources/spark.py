@@ -238,8 +238,8 @@ class _SparkReader(SequentialReader[SparkSplit]):
         return file
 
     def _published_anew(self) -> PublishedPartition | None:
-        """Return the partition as this job's Spark stage has published it. None: not yet.
-        For jobs that were started from a savepoint."""
+        """Return this job's own copy of the partition that the savepoint's split refers to.
+        None if this job's Spark stage has not published the partition yet."""
         split, published = self._split, self._published
         publication = published.publication()
         if publication is None:

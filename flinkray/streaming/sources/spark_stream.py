@@ -260,8 +260,8 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
         super().add_splits([self._own(MicroBatchSplit(*split)) for split in splits])
 
     def _own(self, split: MicroBatchSplit) -> MicroBatchSplit:
-        """Return the split in this job's files.
-        A split of another job is copied from the savepoint."""
+        """Return *split*, or if it belongs to another job, a copy of it in this job's files.
+        The copy is made from the files of the savepoint."""
         if split.location in ("", self._batches.location):
             return split
         file = self._carried.get(split.name)

@@ -245,8 +245,8 @@ class StreamTask:
         return True
 
     def _read_sign(self) -> bool:
-        """Process a barrier or the end of a channel that comes after all data.
-        Returns False if there is none."""
+        """Process the next barrier or end of a channel, when all data was processed already.
+        Returns False if none has arrived."""
         polled = self.gate.poll()
         if polled is None:
             return False

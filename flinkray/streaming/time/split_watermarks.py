@@ -12,7 +12,7 @@ from flinkray.streaming.time.watermarks import WatermarkOutput
 
 
 class PartialWatermark(WatermarkOutput):
-    """The watermark and idle status of one split."""
+    """The watermark output of one split; keeps its latest watermark and its idle status."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.watermark = MIN_TIMESTAMP

@@ -130,8 +130,8 @@ class Turn:
         self.wake()
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Add *work* as the first unfinished work, which runs after mail and timers.
-        It runs when results have room. For the first operator of a task, and for mail."""
+        """Leave *work* to be done next, before other unfinished work, after mail and timers.
+        It is done when results have room. For the first operator of a task, and for mail."""
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:

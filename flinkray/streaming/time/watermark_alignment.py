@@ -57,7 +57,7 @@ class AlignmentGroups:
 
 
 class AlignedMember:
-    """One aligned stream of a source subtask."""
+    """A source subtask's stream that is a member of an alignment group."""
 
     def __init__(self, alignment: Alignment, name: str, report: Report) -> None:
         self.alignment = alignment
@@ -91,7 +91,7 @@ class AlignedMember:
         self._report(self.alignment.group, self._name, watermark)
 
     def on_least(self, watermark: int) -> None:
-        """Set the least watermark of the group."""
+        """Note the least watermark of the group, with which this member has to stay aligned."""
         self._allowed = min(watermark, MAX_TIMESTAMP - self.alignment.max_drift)
         self._allowed += self.alignment.max_drift
 

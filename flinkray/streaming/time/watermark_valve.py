@@ -26,13 +26,16 @@ class _Channel:
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """The outcome of one input: a watermark, and a change of the idle status. None: no change."""
+    """What a valve puts out after a call: a watermark, and a change of the idle status.
+    None in a field: no watermark, or no change.
+    """
 
     watermark: int | None = None
     idle: bool | None = None
 
     def tell(self, watermark: Callable[[int], None], status: Callable[[bool], None]) -> None:
-        """Report the outcome in the right order: an idle stream must have no watermarks."""
+        """Pass the watermark and the change of the idle status to the given functions, in the right
+        order: no watermark may come while the stream is idle."""
         if self.idle is False:
             status(False)
         if self.watermark is not None:

@@ -45,26 +45,29 @@ class WindowContents(ABC):
 
     @abstractmethod
     def adder(self, table: Any) -> Add:
-        """Return the function that adds a record to the table. Valid until the next snapshot."""
+        """Return a function that adds one record to the contents of a place in *table*.
+        The function is valid until the next snapshot."""
 
     # For whole blocks: the records of a block at a place are combined first, then stored.
 
     @abstractmethod
     def first(self, value: Any) -> Any:
-        """Return what :meth:`store` gets for an empty place and its first value."""
+        """Begin to combine a block's values for an empty place: return the entry for *value*.
+        Further values are added by :meth:`folder`; :meth:`store` puts the entry into the table."""
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """Return what :meth:`store` gets for a place that has contents and one more value.
-        MISSING if the place is empty."""
+        """Begin to combine a block's values with the contents of *place*: return the entry for
+        *value*, as :meth:`first` does for empty places. MISSING if the place is empty."""
 
     @abstractmethod
     def folder(self) -> Fold:
-        """Return the function that adds one more value of a block to a :meth:`first` result."""
+        """Return a function that adds one more value of a block to an entry (:meth:`first`)."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
-        """Store the combined values of a block in *window*, by key; lists are appended."""
+        """Store *entries*, by key the combined values of a block, as the contents of *window*.
+        Entries that are lists are appended to the contents."""
 
     @abstractmethod
     def read(self, table: Any, place: Any) -> Sequence[Any]:
@@ -229,7 +232,7 @@ class WindowEvaluation(ABC):
 
 
 class PassOn(WindowEvaluation):
-    """Without a window function: the elements are the results."""
+    """The evaluation of windows without a window function: the elements are the results."""
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements

@@ -90,7 +90,8 @@ class WindowTriggerContext(OnMergeContext):
 
 
 class _Store(KeyedStateStore):
-    """State of a key if *context* is None, otherwise of the key and window in *context*."""
+    """Gives functions the state of the current key, or of the key and window in *context*.
+    *context* None: the state of the current key, which all its windows share."""
 
     def __init__(self, backend: KeyedStateBackend, context: KeyContext | None) -> None:
         self._backend = backend
@@ -121,7 +122,8 @@ class FunctionContext(WindowContext[Any]):
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
     ) -> None:
-        """*merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
+        """Make the context of a window operator.
+        *merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

@@ -216,7 +216,8 @@ class WindowOperator(WithTimers):
     def _act(
         self, result: TriggerResult, key: Any, window: Any, state_window: Any, ends: bool = False
     ) -> None:
-        """Fire or purge a window as its trigger decided. *ends*: the caller removes the window."""
+        """Fire or purge a window as its trigger decided.
+        *ends*: the caller removes the window next, so its contents need not stay."""
         if result is TriggerResult.CONTINUE:
             return
         if result.is_fire():
@@ -225,7 +226,8 @@ class WindowOperator(WithTimers):
             self.table.remove((key, state_window))
 
     def evaluate(self, key: Any, window: Any, state_window: Any, ends: bool) -> None:
-        """Collect a window's results if it has contents. *ends*: the contents may be removed."""
+        """Call the window function if the window has contents, and collect its results.
+        *ends*: the contents are not needed afterwards and may be removed."""
         contents, table, place = self.spec.contents, self.table, (key, state_window)
         self._evaluated = window, key
         if self.spec.evictor is not None:
