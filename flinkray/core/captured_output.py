@@ -21,7 +21,7 @@ OUTPUT_OF_JOBS = f"flinkray-*{OUTPUT}"
 
 _RAYS_FILES = "worker-"
 _RAYS_MARKS = (b":job_id:", b":actor_name:", b":task_name:")
-"""Prefixes of the lines that Ray writes into these files for its own use."""
+"""Prefixes of the lines that Ray writes into output files for its own use."""
 
 
 @lru_cache

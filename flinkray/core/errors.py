@@ -22,9 +22,9 @@ class FlinkRayError(Exception):
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later. False for a failed task: the job fails at once."""
     is_counted: ClassVar[bool] = False
-    """Whether the job fails after several attempts with this same error.
+    """Whether a job fails after several attempts that end with this same error.
 
-    Only for a retryable failure of a task, as with errors of the program.
+    Has an effect only on retryable failures of tasks; the program's own errors count, too.
     """
     only_says_where: ClassVar[bool] = False
     """Whether this error only says where ``__cause__`` occurred.

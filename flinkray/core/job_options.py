@@ -341,9 +341,9 @@ TASK_CANCELLATION_TIMEOUT = ConfigOption(
 JOB_OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option for option in globals().copy().values() if isinstance(option, ConfigOption)
 }
-"""All these options, by key."""
+"""All options that a job may set for itself, by key."""
 
 JOB_KEYS = frozenset(
     key for option in JOB_OPTIONS.values() for key in (option.key, *option.aliases)
 )
-"""The keys of these options, and their aliases."""
+"""The keys of all options that a job may set for itself, and their aliases."""

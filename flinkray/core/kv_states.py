@@ -67,7 +67,7 @@ class KvStateLocation:
     kind: str
     key_type: str | None
     places: tuple[KvStatePlace, ...]
-    """The places, ordered by key group."""
+    """Which server answers for which key groups, in ascending order of key groups."""
 
     @property
     def number_of_registered_key_groups(self) -> int:
