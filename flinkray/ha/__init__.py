@@ -1,4 +1,4 @@
-"""Leader election and retrieval, and the stores for data that must outlive a leader."""
+"""Provides leader election and retrieval, and the stores for data that must outlive a leader."""
 
 from flinkray.ha.checkpoint_stores import (
     CheckpointIDCounter,
