@@ -1,5 +1,6 @@
-"""Runs a Spark application in this process: the driver's JVM and the session; a host runs
-executors.
+"""Runs the driver's side of a Spark application in this process: its JVM and its session.
+
+The executors run elsewhere, provided by a host.
 
 See docs/design/0005-spark-hosting.md.
 """
@@ -99,9 +100,10 @@ class SparkApplication:
         return cls(stage, ray, properties, host, jvm)
 
     def open(self) -> SparkSession:
-        """Start a master with the host, and open the session with it; executors register later.
+        """Connect to the JVM, and open the session with the master that the host starts.
 
-        Raises SparkStartError: the JVM ended, or Ray or Spark refused; the text has their reason.
+        The executors register later. Raises SparkStartError: the JVM ended, or Ray or Spark
+        refused; the text has their reason.
         """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 

@@ -99,7 +99,7 @@ class SparkSessionGuest:
     started: float
     """Start time of the process as the system reports it, because process ids are reused."""
     stage: str
-    """Job and vertex. When this attempt attaches, earlier attempts of the same stage are over."""
+    """Job and vertex of the stage. When this attempt attaches, the stage's earlier attempts end."""
 
 
 @message
