@@ -1,4 +1,4 @@
-"""Test support for programs on flinkray, and for flinkray itself.
+"""Helps to test programs on flinkray, and flinkray itself.
 
 Importing this package does not import Ray: whole clusters and the simulation are loaded when they
 are used.

@@ -105,7 +105,7 @@ class TestingGateway(Generic[G]):
             **self._implementation(),
         }
         self.gateway: G = type(f"Testing{gateway.__name__}", (gateway,), members)()
-        """The double itself; calls do not go through a service."""
+        """An object of the gateway class; its calls do not go through an RPC service."""
 
     # --- what it answers --------------------------------------------------------------------------
 

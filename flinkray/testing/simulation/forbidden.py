@@ -35,7 +35,7 @@ _is_installed = False
 
 
 def call_site() -> str:
-    """Return where forbidden code was called from: ``file:line (function)``.
+    """Return where user code called forbidden code: ``file:line (function)``.
 
     This is the innermost frame outside of Python's library and the simulation.
     """

@@ -27,7 +27,7 @@ from typing import Any
 _PROGRESS = re.compile(r": \d+ of \d+ seeds, |: seed \d+ failed: ")
 _FAILURES = 1
 _NO_TESTS = 5
-"""pytest's exit status when tests have failed, and when it has found none."""
+"""pytest's exit status if it has found no tests; ``_FAILURES`` if tests have failed."""
 
 
 @dataclass
