@@ -182,8 +182,10 @@ class CloseCheckpointStores:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFinished:
-    """Answer a user's request: the snapshot's directory, or the error.
-    A stop with a savepoint is answered when the job has ended, or goes on in spite of it."""
+    """Answer a user's request with the directory of the snapshot, or with the error. A request to
+    stop with a savepoint is answered when the job has ended, or when it turns out that the job
+    keeps running.
+    """
 
     request_id: int
     path: str | None

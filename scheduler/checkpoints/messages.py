@@ -106,7 +106,7 @@ class AwaitCheckpoint:
     job_id: JobID
     attempt_id: ExecutionAttemptID
     after: int
-    """Id of a checkpoint; 0 means that any checkpoint suffices."""
+    """The task ends after a checkpoint with a higher id; 0 means that any checkpoint suffices."""
 
 
 CheckpointAnswer = AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint

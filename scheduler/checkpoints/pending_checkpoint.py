@@ -74,7 +74,7 @@ class PendingCheckpoint:
         self.plan = plan
         self.number = number
         self.begun_at = begun_at
-        """Monotonic seconds."""
+        """Monotonic seconds when the checkpoint began."""
         self.timestamp = timestamp
         self.directory = directory
         self.coordinators = coordinators

@@ -11,9 +11,10 @@ CATCH_UP_PAUSE = 0.5
 
 
 class PeriodicTrigger:
-    """Decides when the next periodic checkpoint is due, with one timer at a time (*number*).
-    While checkpoints are missing, the next checkpoint is due at once, and is tried again every
-    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
+    """Decides when the next periodic checkpoint is due; :attr:`number` is the number of the only
+    timer that counts. While checkpoints could not be taken (:attr:`are_missing`), the next one is
+    due at once, and is tried again every :data:`CATCH_UP_PAUSE` seconds until tasks are triggered,
+    because sinks wait for it to commit.
     """
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:

@@ -292,8 +292,10 @@ class ElasticJobScheduler(JobScheduler):
     # decisions
 
     def _declare(self, is_total: bool = False) -> Steps:
-        """Declare all slots that the job can use, minus the slots that it is about to request.
-        *is_total*: the job has made its requests already, and the declaration replaces them."""
+        """Set all slots that the job can use as the pool's requirements. Slots for which requests
+        will follow are left out, because each request raises the requirements itself. With
+        *is_total* they are included, because the requests were made before.
+        """
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
             wanted[requirement.profile] += requirement.count

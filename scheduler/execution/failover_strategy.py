@@ -20,8 +20,9 @@ class FailoverStrategy(ABC):
     @abstractmethod
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
         """Return the regions to restart after these vertices have failed: indices in ascending
-        order. *failed* are ordinals.  Before the call, mark partitions that a failed vertex could
-        not read as gone."""
+        order. *failed* contains ordinals. Before the call, mark as gone the partitions that a
+        failed vertex could not read.
+        """
 
     def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
         """Return the vertices to restart after these vertices have failed: ordinals in ascending

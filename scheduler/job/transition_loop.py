@@ -162,7 +162,7 @@ class TransitionLoop:
             changes.append(waiting.popleft())
 
     def _forget_much(self, last: int) -> None:
-        """Keep only the texts of those of the *last* transitions that hold much data."""
+        """Replace transitions that hold much data by their texts, among the *last* transitions."""
         transcript = self._transcript
         for index in range(max(0, len(transcript) - last), len(transcript)):
             transition = transcript[index].transition

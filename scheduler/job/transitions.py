@@ -277,7 +277,7 @@ class RestartDelayOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ScalingDelayOver(Transition):
-    """An elastic job must check its slots again."""
+    """The delay of a WaitFor is over, after which an elastic job must check its slots again."""
 
     generation: int
 

@@ -244,7 +244,7 @@ class JobResult:
     name: str
     status: JobStatus
     net_runtime: float
-    """Seconds."""
+    """Runtime of the job in seconds."""
     failure: str | None = None
     failure_traceback: str | None = None
     result_location: str | None = None

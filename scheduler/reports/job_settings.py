@@ -15,7 +15,7 @@ class JobSettings:
 
     restart_strategy: RestartStrategy
     state_backend: str
-    """``state.backend.type``"""
+    """Value of the option ``state.backend.type``."""
     checkpoints: CheckpointConfiguration | None
     """Configuration of the checkpoints; None if the job takes no checkpoints."""
     is_elastic: bool

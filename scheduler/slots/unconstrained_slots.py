@@ -159,7 +159,9 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slot_came(slot.profile)
 
     def take_over(self, restored: RestoredSlot, now: float) -> bool:
-        """Add the slot; it is kept until it has been idle for too long.  Always returns True."""
+        """Add a slot that the job had under an earlier JobMaster. The slot is kept until it has
+        been idle for too long. Always returns True.
+        """
         self.add(restored.slot, restored.slot.profile, now)
         return True
 

@@ -94,7 +94,9 @@ class WorkerGroupSlots(SlotBook):
     # --- requirements of the job ------------------------------------------------------------------
 
     def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
-        """Set the declared requirements; the last one defines the group."""
+        """Declare whether and how large a worker group the job requires. Empty *requirements*:
+        none; otherwise the last one defines the size and the profile.
+        """
         self._is_declared = bool(requirements)
         for requirement in requirements:
             self._profile, self._size = requirement.profile, requirement.count
@@ -225,7 +227,9 @@ class WorkerGroupSlots(SlotBook):
         self._note_idle(now)
 
     def take_over(self, restored: RestoredSlot, now: float) -> bool:
-        """Add the slot, unless another group is required, or its bundle is taken."""
+        """Add a slot that the job had under an earlier JobMaster, and return True. Return False if
+        the job requires the group already, or the book holds a slot for the same bundle.
+        """
         if self.is_required or self.replaced_by(restored.slot) is not None:
             return False
         self.restore(restored, now)
