@@ -35,7 +35,7 @@ class CheckpointTimerKey:
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpointTimer:
-    """Call ``timer(key)`` after *delay* seconds."""
+    """Call the CheckpointCoordinator's ``timer(key)`` after *delay* seconds."""
 
     key: CheckpointTimerKey
     delay: float

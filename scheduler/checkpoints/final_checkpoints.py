@@ -49,7 +49,7 @@ class FinalCheckpoints:
         return bool(self._waiting) and self._start_timer()
 
     def completed(self, checkpoint_id: int) -> None:
-        """Forget the tasks whose end this checkpoint covers."""
+        """Forget the tasks that have waited for this checkpoint, because they can end now."""
         self._waiting = {a: after for a, after in self._waiting.items() if after >= checkpoint_id}
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> None:

@@ -75,11 +75,15 @@ class PeriodicTrigger:
         return self._next(self.remaining_pause(now))
 
     def checkpoint_over(self, now: float) -> None:
-        """Note that a checkpoint is complete, so that the pause begins (CP-09)."""
+        """Note that a checkpoint is complete: the minimum pause before the next one begins
+        (CP-09).
+        """
         self._last_over = now
 
     def remaining_pause(self, now: float) -> float:
-        """Return the remaining seconds of the pause; 0 if the pause is over."""
+        """Return the remaining seconds of the pause after the last complete checkpoint; 0 if it is
+        over.
+        """
         if self._last_over is None:
             return 0.0
         return max(self._last_over + self._pause - now, 0.0)

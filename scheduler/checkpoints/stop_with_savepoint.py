@@ -24,11 +24,13 @@ class StopWithSavepoint:
         """Answer for the user once the job has finished; None before the savepoint is complete."""
 
     def begin(self) -> None:
-        """Note that the savepoint begins."""
+        """Note that the savepoint with which the job is to be stopped begins."""
         self.is_under_way = True
 
     def over(self) -> None:
-        """Note that the savepoint was aborted, or that tasks are restarted from it."""
+        """Note that the savepoint with which the job was to be stopped is over: it was aborted, or
+        the tasks are restarted from it.
+        """
         self.is_under_way = False
 
     def completed(self, answer: SnapshotFinished) -> None:

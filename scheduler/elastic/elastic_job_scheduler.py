@@ -70,8 +70,9 @@ class BoundsChanged(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteWith(Transition):
-    """Build the execution graph with this parallelism and run it.
-    No task runs, and all transitions of the previous graph have been applied."""
+    """Build the execution graph with this parallelism and run it. This transition is applied when
+    no task runs, and after all transitions of the previous graph.
+    """
 
     parallelism: Parallelism
     reason: str

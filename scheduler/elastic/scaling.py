@@ -35,7 +35,7 @@ class ScalingSettings:
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Call ``timer(generation)`` after *delay* seconds."""
+    """Call ``timer(generation)`` of the ElasticScaling after *delay* seconds."""
 
     delay: float
     generation: int

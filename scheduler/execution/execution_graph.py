@@ -161,15 +161,18 @@ class Execution:
         return self.story.illegal(wanted)
 
     def schedule(self, now: float) -> bool:
-        """Enter SCHEDULED, in which the attempt waits for a slot. Returns False if the attempt was
-        canceled before (EX-05)."""
+        """Change the attempt's state to SCHEDULED, in which it waits for a slot. Returns False if
+        the attempt was canceled before (EX-05).
+        """
         if self.state is ExecutionState.CANCELED:
             return False
         self._enter(ExecutionState.SCHEDULED, now)
         return True
 
     def deploy(self, slot: AllocatedSlot, now: float) -> None:
-        """Enter DEPLOYING.  Raises IllegalTransitionError if the attempt was deployed (EX-01)."""
+        """Change the attempt's state to DEPLOYING, in *slot*. Raises IllegalTransitionError if the
+        attempt was deployed before (EX-01).
+        """
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 
@@ -185,15 +188,17 @@ class Execution:
             self.run(since)
 
     def initialize(self, now: float) -> None:
-        """Enter INITIALIZING: the TaskExecutor restores the task's state."""
+        """Change the attempt's state to INITIALIZING: the TaskExecutor restores the task's
+        state.
+        """
         self._enter(ExecutionState.INITIALIZING, now)
 
     def run(self, now: float) -> None:
-        """Enter RUNNING."""
+        """Change the attempt's state to RUNNING."""
         self._enter(ExecutionState.RUNNING, now)
 
     def finish(self, now: float) -> None:
-        """Enter FINISHED."""
+        """Change the attempt's state to FINISHED."""
         self._enter(ExecutionState.FINISHED, now)
 
     def begin_cancel(self, now: float) -> bool:
@@ -533,22 +538,22 @@ class ExecutionJobVertex:
 
     @property
     def ordinals(self) -> range:
-        """Ordinals of the subtasks."""
+        """Ordinals of the vertex's subtasks in the execution graph."""
         return range(self.first, self.first + self.parallelism)
 
     @property
     def executions(self) -> tuple[Execution, ...]:
-        """The current attempts, ordered by subtask."""
+        """The current attempts of the vertex's subtasks, ordered by subtask."""
         return tuple(subtask.current for subtask in self.subtasks)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether every current attempt has ended."""
+        """Whether the current attempt of every subtask of the vertex has ended."""
         return self._unended == 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether every subtask is FINISHED."""
+        """Whether every subtask of the vertex is FINISHED."""
         return self._finished == self.parallelism
 
     def find(self, attempt_id: ExecutionAttemptID) -> Execution | None:

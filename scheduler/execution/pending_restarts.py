@@ -100,6 +100,6 @@ class PendingRestarts:
         return indices
 
     def clear(self) -> None:
-        """Forget all restarts."""
+        """Forget all pending restarts."""
         self._by_generation.clear()
         self._of_region.clear()

@@ -19,13 +19,13 @@ from flinkray.scheduler.graph.vertex_operator import VertexOperator
 @stored("NoRestart")
 @message
 class NoRestart:
-    """The first failure of a task fails the job."""
+    """Restart strategy that never restarts: the first failure of a task fails the job."""
 
 
 @stored("FixedDelayRestart")
 @message
 class FixedDelayRestart:
-    """At most ``attempts`` restarts, each after ``delay`` seconds."""
+    """Restart strategy with at most ``attempts`` restarts, each after ``delay`` seconds."""
 
     attempts: int
     delay: float = 1.0
@@ -38,9 +38,10 @@ class FixedDelayRestart:
 @stored("FailureRateRestart")
 @message
 class FailureRateRestart:
-    """Restarts after ``delay`` seconds, unless failures become too frequent.
+    """Restart strategy that restarts after ``delay`` seconds, unless failures become too frequent.
     The job fails after more than ``max_failures_per_interval`` failures within ``interval``
-    seconds."""
+    seconds.
+    """
 
     max_failures_per_interval: int
     interval: float = 60.0
@@ -56,7 +57,7 @@ class FailureRateRestart:
 @stored("ExponentialDelayRestart")
 @message
 class ExponentialDelayRestart:
-    """Restarts after delays that grow from failure to failure.  All durations are in seconds."""
+    """Restart strategy whose delays grow from failure to failure. All durations are in seconds."""
 
     initial_backoff: float = 1.0
     max_backoff: float = 60.0

@@ -94,7 +94,7 @@ class NoCheckpoints:
     # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """Use this execution graph from now on."""
+        """Work on this execution graph from now on, in place of the previous one."""
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """Load the checkpoints that an earlier JobMaster left."""
@@ -252,7 +252,7 @@ class Checkpoints(NoCheckpoints):
     # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """Use this execution graph from now on."""
+        """Work on this execution graph from now on, in place of the previous one."""
         self._graph = graph
         self._topology = CheckpointedGraph(graph, self._with_own_max_parallelism)
 

@@ -87,7 +87,7 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Enter a status without notifying any listener.
+        """Change the status of the job without notifying any listener.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -95,7 +95,8 @@ class JobRecord:
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """Enter a status.  Returns the steps that notify listeners inside and outside the job.
+        """Change the status of the job. Returns the steps that notify listeners inside and outside
+        the job.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -245,7 +246,7 @@ class JobStatusMachine:
         self.story = Story(subject, limit=200)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Enter a status.
+        """Change the status of the job.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status; the text contains

@@ -51,7 +51,7 @@ class TimerKey:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Call ``timer(key)`` after *delay* seconds."""
+    """Call the JobScheduler's ``timer(key)`` after *delay* seconds."""
 
     key: TimerKey
     delay: float

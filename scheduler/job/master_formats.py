@@ -148,7 +148,9 @@ class MasterFormats(JobCoordinator):
         return () if self._record.is_ending else (GlobalFailure(failure),)
 
     def pause_over(self, transition: FormatsPauseOver, now: float) -> Steps:
-        """Start the next process after the pause."""
+        """Start the next process for the formats that have not answered yet, because the pause
+        after the loss of the last process is over.
+        """
         is_late = transition.loss != self._losses or self._record.is_ending
         return () if is_late or not self._pending else self.ensure(now)
 

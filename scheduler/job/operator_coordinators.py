@@ -98,7 +98,9 @@ class OperatorCoordinator(ABC):
         restores: int = 0,
         graph_id: ExecutionGraphID | None = None,
     ) -> Steps:
-        """Start the next attempt.  Raises IllegalTransitionError if an attempt exists already."""
+        """Start the coordinator's next attempt. Raises IllegalTransitionError if an attempt exists
+        already.
+        """
         self.attempt_number += 1
         self._enter(CoordinatorState.STARTING, now)
         return (StartCoordinator(self.coordinator_id, slots, inputs, results, restores, graph_id),)
@@ -110,7 +112,7 @@ class OperatorCoordinator(ABC):
         self._enter(CoordinatorState.RUNNING, now)
 
     def stop(self, now: float) -> Steps:
-        """Stop the current attempt.  A second call changes nothing."""
+        """Stop the coordinator's current attempt. A second call changes nothing."""
         if not self.is_wanted:
             return ()
         self._enter(CoordinatorState.STOPPING, now)

@@ -102,7 +102,7 @@ class TaskReports:
         return _failed(ends, disowned)
 
     def cancellations_failed(self, transition: CancellationsFailed, now: float) -> Steps:
-        """Treat the attempts as canceled (EX-04)."""
+        """Treat the attempts as canceled, because their TaskExecutor could not be told (EX-04)."""
         text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
         ends = []
         disowned: list[PlacedPartition] = []

@@ -257,7 +257,7 @@ class ExecutionSlotAllocator:
         return LogicalSlotAllocated(logical)
 
     def _failed(self, event: SlotRequestFailed, actions: list[SlotAllocatorAction]) -> None:
-        """Fail all subtasks that wait for the slot (SP-20)."""
+        """Fail all subtasks that wait for the slot, because its request has failed (SP-20)."""
         shared = self._by_request.pop(event.request_id, None)
         if shared is None:
             return

@@ -85,7 +85,7 @@ class LogicalSlot:
         return self._begin_release(cause)
 
     def payload_ended(self) -> None:
-        """Note that the attempt is in a terminal state."""
+        """Note that the attempt in the slot is in a terminal state."""
         self._payload_has_ended = True
 
     def taken_back(self) -> None:

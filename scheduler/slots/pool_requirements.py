@@ -26,7 +26,7 @@ class PoolRequirements:
         return self._required.get(profile, 0)
 
     def set(self, requirements: Iterable[ResourceRequirement]) -> None:
-        """Replace all totals (SP-21)."""
+        """Replace the number of required slots of every profile (SP-21)."""
         self._required = {}
         for requirement in requirements:
             self.increase(requirement.profile, requirement.count)

@@ -432,7 +432,7 @@ class TaskSlotTable:
         return () if slot is None else tuple(slot.tasks)
 
     def slot_index(self, allocation_id: AllocationID) -> int:
-        """Return the index of the slot.  The allocation must have a slot here."""
+        """Return the index of the slot that has this allocation. There must be such a slot."""
         return self._slots[allocation_id].index
 
     def allocations_of(self, job_id: JobID) -> tuple[AllocationID, ...]:
