@@ -218,7 +218,7 @@ class LeaderRetrievalDriver(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop; nothing is reported after this."""
+        """Stop following the leader; nothing is reported after this."""
 
 
 class DriverLeaderRetrievalService(LeaderRetrievalService):
