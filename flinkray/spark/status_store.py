@@ -44,7 +44,7 @@ class StatusStore:
         return list(self._json(self._tracker.getJobIdsForTag(tag)))
 
     def job(self, job_id: int) -> dict[str, Any] | None:
-        """Return a job. None: Spark has forgotten it."""
+        """Return Spark's record of a job. None: Spark has forgotten the job."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         try:
