@@ -403,7 +403,7 @@ class SimulatedProcess(UnrealLoop):
         return task
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Return the unfinished tasks, oldest first."""
+        """Return the unfinished tasks of the process's event loop, oldest first."""
         found = (known() for known in self._tasks)
         return [task for task in found if task is not None and not task.done()]
 

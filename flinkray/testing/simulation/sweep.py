@@ -68,13 +68,13 @@ class SweepWorker:
                     sys.stdout.flush()
 
     def wait(self) -> int:
-        """Wait for the process; return its exit status."""
+        """Wait until the pytest process has ended; return its exit status."""
         status = self._process.wait()
         self._reader.join()
         return status
 
     def end(self) -> None:
-        """Kill the process, if it runs."""
+        """Kill the pytest process, if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self.wait()
