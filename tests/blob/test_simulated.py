@@ -65,7 +65,7 @@ async def insist(what: Awaitable[None]) -> bool:
 
 
 @simulate(seeds=100, faults=FAULTS)
-async def test_stored_blobs_are_returned_and_deleted_blobs_are_not(
+async def test_simulated_blob_server_returns_stored_blobs_and_no_deleted_blobs(
     simulation: Simulation,
 ) -> None:
     random = simulation.random

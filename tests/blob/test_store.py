@@ -40,7 +40,9 @@ def test_complete_blob_is_recovered_with_its_parts(directory: Directory) -> None
     assert parts == [b"hello ", b"world", None]
 
 
-def test_parts_without_a_marker_are_recovered_as_strays(directory: Directory) -> None:
+def test_blob_parts_without_a_marker_are_recovered_as_unfinished_uploads(
+    directory: Directory,
+) -> None:
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.write_part(OTHER, KEY, 0, b"hello ")
@@ -127,7 +129,7 @@ def test_blob_that_lacks_a_part_is_not_recovered_and_is_reported(
     assert f"{OWNER}: blob {KEY} lacks the parts at [6]" in caplog.text
 
 
-def test_foreign_entries_in_the_blob_directory_are_kept(directory: Directory) -> None:
+def test_foreign_files_in_the_blob_directory_are_kept(directory: Directory) -> None:
     names = ["README", "job-1.notakey.complete", f"job-1.{KEY}.part", f"_.{KEY}.complete"]
     for name in names:
         directory.write(name, b"mine")
