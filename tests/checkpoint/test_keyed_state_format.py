@@ -179,7 +179,7 @@ def test_header_of_a_keyed_state_file_names_all_tables_timers_columns_and_groups
     assert header.key_groups == KeyGroupRange(0, GROUPS - 1)
 
 
-def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
+def test_subtask_reads_only_the_file_ranges_of_its_own_key_groups() -> None:
     snapshot = example()
     data = data_of(snapshot)
     read_bytes = 0
@@ -275,7 +275,7 @@ def test_writing_keyed_state_with_key_groups_out_of_order_is_refused() -> None:
         write_keyed_state(InParts(example(), [2, 1]), output)
 
 
-def test_backend_without_keyed_state_writes_no_file(tmp_path: Path) -> None:
+def test_snapshot_without_keyed_state_writes_no_state_file(tmp_path: Path) -> None:
     nothing = HeapKeyedStateBackend(GROUPS).snapshot()
     with StateOutput(str(tmp_path / "state"), 0) as output:
         assert write_keyed_state_if_any(nothing, output) is None
@@ -387,7 +387,7 @@ def test_file_of_version_1_is_refused_only_if_it_contains_columns(section: int) 
         backend.array_state(ArrayStateDescriptor("numbers", np.int64))
 
 
-def test_restored_columns_that_no_operator_uses_are_in_the_next_whole_snapshot() -> None:
+def test_restored_columns_that_no_operator_uses_are_in_the_next_complete_snapshot() -> None:
     groups = KeyGroupRange(0, GROUPS - 1)
     numbers = Backend(groups)
     slots = numbers.backend.columns().slots_of(["a", "b"])
@@ -413,7 +413,7 @@ def test_restored_columns_that_no_operator_uses_are_in_the_next_whole_snapshot()
     }  # fmt: skip
 
 
-def test_restore_is_refused_after_columns_of_the_backend_were_used() -> None:
+def test_keyed_state_backend_whose_columns_were_used_refuses_a_restore() -> None:
     backend = HeapKeyedStateBackend(GROUPS)
     backend.columns()
     with pytest.raises(StateError, match="restored before its states are used"):

@@ -88,7 +88,7 @@ def test_operator_states_of_all_modes_are_read_back_unchanged(tmp_path: Path) ->
     st.integers(1, 5),
     st.randoms(use_true_random=False),
 )
-def test_each_element_is_restored_once_however_offsets_are_divided(
+def test_each_list_element_is_restored_once_however_the_offsets_are_divided(
     subtasks: list[list[int]], after: int, random: Any
 ) -> None:
     handles = [written(backend_with(numbers, [], {})) for numbers in subtasks]
@@ -132,7 +132,7 @@ class Counting:
         return self._data[offset : offset + length]
 
 
-def test_subtask_reads_only_the_header_and_its_own_elements() -> None:
+def test_subtask_reads_only_the_header_and_its_own_elements_of_operator_state() -> None:
     handle = written(backend_with([bytes([n]) * 20_000 for n in range(30)], [], {}))
     assert isinstance(handle.location, InlineState)
     part = part_of(handle, "numbers", slice(10, 13))
