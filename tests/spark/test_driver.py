@@ -209,7 +209,7 @@ async def test_driver_whose_process_ends_leaves_the_shared_session(scene: Scene)
     await service.close()
 
 
-async def test_attach_fails_when_an_earlier_attempt_does_not_end_in_time(
+async def test_spark_stage_cannot_attach_while_its_earlier_attempt_does_not_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_guests, "PATIENCE", 0.2)
@@ -249,7 +249,7 @@ async def test_driver_waits_until_the_job_master_confirms_its_leadership(scene: 
 
 
 @pytest.mark.parametrize("leader", [PREDECESSOR, LEADER])
-async def test_driver_refuses_to_begin_for_a_job_master_that_lost_leadership(
+async def test_driver_does_not_begin_for_a_job_master_that_has_lost_leadership(
     scene: Scene, leader: JobMasterId
 ) -> None:
     scene.start_job_master()
@@ -283,7 +283,9 @@ async def test_shared_session_answers_other_calls_while_its_jvm_is_slow(scene: S
     await service.close()
 
 
-async def test_events_of_a_stage_reach_the_job_master_in_order(scene: Scene) -> None:
+async def test_events_of_a_spark_stage_are_reported_to_the_job_master_in_order(
+    scene: Scene,
+) -> None:
     await scene.start()
     progress = SparkProgress(completed_tasks=1)
 
@@ -299,7 +301,7 @@ async def test_events_of_a_stage_reach_the_job_master_in_order(scene: Scene) -> 
     ]
 
 
-async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene) -> None:
+async def test_driver_whose_stage_has_its_result_runs_until_it_is_stopped(scene: Scene) -> None:
     await scene.start()
     scene.stage.tell(lambda listener: listener.finished(RESULT))
     await scene.job_master.wait_for(CoordinatorListenerGateway.coordinator_told)
@@ -341,7 +343,7 @@ async def orphan() -> AsyncIterator[Scene]:
     await scene.close()
 
 
-async def test_next_job_master_is_told_the_latest_executors_progress_and_result(
+async def test_next_job_master_is_told_the_latest_executors_progress_and_result_of_a_stage(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -369,7 +371,7 @@ async def test_next_job_master_is_told_the_latest_executors_progress_and_result(
     assert orphan.stage.stops == 0
 
 
-async def test_failure_that_reached_no_job_master_is_reported_to_the_next_one(
+async def test_spark_stage_failure_reported_to_no_job_master_is_reported_to_the_next_one(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -382,7 +384,7 @@ async def test_failure_that_reached_no_job_master_is_reported_to_the_next_one(
     assert successor.calls_of(CoordinatorListenerGateway.coordinator_told) == [(DRIVER, FAILURE)]
 
 
-async def test_orders_of_a_job_master_that_was_replaced_are_refused(orphan: Scene) -> None:
+async def test_driver_refuses_calls_of_a_job_master_that_was_replaced(orphan: Scene) -> None:
     await orphan.start()
     await orphan.next_job_master()
     driver = await orphan.connect()
@@ -397,7 +399,7 @@ async def test_orders_of_a_job_master_that_was_replaced_are_refused(orphan: Scen
     assert orphan.stage.stops == 1
 
 
-async def test_report_of_executors_names_those_that_have_gone_missing(orphan: Scene) -> None:
+async def test_report_of_executors_names_the_executors_that_are_missing(orphan: Scene) -> None:
     await orphan.start()
     other = replace(EXECUTOR, subtask_index=1)
     for registered in ((EXECUTOR, other), (other,), (), (EXECUTOR,)):
@@ -434,7 +436,7 @@ async def test_late_confirmation_of_an_earlier_job_master_does_not_take_its_driv
     await second_service.close()
 
 
-async def test_report_that_is_too_large_to_send_ends_the_stage(orphan: Scene) -> None:
+async def test_report_of_a_driver_that_is_too_large_to_send_ends_the_stage(orphan: Scene) -> None:
     await orphan.start()
     result = SparkResult("/results", 3, "x" * 20_000_000)
     orphan.stage.tell(lambda listener: listener.finished(result))
@@ -459,7 +461,9 @@ async def test_driver_is_not_adopted_by_a_job_master_without_leadership(orphan: 
     assert orphan.stage.stops == 0
 
 
-async def test_driver_repeats_a_report_that_its_job_master_did_not_answer(orphan: Scene) -> None:
+async def test_driver_repeats_a_report_that_was_not_answered_by_its_job_master(
+    orphan: Scene,
+) -> None:
     await orphan.start()
     deaf = RpcTimeoutError("no answer")
     orphan.job_master.on(CoordinatorListenerGateway.coordinator_told).raising(deaf)
@@ -475,7 +479,7 @@ async def test_driver_repeats_a_report_that_its_job_master_did_not_answer(orphan
     await eventually(told_twice, 50, "another try")
 
 
-async def test_driver_answers_calls_while_its_stage_stops_and_stops_the_stage_once(
+async def test_driver_answers_calls_during_the_stop_of_its_stage_and_stops_it_only_once(
     scene: Scene,
 ) -> None:
     await scene.start()
@@ -493,7 +497,7 @@ async def test_driver_answers_calls_while_its_stage_stops_and_stops_the_stage_on
     assert scene.stage.stops == 1
 
 
-async def test_driver_of_an_earlier_leader_session_ends_itself_without_a_report(
+async def test_driver_of_an_earlier_leader_session_ends_without_a_report_to_the_later_one(
     scene: Scene,
 ) -> None:
     """Fencing: the later JobMaster at the same address is told nothing."""

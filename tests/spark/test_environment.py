@@ -65,7 +65,7 @@ def test_the_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
     assert (java.home, java.origin) == (real, "PATH")
 
 
-def test_java_of_an_unsupported_version_is_skipped(tmp_path: Path) -> None:
+def test_java_of_an_unsupported_version_is_skipped_in_favour_of_another(tmp_path: Path) -> None:
     old = make_java(tmp_path / "old", "1.8.0_292")
     new = make_java(tmp_path / "new", "21.0.1")
 

@@ -58,7 +58,7 @@ def run(epochs: Epochs, function: Callable[..., Any], stopping: bool = False) ->
     return EpochHandOver(epochs.location, "1", WritesItself()).run(read, function, stop)
 
 
-def test_a_function_is_given_each_epoch_in_order_until_the_end(epochs: Epochs) -> None:
+def test_function_is_called_with_each_epoch_in_order_until_the_stream_ends(epochs: Epochs) -> None:
     epochs.publish(3, [part(epochs, 1), part(epochs, 2, 3)])
     epochs.publish(10, [part(epochs, 4)])
     epochs.end("1")
@@ -68,7 +68,9 @@ def test_a_function_is_given_each_epoch_in_order_until_the_end(epochs: Epochs) -
     assert (result.location, result.num_rows) == (None, 4)
 
 
-def test_epochs_published_while_the_function_waits_are_handed_over(epochs: Epochs) -> None:
+def test_epochs_that_are_published_during_a_function_call_are_handed_over_after_it(
+    epochs: Epochs,
+) -> None:
     def ends(rows: pa.Table, checkpoint_id: int) -> None:
         if checkpoint_id == 1:
             epochs.publish(2, [part(epochs, 9)])
@@ -91,7 +93,7 @@ def test_rows_of_a_failed_epoch_are_handed_over_again_with_the_same_checkpoint_i
     assert calls.given == [(1, [1]), (2, [2]), (2, [2]), (3, [3])]
 
 
-def test_failure_of_the_function_names_the_checkpoint_of_its_rows(epochs: Epochs) -> None:
+def test_error_of_a_function_on_an_epoch_names_the_checkpoint_of_its_rows(epochs: Epochs) -> None:
     epochs.publish(7, [part(epochs, 1)])
     hand_over = EpochHandOver(epochs.location, "1", WritesItself())
     with pytest.raises(ZeroDivisionError) as caught:
@@ -102,14 +104,14 @@ def test_failure_of_the_function_names_the_checkpoint_of_its_rows(epochs: Epochs
     assert not failure.suppress_restarts
 
 
-def test_stopped_stage_hands_over_no_further_epoch(epochs: Epochs) -> None:
+def test_stopped_spark_stage_hands_over_no_more_epochs(epochs: Epochs) -> None:
     epochs.publish(1, [part(epochs, 1)])
     calls = Calls()
     run(epochs, calls, stopping=True)
     assert calls.given == []
 
 
-def test_function_that_returns_rows_fails_and_is_told_to_write_them_itself(epochs: Epochs) -> None:
+def test_function_on_epochs_that_returns_rows_is_told_to_write_them_itself(epochs: Epochs) -> None:
     epochs.publish(1, [part(epochs, 1)])
     with pytest.raises(InvalidStageResultError, match="has to write itself, and returns None"):
         run(epochs, lambda rows, checkpoint_id: rows)
@@ -123,7 +125,7 @@ def test_epoch_whose_rows_have_different_columns_fails_and_names_the_columns(
         run(epochs, Calls())
 
 
-def test_epoch_with_a_lost_file_fails_before_any_of_its_rows_are_handed_over(
+def test_epoch_with_a_lost_file_fails_before_the_function_gets_any_of_its_rows(
     epochs: Epochs,
 ) -> None:
     parts = [part(epochs, 1), part(epochs, 2)]
@@ -135,7 +137,9 @@ def test_epoch_with_a_lost_file_fails_before_any_of_its_rows_are_handed_over(
     assert calls.given == []
 
 
-def test_attempt_returns_the_result_at_once_when_all_epochs_are_handed_over(epochs: Epochs) -> None:
+def test_attempt_returns_its_result_at_once_if_all_epochs_were_handed_over_before(
+    epochs: Epochs,
+) -> None:
     assert handed_over_before(epochs.location, "1") is None
     epochs.publish(1, [part(epochs, 1, 2)])
     epochs.end("1")

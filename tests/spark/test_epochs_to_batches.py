@@ -24,7 +24,7 @@ def taker(batches: PublishedBatches) -> EpochsToBatches:
     return EpochsToBatches(batches.location, "1", threading.Event())
 
 
-def test_epoch_counts_as_taken_once_its_micro_batch_is_published(
+def test_epoch_counts_as_processed_once_its_micro_batch_is_published(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
     assert not taker.is_taken(Epoch(3, ()))
@@ -33,7 +33,7 @@ def test_epoch_counts_as_taken_once_its_micro_batch_is_published(
     assert not taker.is_taken(Epoch(4, ()))
 
 
-def test_driver_that_was_replaced_publishes_no_epoch_a_second_time(
+def test_driver_that_was_replaced_publishes_no_epoch_that_its_successor_published(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
     successor = EpochsToBatches(batches.location, "1", threading.Event())
@@ -49,7 +49,7 @@ def test_driver_that_was_replaced_publishes_no_epoch_a_second_time(
     assert published == [3, 4]
 
 
-def test_function_is_not_called_again_for_an_epoch_with_a_published_batch(
+def test_function_is_not_called_for_an_epoch_whose_batch_was_published_before(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -72,7 +72,7 @@ def test_function_is_not_called_again_for_an_epoch_with_a_published_batch(
     assert batches.ended("1") is None
 
 
-def test_stream_that_ends_without_epochs_publishes_no_batch(
+def test_stream_that_ends_without_any_epoch_publishes_no_batch(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = Epochs(str(tmp_path / "epochs"))
@@ -112,7 +112,7 @@ def with_an_epoch(folder: Path) -> Epochs:
     return epochs
 
 
-def test_function_is_not_called_after_all_readers_have_ended(
+def test_function_is_not_called_with_epochs_once_all_readers_have_ended(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = with_an_epoch(tmp_path / "epochs")
@@ -124,7 +124,7 @@ def test_function_is_not_called_after_all_readers_have_ended(
     assert epochs.last_done().checkpoint_id == -1
 
 
-def test_driver_that_waits_for_room_stops_when_its_readers_end(
+def test_driver_that_waits_for_batches_to_be_read_stops_when_its_readers_end(
     batches: PublishedBatches, taker: EpochsToBatches
 ) -> None:
     """In a stopped job nobody takes the waiting micro-batches."""
@@ -141,7 +141,7 @@ class Unwanted(WritesItself):
         raise NoMoreWantedError("nobody is there")
 
 
-def test_epoch_whose_rows_are_unwanted_stays_published_and_not_done(tmp_path: Path) -> None:
+def test_epoch_whose_rows_nobody_wants_any_more_stays_published(tmp_path: Path) -> None:
     epochs = with_an_epoch(tmp_path)
     hand_over = EpochHandOver(epochs.location, "1", Unwanted())
     hand_over.run(lambda *paths: paths, lambda rows, i: rows, threading.Event())

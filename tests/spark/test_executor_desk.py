@@ -48,7 +48,7 @@ def test_registered_executors_are_listed_with_slot_and_pid_in_bundle_order(
     assert [e.actor_id for e in found] == ["actor-0", "actor-1"]
 
 
-def test_executor_without_registration_or_known_process_is_left_out(
+def test_unregistered_executor_and_executor_without_a_process_are_not_listed(
     desk: ExecutorDesk,
 ) -> None:
     start(desk, 0, 100)
@@ -57,7 +57,9 @@ def test_executor_without_registration_or_known_process_is_left_out(
     assert desk.executors([unknown, "driver", "99"]) == ()
 
 
-def test_ended_executor_is_left_out_before_spark_notices_its_end(desk: ExecutorDesk) -> None:
+def test_executor_that_has_ended_is_not_listed_although_spark_did_not_notice_its_end(
+    desk: ExecutorDesk,
+) -> None:
     lost, other = start(desk, 0, 100), start(desk, 1, 101)
     desk.executors([lost, other])
 
@@ -77,7 +79,7 @@ def test_each_start_of_an_executor_gets_a_new_id(desk: ExecutorDesk, failures: l
     assert failures == []
 
 
-def test_executor_that_ends_unregistered_is_retried_once_then_fails_stage(
+def test_spark_executor_that_ends_twice_before_it_registers_fails_its_stage(
     desk: ExecutorDesk, failures: list[str]
 ) -> None:
     assert desk.ended(start(desk, 0, 100), 1, "exit status 1")
@@ -89,7 +91,7 @@ def test_executor_that_ends_unregistered_is_retried_once_then_fails_stage(
     ]
 
 
-def test_early_ends_are_counted_per_slot_and_reset_by_a_registration(
+def test_early_executor_ends_are_counted_per_slot_until_an_executor_registers(
     desk: ExecutorDesk, failures: list[str]
 ) -> None:
     assert desk.ended(start(desk, 0, 100), 1, "")
@@ -102,7 +104,7 @@ def test_early_ends_are_counted_per_slot_and_reset_by_a_registration(
     assert failures == []
 
 
-def test_executor_that_ends_with_status_0_counts_as_no_loss(
+def test_executor_that_ends_with_status_0_does_not_count_as_lost(
     desk: ExecutorDesk, failures: list[str]
 ) -> None:
     executor = start(desk, 0, 100)
@@ -114,7 +116,7 @@ def test_executor_that_ends_with_status_0_counts_as_no_loss(
     assert failures == []
 
 
-def test_stage_that_ended_before_its_session_opened_launches_no_executor() -> None:
+def test_stage_that_ended_before_its_session_opened_refuses_to_launch_executors() -> None:
     desk = ExecutorDesk(lambda why: None)
     desk.close()
     desk.open(launch_of)
@@ -123,7 +125,7 @@ def test_stage_that_ended_before_its_session_opened_launches_no_executor() -> No
         desk.launch(slot(0))
 
 
-def test_stage_that_ends_with_an_open_session_still_answers_launch_requests(
+def test_stage_that_ended_after_its_session_opened_answers_launch_requests(
     desk: ExecutorDesk,
 ) -> None:
     desk.close()

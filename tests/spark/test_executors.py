@@ -45,7 +45,7 @@ def test_executor_restarted_several_times_is_matched_with_its_first_actor() -> N
     ]
 
 
-def test_executor_whose_actor_is_not_reported_alive_is_left_out() -> None:
+def test_executor_whose_ray_actor_is_not_alive_is_not_listed() -> None:
     found = join_executors(["0", "1"], {}, by_name(actor(0, 0), actor(1, 1, is_alive=False)))
 
     assert [e.executor_id for e in found] == ["0"]

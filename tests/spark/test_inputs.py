@@ -26,7 +26,7 @@ def written(path: Path) -> str:
     return str(path)
 
 
-def test_deleted_input_is_reported_missing_and_unreadable_storage_is_not(
+def test_deleted_stage_input_is_reported_missing_and_one_on_failed_storage_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An outage of the storage must not make the producers run again."""

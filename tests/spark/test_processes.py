@@ -67,7 +67,7 @@ def test_search_finds_only_processes_of_the_given_job(start: Starter) -> None:
     assert [process.pid for process in leftover_processes(job)] == [mine.pid]
 
 
-def test_processes_of_one_attempt_are_found_without_those_of_the_next(start: Starter) -> None:
+def test_search_for_processes_of_an_attempt_finds_none_of_the_next_attempt(start: Starter) -> None:
     job = JobID.generate()
     first = start(marker_environment(job, "v-m-0"))
     second = start(marker_environment(job, "v-m-1"))
@@ -85,7 +85,9 @@ def test_process_is_found_by_the_marker_in_its_command_line(start: Starter) -> N
     assert leftover_processes(job, "v-m-1") == []
 
 
-def test_leftovers_are_ended_with_their_children(start: Starter) -> None:
+def test_processes_left_over_by_a_stage_are_ended_with_their_child_processes(
+    start: Starter,
+) -> None:
     job = JobID.generate()
     parent = start(
         marker_environment(job, "v-m-0"),
@@ -110,7 +112,7 @@ def test_a_process_that_ignores_the_request_is_killed(start: Starter) -> None:
     assert not psutil.pid_exists(process.pid)
 
 
-def test_ending_a_process_that_has_ended_is_no_error(start: Starter) -> None:
+def test_ending_a_process_that_has_already_ended_raises_no_error(start: Starter) -> None:
     process = start({})
     known = psutil.Process(process.pid)
     process.kill()
@@ -119,7 +121,7 @@ def test_ending_a_process_that_has_ended_is_no_error(start: Starter) -> None:
     assert end_processes([known]) == []
 
 
-def test_files_of_a_job_are_removed_and_files_of_other_jobs_stay(tmp_path: Path) -> None:
+def test_cleanup_of_a_job_removes_its_files_and_no_files_of_other_jobs(tmp_path: Path) -> None:
     job, other = JobID.generate(), JobID.generate()
     (tmp_path / "app-1").mkdir()
     for name in (stage_name(job, "v-m-0"), stage_name(job, "v-m-1"), stage_name(other, "v-m-0")):

@@ -35,7 +35,7 @@ pytestmark = [
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def test_a_partition_can_be_read_before_the_last_one_is_computed(
+def test_partition_of_a_dataframe_can_be_read_before_its_last_one_is_computed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = publishing._write
@@ -74,7 +74,7 @@ def test_published_files_have_the_file_modes_of_the_cluster(
     }
 
 
-def test_the_next_attempt_computes_only_the_partitions_that_are_missing(
+def test_next_attempt_computes_only_partitions_that_the_dead_attempt_did_not_publish(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     publish(spark.range(0, 30, 1, 12), str(tmp_path / "before"), "attempt")
@@ -94,7 +94,7 @@ def test_the_next_attempt_computes_only_the_partitions_that_are_missing(
     assert {file.name[:7] for file in {*files.iterdir()} - there} == {"000003-"}
 
 
-def test_rows_written_by_a_failed_task_attempt_are_not_counted(
+def test_rows_written_by_a_failed_spark_task_attempt_are_not_in_the_partition(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location = str(tmp_path)

@@ -76,7 +76,7 @@ def test_function_that_returns_no_dataframe_fails_and_names_the_wanted_type(
         publish(returned, str(tmp_path), "attempt")
 
 
-def test_attempt_returns_the_result_at_once_when_all_partitions_are_published(
+def test_attempt_returns_its_result_at_once_if_all_partitions_were_published_before(
     tmp_path: Path,
 ) -> None:
     published = PublishedPartitions(str(tmp_path))

@@ -14,7 +14,7 @@ from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.spark.ray_java import check_ray_starts_java, java_on_path
 
 
-def test_java_of_the_package_is_on_the_path_only_while_ray_is_started(
+def test_java_of_the_package_is_on_the_path_only_while_ray_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -27,7 +27,7 @@ def test_java_of_the_package_is_on_the_path_only_while_ray_is_started(
     assert os.environ["PATH"] == str(tmp_path)
 
 
-def test_path_is_left_alone_when_it_already_has_a_java(
+def test_path_that_contains_a_java_is_not_changed_while_ray_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "java").touch(mode=0o755)
@@ -36,7 +36,9 @@ def test_path_is_left_alone_when_it_already_has_a_java(
         assert os.environ["PATH"] == str(tmp_path)
 
 
-def test_unset_path_is_unset_again_after_ray_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_that_was_not_set_is_unset_again_after_ray_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PATH")
     with java_on_path():
         assert shutil.which("java") is not None

@@ -238,7 +238,7 @@ def cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("make", "adaptive", "expected"), cases())
-def test_frame_is_repeatable_exactly_when_its_partitions_are_always_the_same(
+def test_dataframe_is_repeatable_exactly_if_its_partitions_are_always_equal(
     spark: SparkSession, make: Make, adaptive: bool, expected: bool
 ) -> None:
     """Repeatable frames have equal fingerprints when they are made again; other frames do not."""
@@ -248,13 +248,13 @@ def test_frame_is_repeatable_exactly_when_its_partitions_are_always_the_same(
         assert (fingerprint(make(spark)) == fingerprint(make(spark))) is expected
 
 
-def test_groups_dealt_out_in_hash_order_with_sorting_are_repeatable(spark: SparkSession) -> None:
+def test_dataframe_distributed_by_hash_with_sorting_is_repeatable(spark: SparkSession) -> None:
     spark.conf.set(ADAPTIVE, "false")
     spark.conf.set(SORTS, "true")
     assert is_repeatable(NEVER["dealt out"](spark))
 
 
-def test_frame_is_not_repeatable_when_spark_may_skip_missing_files(spark: SparkSession) -> None:
+def test_dataframe_is_not_repeatable_if_spark_may_skip_missing_files(spark: SparkSession) -> None:
     assert is_repeatable(spark.table("many"))
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
@@ -263,7 +263,7 @@ def test_frame_is_not_repeatable_when_spark_may_skip_missing_files(spark: SparkS
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-def test_sort_into_ranges_divides_the_same_rows_differently_each_time(
+def test_spark_sort_by_range_divides_the_same_rows_differently_each_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """This is why a sort is not repeatable."""
@@ -279,7 +279,7 @@ def test_sort_into_ranges_divides_the_same_rows_differently_each_time(
     assert first != second
 
 
-def test_fingerprint_depends_on_plan_seed_input_and_number_of_partitions(
+def test_fingerprint_depends_on_plan_seed_input_and_partitions_of_a_dataframe(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     numbers(spark).write.parquet(f"{tmp_path}/one")
@@ -495,7 +495,7 @@ class Job:
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (4, 3)])
-def test_job_resumes_from_a_savepoint_with_other_cores_and_the_same_partitions(
+def test_job_resumes_from_a_savepoint_with_other_cores_but_the_same_partitions(
     spark: SparkSession, text: str, tmp_path: Path, first: int, second: int
 ) -> None:
     job = Job(spark, text, tmp_path / "one")
@@ -508,7 +508,7 @@ def test_job_resumes_from_a_savepoint_with_other_cores_and_the_same_partitions(
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (4, 3)])
-def test_job_with_other_partitions_than_its_savepoint_is_refused(
+def test_savepoint_is_refused_by_a_job_whose_dataframe_has_other_partitions(
     spark: SparkSession, text: str, tmp_path: Path, first: int, second: int
 ) -> None:
     job = Job(spark, text, tmp_path / "one")

@@ -43,7 +43,7 @@ def test_error_about_a_long_returned_value_is_shortened() -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_returned_value_of_several_lines_is_shown_in_one_line() -> None:
+def test_error_about_a_returned_value_of_several_lines_has_one_line() -> None:
     with pytest.raises(InvalidStageResultError, match=r"a pandas.*DataFrame \(a 0 1\); a S"):
         store_result(pd.DataFrame({"a": [1]}), "/nowhere")
 
@@ -81,7 +81,7 @@ def test_unsupported_environment_suppresses_restarts_and_is_no_user_error() -> N
     assert not failure.is_user_error
 
 
-def test_worker_error_is_summarized_by_the_users_exception_and_its_line() -> None:
+def test_error_of_a_spark_worker_is_summarized_by_the_exception_of_the_user() -> None:
     class PythonException(Exception):  # noqa: N818 - PySpark's name
         pass
 
@@ -128,7 +128,7 @@ ZeroDivisionError: division by zero
 """
 
 
-def test_failure_shows_the_users_exception_before_the_error_of_spark() -> None:
+def test_spark_failure_shows_the_exception_of_the_user_before_that_of_spark() -> None:
     failure = user_failure(raised(Py4JJavaError(OF_A_WRITE)))
 
     assert failure.error_type == "ZeroDivisionError"
@@ -170,7 +170,9 @@ def with_stack(error: Exception, stack: str) -> Exception:
         IllegalArgumentException("java.net.UnknownHostException: namenode"),
     ],
 )  # fmt: skip
-def test_unreachable_service_of_spark_is_no_error_of_the_program(error: Exception) -> None:
+def test_error_about_an_unreachable_spark_service_does_not_blame_the_program(
+    error: Exception,
+) -> None:
     failure = user_failure(raised(error))
     assert failure.program_error is None
     assert not failure.suppress_restarts
@@ -216,7 +218,7 @@ def test_error_of_a_worker_with_a_chain_of_exceptions_is_summarized_by_the_last_
     assert one_line(Py4JJavaError(text)) == "ValueError: no (a.py, line 2, in f)"
 
 
-def test_error_message_of_several_lines_is_shown_in_one_line() -> None:
+def test_spark_error_of_several_lines_is_summarized_in_one_line() -> None:
     error = Py4JJavaError(OF_A_WRITE.replace("division by zero", "two\n  lines"))
     assert one_line(error) == "ZeroDivisionError: two lines (flights.py, line 12, in ratio)"
 

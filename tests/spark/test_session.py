@@ -82,7 +82,7 @@ def test_executor_has_cores_and_resources_of_its_slot_and_heap_minus_overhead() 
     assert spark["spark.executor.memoryOverhead"] == "409m"
 
 
-def test_executor_in_a_slot_of_half_a_core_runs_one_task_at_a_time() -> None:
+def test_spark_executor_in_a_slot_of_half_a_core_runs_one_task_at_a_time() -> None:
     spark = properties(profile=ResourceProfile(0.5, 1024 * MIB)).spark
 
     assert spark["spark.executor.cores"] == "1"
@@ -96,7 +96,7 @@ def test_app_master_gets_the_placement_group_and_one_bundle_per_slot() -> None:
     assert "-Dspark.ray.bundle_indexes=0,1,2" in options
 
 
-def test_each_attempt_has_its_own_ray_namespace() -> None:
+def test_each_attempt_of_a_spark_stage_has_its_own_ray_namespace() -> None:
     def namespace(attempt: int) -> str:
         [option] = [
             option
@@ -108,7 +108,7 @@ def test_each_attempt_has_its_own_ray_namespace() -> None:
     assert namespace(0) != namespace(1)
 
 
-def test_every_jvm_carries_the_marker_of_job_and_attempt() -> None:
+def test_every_jvm_of_a_stage_has_an_option_that_names_its_job_and_attempt() -> None:
     started = properties()
     marks = {
         f"-Dflinkray.job.id={'0' * 32}",
@@ -122,7 +122,7 @@ def test_every_jvm_carries_the_marker_of_job_and_attempt() -> None:
     assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in started.driver_command
 
 
-def test_executors_learn_the_storage_permissions_from_their_environment() -> None:
+def test_spark_executors_get_the_storage_permissions_by_their_environment() -> None:
     described = replace(stage(), storage_permissions="group")
     started = stage_properties(
         described, RAY, "/python", raydp_properties(described, ENVIRONMENT, RAY)
@@ -140,7 +140,7 @@ def test_java_17_gets_its_module_options_in_driver_app_master_and_executors() ->
     assert option in started.spark["spark.executor.extraJavaOptions"].split()
 
 
-def test_task_counts_are_updated_at_once_unless_the_user_sets_a_period() -> None:
+def test_spark_task_counts_are_updated_at_once_unless_the_user_sets_a_period() -> None:
     key = "spark.ui.liveUpdate.period"
 
     assert properties().spark[key] == "0"
@@ -208,7 +208,9 @@ def test_env_java_home_is_accepted_and_not_passed_to_spark() -> None:
     ("total", "heap", "overhead"),
     [(683, 513, 170), (1024, 768, 256), (2048, 1664, 384), (10240, 9216, 1024)],
 )
-def test_heap_and_overhead_make_up_the_slots_memory(total: int, heap: int, overhead: int) -> None:
+def test_heap_and_memory_overhead_of_an_executor_make_up_the_memory_of_its_slot(
+    total: int, heap: int, overhead: int
+) -> None:
     profile = ResourceProfile(1.0, total * MIB)
 
     assert split_memory(profile) == (heap * MIB, overhead * MIB)
@@ -221,7 +223,7 @@ def test_a_slot_too_small_for_an_executor_is_refused_with_the_least_size(memory:
         split_memory(ResourceProfile(1.0, memory))
 
 
-def test_slot_of_the_least_size_has_the_least_heap_of_an_executor() -> None:
+def test_smallest_slot_allowed_has_room_for_the_smallest_executor_heap() -> None:
     heap, _ = split_memory(ResourceProfile(1.0, 682 * MIB))
 
     assert heap >= 512 * MIB

@@ -81,7 +81,7 @@ def opened(
     return guests
 
 
-def test_idle_session_waits_for_a_first_guest_and_later_for_the_idle_timeout() -> None:
+def test_idle_shared_session_ends_if_no_first_guest_comes_or_after_the_idle_timeout() -> None:
     book = GuestBook(IDLE)
     book.expect(0.0)
     assert not book.is_over(EXPECTED - 1)
@@ -93,7 +93,7 @@ def test_idle_session_waits_for_a_first_guest_and_later_for_the_idle_timeout() -
     assert book.is_over(1000.0 + IDLE)
 
 
-def test_idle_session_stays_for_a_guest_that_has_announced_itself() -> None:
+def test_idle_shared_session_does_not_end_once_another_stage_is_announced() -> None:
     book = GuestBook(1.0)
     book.come("a")
     book.leave("a", 100.0)
@@ -101,7 +101,7 @@ def test_idle_session_stays_for_a_guest_that_has_announced_itself() -> None:
     assert not book.is_over(102.0)
 
 
-def test_leaving_guest_has_its_jobs_cancelled_and_the_last_clears_the_cache() -> None:
+def test_stage_that_leaves_a_shared_session_has_its_spark_jobs_cancelled() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0])
     tags = {name: let_in(guests, guest(name)) for name in ("a", "b")}
@@ -126,7 +126,7 @@ def test_earlier_attempt_of_the_same_stage_is_ended_before_a_guest_enters() -> N
     assert session.asked[4:] == [b]
 
 
-def test_new_attempt_enters_after_all_jobs_of_the_attempt_that_left_are_over() -> None:
+def test_new_attempt_joins_a_session_after_the_jobs_of_the_last_attempt_are_over() -> None:
     """The old process is ended too, since it may be suspended. Other stages do not wait."""
     session = RecordedSession()
     ended: list[str] = []
@@ -142,7 +142,7 @@ def test_new_attempt_enters_after_all_jobs_of_the_attempt_that_left_are_over() -
     assert set(ended) == {"a"}
 
 
-def test_job_that_a_leaving_guest_began_last_is_cancelled() -> None:
+def test_spark_job_that_a_stage_began_just_before_it_left_the_session_is_cancelled() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0])
     tag = let_in(guests, guest("a"))
@@ -153,7 +153,7 @@ def test_job_that_a_leaving_guest_began_last_is_cancelled() -> None:
     assert session.asked == [tag, "forget", tag, tag]
 
 
-def test_later_of_two_waiting_attempts_enters_and_the_earlier_is_refused() -> None:
+def test_later_of_two_waiting_attempts_joins_a_session_and_the_earlier_is_refused() -> None:
     """The earlier attempt may have been given up while it waited."""
     session = RecordedSession()
     guests = opened(session, [0.0], [])
@@ -183,7 +183,7 @@ def test_session_does_not_time_out_while_a_guest_waits_to_enter() -> None:
         assert not guests.is_over()
 
 
-def test_guest_that_waits_is_refused_when_the_session_ends() -> None:
+def test_stage_that_waits_for_a_shared_session_is_refused_when_the_session_ends() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0], [])
     session.needs = {let_in(guests, guest("a", "s")): 1_000_000}
@@ -196,7 +196,7 @@ def test_guest_that_waits_is_refused_when_the_session_ends() -> None:
         guests.come(waiting)
 
 
-def test_suspended_process_of_a_guest_is_killed_and_an_ended_process_is_ignored() -> None:
+def test_suspended_process_of_a_stage_is_killed_and_one_that_ended_is_ignored() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         started = psutil.Process(process.pid).create_time()
         os.kill(process.pid, signal.SIGSTOP)
@@ -208,7 +208,7 @@ def test_suspended_process_of_a_guest_is_killed_and_an_ended_process_is_ignored(
     end_process(guest("a", pid=process.pid, started=started))
 
 
-def test_session_after_its_timeout_admits_no_guest() -> None:
+def test_shared_session_after_its_timeout_accepts_no_stage() -> None:
     now = [0.0]
     guests = opened(RecordedSession(), now)
     now[0] = EXPECTED
@@ -219,7 +219,7 @@ def test_session_after_its_timeout_admits_no_guest() -> None:
         let_in(guests, guest("a"))
 
 
-def test_session_that_never_opened_fails_those_that_wait_for_it() -> None:
+def test_session_that_never_opened_fails_the_stages_that_wait_for_it() -> None:
     guests = SessionGuests(IDLE)
     guests.close()
     assert isinstance(guests.opened.exception(timeout=0), SparkSessionEndedError)
@@ -235,14 +235,14 @@ def running_stage(number: int) -> dict[str, Any]:
     return {**counts, "stageId": number, "name": "count"}
 
 
-def test_progress_of_a_guest_counts_only_its_own_jobs() -> None:
+def test_progress_of_a_stage_in_a_shared_session_counts_only_its_own_spark_jobs() -> None:
     spark = {1: spark_job("RUNNING", 1, 4), 2: spark_job("RUNNING", 2, 4)}
     progress = GuestJobs(spark.get).look([1], [running_stage(2), running_stage(1)])
     assert (progress.completed_stages, progress.completed_tasks, progress.failed_tasks) == (1, 4, 2)
     assert [stage.stage_id for stage in progress.active_stages] == [1]
 
 
-def test_ended_job_is_fetched_once_and_still_counts_when_spark_has_forgotten_it() -> None:
+def test_ended_spark_job_counts_for_progress_although_spark_has_forgotten_it() -> None:
     spark = {1: spark_job("SUCCEEDED", 1, 4), 2: spark_job("RUNNING", 2, 1)}
     fetched: list[int] = []
 

@@ -82,7 +82,7 @@ def test_request_for_executors_without_a_cpu_is_refused() -> None:
         guest_configuration("shared", 1, ResourceProfile(0.0, 2**30), {})
 
 
-def test_session_job_has_the_requested_number_and_size_of_executors() -> None:
+def test_job_of_a_shared_session_has_the_requested_number_and_size_of_executors() -> None:
     graph = session_graph(guest(HOST))
     validate(graph)
     (vertex,) = graph.vertices
@@ -102,7 +102,7 @@ def test_stage_without_a_cpu_is_accepted_only_in_a_shared_session() -> None:
         validate(replace(graph, vertices=(alone,)))
 
 
-def test_modifiable_setting_of_a_session_is_set_or_reset_for_the_guest() -> None:
+def test_changeable_setting_of_a_shared_session_is_set_or_reset_for_each_stage() -> None:
     """A setting that the job which began the session had set for itself is reset."""
     other = "spark.sql.ansi.enabled"
     to_set = check_session(

@@ -140,7 +140,7 @@ def leaves(spark: Any) -> Any:
         (leaves, "SystemExit", "SystemExit: 3"),
     ],
 )
-def test_an_error_of_the_users_function_is_reported_with_its_own_traceback(
+def test_error_of_the_function_of_a_spark_stage_has_its_own_traceback(
     launcher: Launcher,
     worker_group: Groups,
     function: Callable[[Any], Any],
@@ -287,7 +287,7 @@ def test_start_of_spark_that_hangs_fails_the_stage_and_names_the_steps_done(
 
 
 @on_standalone
-def test_executor_ends_with_the_killed_process_that_holds_its_slot(
+def test_executor_ends_when_the_process_that_has_its_slot_is_killed(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     """The stage finishes with an executor that is started in the slot again."""
@@ -346,7 +346,7 @@ def test_processes_left_by_a_killed_driver_are_found_by_marker_and_ended(
     assert leftover_processes(stage.job_id) == []
 
 
-def test_a_stop_while_the_jvm_starts_leaves_nothing(
+def test_stop_of_a_stage_while_its_jvm_starts_leaves_no_process_and_no_file(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), squares)
@@ -366,7 +366,7 @@ def is_executor_starting(stage: HostedStage) -> bool:
 
 
 @pytest.mark.slow
-def test_a_stop_while_executors_start_leaves_nothing(
+def test_stop_of_a_stage_while_executors_start_leaves_no_process_and_no_file(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), squares)

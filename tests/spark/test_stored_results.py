@@ -67,7 +67,7 @@ def test_files_of_a_returned_frame_have_the_file_modes_of_the_cluster(
     assert stat.S_IMODE(result.stat().st_mode) == 0o750
 
 
-def test_stored_result_leaves_the_spark_settings_of_the_function_unchanged(
+def test_storing_a_result_does_not_change_the_spark_settings_of_the_function(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     kind = "spark.sql.parquet.outputTimestampType"

@@ -25,7 +25,7 @@ PLANES = schema_of(
 
 
 @pytest.mark.parametrize("columns", [["tailnum"], ["built", "tailnum"]])
-def test_columns_with_values_that_can_be_keys_are_accepted_as_key(columns: list[str]) -> None:
+def test_table_columns_whose_values_can_be_keys_are_accepted_as_key(columns: list[str]) -> None:
     check_key(PLANES, columns)
 
 
