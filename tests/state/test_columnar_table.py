@@ -52,7 +52,7 @@ def contents(table: ColumnarTable, name: str) -> dict[str, Any]:
     return dict(zip(table.keys, table.values(name).tolist(), strict=True))
 
 
-def test_keys_get_slots_in_order_of_arrival() -> None:
+def test_keys_of_a_columnar_table_get_numbers_in_order_of_arrival() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 7)
     assert table.slots_of(["a", "b", "a"]).tolist() == [0, 1, 0]
@@ -111,7 +111,7 @@ def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, A
     return contents(found, "n")
 
 
-def test_increment_has_the_keys_that_were_used_since_its_base() -> None:
+def test_columnar_increment_contains_the_keys_used_since_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a", "b"])
@@ -126,7 +126,7 @@ def test_increment_has_the_keys_that_were_used_since_its_base() -> None:
     assert changes(table, 6, since=2) == {"a": 0, "b": 5, "c": 0}, "it was forgotten"
 
 
-def test_capture_whose_base_is_too_old_is_the_whole_table() -> None:
+def test_columnar_capture_whose_base_is_too_old_contains_the_whole_table() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
@@ -136,7 +136,7 @@ def test_capture_whose_base_is_too_old_is_the_whole_table() -> None:
     assert changes(table, 2001, since=1001) == {}
 
 
-def test_values_of_a_restored_increment_replace_those_of_its_base() -> None:
+def test_restored_increment_of_a_columnar_table_replaces_values_of_its_base() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     slots = table.slots_of(["a", "b"])
@@ -163,7 +163,7 @@ def test_restored_column_with_another_requested_type_is_refused() -> None:
         found.restore(restored([snapshot]), GROUP_OF)
 
 
-def test_columns_that_no_operator_uses_stay_in_snapshots() -> None:
+def test_restored_columns_that_no_operator_uses_are_in_later_snapshots() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 3)
     table.slots_of(["a"])
@@ -186,7 +186,7 @@ class Place:
     [Place(1, 2), decimal.Decimal("1.50"), True, 2.0, ("a", None), datetime.date(2024, 2, 29), "x"],
     ids=repr,
 )
-def test_restored_key_keeps_its_value_and_type(key: Any) -> None:
+def test_restored_key_of_a_columnar_table_has_its_type_and_value(key: Any) -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of([key])
@@ -247,7 +247,7 @@ def everything(table: ColumnarTable) -> dict[tuple[int, Any], int]:
     }
 
 
-def test_each_namespace_has_its_own_numbers_and_is_removed_as_a_whole() -> None:
+def test_each_namespace_of_a_columnar_table_has_its_own_values_and_is_removed_whole() -> None:
     table = namespaced()
     add(table, 1, a=1, b=2)
     add(table, 2, b=4, c=8)
@@ -259,7 +259,7 @@ def test_each_namespace_has_its_own_numbers_and_is_removed_as_a_whole() -> None:
     assert everything(table) == {(1, "a"): 1, (2, "b"): 4, (2, "c"): 8}
 
 
-def test_increment_has_removed_and_readded_keys() -> None:
+def test_columnar_increment_contains_keys_that_were_removed_and_added_again() -> None:
     table = namespaced()
     add(table, 1, a=1, b=2)
     add(table, 2, b=4)
@@ -276,7 +276,7 @@ def test_increment_has_removed_and_readded_keys() -> None:
     assert everything(namespaced(*parts)) == everything(table)
 
 
-def test_increment_is_complete_although_other_captures_came_since_its_base() -> None:
+def test_columnar_increment_is_complete_although_captures_came_since_its_base() -> None:
     table = namespaced()
     add(table, 1, a=1)
     add(table, 2, a=2)
@@ -294,7 +294,7 @@ def test_increment_is_complete_although_other_captures_came_since_its_base() -> 
     assert table.capture(5, since=1).whole, "it was forgotten"
 
 
-def test_keys_that_are_left_in_no_namespace_are_removed() -> None:
+def test_keys_that_are_in_no_namespace_of_a_columnar_table_any_more_are_removed() -> None:
     table = namespaced()
     add(table, 1, **{f"key {number}": number for number in range(6000)})
     add(table, 2, **{"key 5000": 1, "another": 2})
@@ -322,7 +322,7 @@ def test_columnar_table_of_another_kind_is_refused_at_restore() -> None:
         ColumnarTable().restore(restored([snapshot], namespaced=True), GROUP_OF)
 
 
-def test_increment_of_a_cleared_table_has_only_keys_added_since() -> None:
+def test_increment_of_a_cleared_columnar_table_has_only_the_keys_added_since() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 7)
     table.slots_of(["a", "b"])

@@ -87,7 +87,7 @@ def test_immutable_map_state_answers_all_reads() -> None:
     assert immutable_state("map", {}, None).is_empty()
 
 
-def test_queried_aggregate_is_computed_by_the_function_of_the_reader() -> None:
+def test_queried_aggregate_is_computed_with_the_function_of_the_querying_program() -> None:
     descriptor: StateDescriptor = AggregatingStateDescriptor("mean", Mean())
     state = immutable_state("aggregating", [6, 2], descriptor)
     assert (state.get(), state.get()) == (3.0, 3.0)

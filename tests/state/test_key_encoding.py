@@ -245,7 +245,7 @@ KEYS = st.recursive(
 
 
 @given(KEYS)
-def test_decoding_gives_an_equal_key(key: Any) -> None:
+def test_key_is_equal_after_encoding_and_decoding(key: Any) -> None:
     decoded = decode_key(encode_key(key))
     assert encode_key(decoded) == encode_key(key)
     assert decoded == key or "nan" in repr(key)
@@ -396,7 +396,7 @@ def test_key_that_equals_an_earlier_key_with_different_parts_is_refused(
 
 
 @pytest.mark.parametrize("key", [1, "a", (1, 2), Point(1, 2), Place("a"), Color.RED, NOON])
-def test_keys_without_custom_equality_need_no_check(key: Any) -> None:
+def test_keys_without_an_equality_method_of_their_own_need_no_check(key: Any) -> None:
     assert not EqualityChecks(10).has_to_look_at(key)
 
 
@@ -427,7 +427,7 @@ def test_key_that_state_cannot_find_after_storing_is_refused(value: Any, reason:
         as_key(value)
 
 
-def test_too_deeply_nested_key_is_refused_before_it_is_encoded() -> None:
+def test_key_that_is_nested_too_deeply_is_refused_before_it_is_encoded() -> None:
     nested: Any = ()
     for _ in range(5000):
         nested = (nested,)

@@ -58,7 +58,7 @@ def test_unset_or_cleared_value_state_has_its_default(
     assert backend.state(ValueStateDescriptor("w")).value() is None
 
 
-def test_changing_a_read_default_in_place_does_not_change_the_default(
+def test_changing_the_returned_default_of_a_value_state_does_not_change_the_default(
     backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(ValueStateDescriptor("v", default_value=[]))
@@ -66,7 +66,7 @@ def test_changing_a_read_default_in_place_does_not_change_the_default(
     assert state.value() == []
 
 
-def test_updating_a_value_with_none_clears_it(backend: KeyedStateBackend) -> None:
+def test_updating_a_value_state_with_none_clears_it(backend: KeyedStateBackend) -> None:
     """KS-02"""
     state = backend.state(ValueStateDescriptor("v", default_value="default"))
     state.update(1)
@@ -100,7 +100,7 @@ def test_unset_list_state_is_empty_and_refuses_none(backend: KeyedStateBackend) 
     assert backend.number_of_entries("l") == 0
 
 
-def test_each_key_has_its_own_list(backend: KeyedStateBackend) -> None:
+def test_each_key_has_its_own_list_in_list_state(backend: KeyedStateBackend) -> None:
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
@@ -114,7 +114,9 @@ def test_each_key_has_its_own_list(backend: KeyedStateBackend) -> None:
     assert backend.number_of_entries("l") == 0
 
 
-def test_list_that_was_read_does_not_change_with_the_state(backend: KeyedStateBackend) -> None:
+def test_list_read_from_list_state_does_not_change_with_later_additions(
+    backend: KeyedStateBackend,
+) -> None:
     state = backend.state(ListStateDescriptor("l"))
     state.add(1)
     seen: Any = state.get()
@@ -122,7 +124,7 @@ def test_list_that_was_read_does_not_change_with_the_state(backend: KeyedStateBa
     assert seen == [1]
 
 
-def test_reducing_and_aggregating_state_are_none_while_empty(
+def test_reducing_and_aggregating_state_return_none_while_they_are_empty(
     backend: KeyedStateBackend,
 ) -> None:
     """KS-04"""
@@ -213,7 +215,7 @@ def test_state_name_used_for_another_kind_of_state_is_refused(backend: KeyedStat
         backend.state(ListStateDescriptor("s"))
 
 
-def test_snapshot_has_the_values_of_its_moment_without_in_place_changes(
+def test_snapshot_has_the_values_at_its_time_despite_later_changes_in_place(
     backend: KeyedStateBackend,
 ) -> None:
     """KS-06"""
@@ -234,7 +236,7 @@ def test_snapshot_has_the_values_of_its_moment_without_in_place_changes(
         assert restored.state(ValueStateDescriptor("v")).value() == expected
 
 
-def test_restored_subtask_has_only_the_keys_of_its_key_groups() -> None:
+def test_restored_subtask_has_only_keys_in_its_own_key_groups() -> None:
     backend = make_backend()
     state = backend.state(ValueStateDescriptor("v"))
     for key in range(100):
@@ -255,7 +257,7 @@ def test_restored_subtask_has_only_the_keys_of_its_key_groups() -> None:
     assert seen == set(range(100))
 
 
-def test_unused_restored_state_is_in_the_next_snapshot(
+def test_restored_state_that_no_operator_uses_is_in_the_next_snapshot(
     backend: KeyedStateBackend,
 ) -> None:
     backend.state(ValueStateDescriptor("v")).update(1)

@@ -266,7 +266,7 @@ def test_ascii_texts_of_many_lengths_are_hashed_as_a_whole_column() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 12, 40])
-def test_ascii_texts_of_equal_length_are_hashed_in_portions(
+def test_column_of_texts_of_equal_length_is_hashed_in_portions(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flinkray.state.keys._PORTION", 100)

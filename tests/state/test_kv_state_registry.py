@@ -98,7 +98,7 @@ def registry() -> KvStateRegistry:
     return KvStateRegistry()
 
 
-def test_queryable_state_is_registered_at_first_use_and_unregistered_once(
+def test_queryable_state_is_registered_when_first_used_and_unregistered_once(
     registry: KvStateRegistry,
 ) -> None:
     heard = Heard()
@@ -169,7 +169,7 @@ def test_listener_for_all_jobs_replaces_listeners_for_single_jobs(
     assert mine.registered == []
 
 
-def test_each_thread_has_its_own_serializer_until_the_state_is_unregistered(
+def test_each_thread_that_answers_queries_has_its_own_serializer_for_a_state(
     registry: KvStateRegistry,
 ) -> None:
     """QS-08."""
@@ -206,7 +206,7 @@ def test_query_returns_missing_for_a_key_without_a_stored_value(registry: KvStat
     assert entry_of(registry, task).read(["a", "b"]) == [[1], MISSING]
 
 
-def test_unregistered_state_cannot_be_read(registry: KvStateRegistry) -> None:
+def test_queryable_state_cannot_be_read_once_it_is_unregistered(registry: KvStateRegistry) -> None:
     task = Task(registry)
     task.state(value())
     entry = entry_of(registry, task)
@@ -274,7 +274,7 @@ def test_query_with_a_namespace_of_state_without_windows_is_refused(
         (MapStateDescriptor("v"), lambda s, n: s.put(n, n), {1: 1, 2: 2}, {2: 2}),
     ],
 )
-def test_query_sees_no_expired_state_and_renews_no_time_to_live(
+def test_query_returns_no_expired_state_and_does_not_renew_a_time_to_live(
     registry: KvStateRegistry, descriptor: StateDescriptor, fill: Any, before: Any, after: Any
 ) -> None:
     task = Task(registry)
@@ -291,7 +291,9 @@ def test_query_sees_no_expired_state_and_renews_no_time_to_live(
     assert entry.read(["a"]) == [MISSING]
 
 
-def test_query_sees_expired_state_if_configured(registry: KvStateRegistry) -> None:
+def test_query_returns_expired_state_if_the_state_is_configured_so(
+    registry: KvStateRegistry,
+) -> None:
     task = Task(registry)
     descriptor = value()
     descriptor.enable_time_to_live(
@@ -304,7 +306,7 @@ def test_query_sees_expired_state_if_configured(registry: KvStateRegistry) -> No
     assert entry_of(registry, task).read(["a"]) == [1]
 
 
-def test_registration_contains_the_key_type() -> None:
+def test_registration_of_a_queryable_state_contains_its_key_type() -> None:
     for name in ("BOOLEAN", "LONG", "FLOAT", "DOUBLE", "STRING"):
         registry, heard = KvStateRegistry(), Heard()
         registry.register_listener(JOB, heard)

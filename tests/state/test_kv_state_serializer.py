@@ -42,7 +42,9 @@ MAP: StateDescriptor = MapStateDescriptor("entries")
 
 @pytest.mark.parametrize("key", VALUES, ids=str)
 @pytest.mark.parametrize("namespace", [None, TimeWindow(0, 10), "n"], ids=str)
-def test_keys_and_namespace_survive_serialization(key: Any, namespace: Any) -> None:
+def test_keys_and_namespace_of_a_query_are_equal_after_serialization(
+    key: Any, namespace: Any
+) -> None:
     sent = serialize_keys_and_namespace([key, key], namespace)
     assert deserialize_keys_and_namespace(sent) == ([key, key], namespace)
 
@@ -67,7 +69,7 @@ def test_random_bytes_are_refused_as_keys_and_namespace(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_queried_values_survive_serialization(value: Any) -> None:
+def test_values_of_a_query_answer_are_equal_after_serialization(value: Any) -> None:
     serializer = KvStateSerializer(ValueStateDescriptor("value"))
     assert KvStateSerializer(None).deserialize_one(serializer.serialize([value])) == value
 
@@ -88,7 +90,7 @@ def test_truncated_or_extended_bytes_of_an_answer_are_refused() -> None:
             serializer.deserialize_one(serializer.serialize([contents, contents]))
 
 
-def test_empty_bytes_are_read_as_an_empty_list_or_map() -> None:
+def test_empty_query_answer_is_read_as_an_empty_list_or_map() -> None:
     """QS-13."""
     assert KvStateSerializer(LIST).deserialize_one(b"") == []
     assert KvStateSerializer(MAP).deserialize_one(b"") == {}
@@ -96,7 +98,7 @@ def test_empty_bytes_are_read_as_an_empty_list_or_map() -> None:
         KvStateSerializer(ValueStateDescriptor("value")).deserialize_one(b"")
 
 
-def test_unstorable_value_cannot_be_sent() -> None:
+def test_query_answer_with_a_value_that_cannot_be_stored_raises_an_error() -> None:
     """QS-09."""
     with pytest.raises(StateError, match="generator cannot be stored"):
         KvStateSerializer(None).serialize([(n for n in range(3))])
@@ -118,14 +120,14 @@ def test_query_may_declare_other_fields_of_a_row() -> None:
     assert KvStateSerializer(declared("b", "c")).deserialize(stored) == [Row(b=2, c=None)]
 
 
-def test_answer_from_expiring_state_contains_the_plain_value() -> None:
+def test_query_answer_from_state_with_a_time_to_live_contains_the_plain_value() -> None:
     expiring: StateDescriptor = ValueStateDescriptor("v", Types.LONG())
     expiring.enable_time_to_live(StateTtlConfig.new_builder(10).build())
     stored = KvStateSerializer(expiring).serialize([1])
     assert KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).deserialize(stored) == [1]
 
 
-def test_copied_serializer_has_its_own_writer() -> None:
+def test_copied_serializer_of_queryable_state_has_its_own_writer() -> None:
     """QS-08."""
     serializer = KvStateSerializer(LIST)
     copied = serializer.copy()

@@ -112,7 +112,7 @@ def test_nan_key_written_outside_the_backend_is_found(define: Define) -> None:
     assert restored(snapshot, as_key(float("nan"))) == 5
 
 
-def test_values_of_unchanged_classes_are_read_without_migration(define: Define) -> None:
+def test_stored_values_of_unchanged_classes_are_read_without_migration(define: Define) -> None:
     """OS-09: as is."""
     kind = define(("a", int), frozen=True)
     assert restored(stored(kind(1), kind(2)), kind(1)) == kind(2)
@@ -229,7 +229,7 @@ def ints(*names: str) -> Any:
     return row_type(**dict.fromkeys(names, Types.INT()))
 
 
-def test_rows_with_equal_field_names_are_migrated_by_their_own_declaration() -> None:
+def test_two_rows_with_equal_field_names_are_migrated_by_their_own_declarations() -> None:
     """OS-09"""
     was = row_type(l=ints("a", "b"), r=ints("a", "b"), z=ints("a", "b"))
     value = Row(l=Row(a=1, b=2), r=Row(a=3, b=4), z=Row(a=5, b=6))
@@ -341,7 +341,7 @@ def test_restored_state_with_another_declared_type_is_refused(was: Any, now: Any
 
 
 @pytest.mark.parametrize("declared", [None, Types.PICKLED_BYTE_ARRAY(), Types.INT()], ids=repr)
-def test_undeclared_type_is_compatible_with_every_type(declared: Any) -> None:
+def test_state_stored_or_restored_without_a_declared_type_accepts_every_type(declared: Any) -> None:
     assert restored(stored("k", 1, of(declared)), "k", of(None)) == 1
     assert restored(stored("k", 1, of(None)), "k", of(declared)) == 1
 

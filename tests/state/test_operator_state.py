@@ -64,7 +64,7 @@ def test_broadcast_state_is_restored_without_removed_entries() -> None:
     assert third.broadcast_state(RULES).is_empty()
 
 
-def test_restored_states_keep_their_names_and_order_before_first_use() -> None:
+def test_restored_operator_states_have_their_old_names_and_order_before_first_use() -> None:
     """OS-05"""
     backend = OperatorStateBackend()
     backend.list_state(NAMES).add_all(["c", "a", "b"])
@@ -78,7 +78,7 @@ def test_restored_states_keep_their_names_and_order_before_first_use() -> None:
     assert restored.names() == ["names", "empty"]
 
 
-def test_snapshot_does_not_see_elements_that_change_in_place() -> None:
+def test_operator_state_snapshot_does_not_contain_later_changes_in_place() -> None:
     """OS-06"""
     backend = OperatorStateBackend()
     state = backend.list_state(ListStateDescriptor("lists"))
@@ -109,7 +109,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("change", ["append", "replace", "clear"])
-def test_capture_is_serialised_only_when_written(change: str) -> None:
+def test_capture_of_operator_state_is_serialised_only_when_it_is_written(change: str) -> None:
     written: list[int] = []
     backend = OperatorStateBackend()
     numbers = backend.list_state(ListStateDescriptor("numbers"))
@@ -136,7 +136,7 @@ def test_capture_is_serialised_only_when_written(change: str) -> None:
     assert dict(restored.broadcast_state(MapStateDescriptor("rules")).items()) == {"a": 3, "b": [4]}
 
 
-def test_lists_are_copied_only_while_a_capture_is_pending() -> None:
+def test_operator_state_lists_are_copied_only_while_a_capture_is_pending() -> None:
     backend = OperatorStateBackend()
     numbers = backend.list_state(NAMES)
     numbers.add_all(["a"])
@@ -149,7 +149,7 @@ def test_lists_are_copied_only_while_a_capture_is_pending() -> None:
         assert backend._list(NAMES, "list").get(None) is kept
 
 
-def test_list_states_of_several_snapshots_are_appended() -> None:
+def test_operator_list_states_restored_from_several_snapshots_are_appended() -> None:
     """OS-08"""
     parts = []
     for values in (["a"], [], ["b", "c"]):
@@ -163,7 +163,7 @@ def test_list_states_of_several_snapshots_are_appended() -> None:
     assert list(restored.list_state(NAMES).get()) == ["a", "b", "c"]
 
 
-def test_unused_operator_states_are_kept_as_stored() -> None:
+def test_restored_operator_states_that_no_operator_uses_stay_as_they_were_stored() -> None:
     backend = OperatorStateBackend()
     backend.list_state(NAMES).add_all(["a", "b"])
     backend.broadcast_state(MapStateDescriptor("rules")).put("k", 1)
@@ -182,7 +182,7 @@ def test_unused_operator_states_are_kept_as_stored() -> None:
     assert third.broadcast_state(MapStateDescriptor("rules")).get("k") == 1
 
 
-def test_states_registered_before_the_restore_get_the_stored_content() -> None:
+def test_operator_states_registered_before_the_restore_get_the_restored_content() -> None:
     backend = OperatorStateBackend()
     names, rules = backend.list_state(NAMES), backend.broadcast_state(MapStateDescriptor("rules"))
     names.add("a")

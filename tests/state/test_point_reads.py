@@ -147,7 +147,9 @@ class Rising:
 @on_every_backend
 @pytest.mark.parametrize("captures", [False, True])
 @pytest.mark.parametrize("how", ["aggregating", "reducing", "value"])
-def test_concurrent_reader_sees_no_half_written_or_older_value(how: str, captures: bool) -> None:
+def test_concurrent_query_sees_neither_half_written_nor_older_values(
+    how: str, captures: bool
+) -> None:
     descriptors: dict[str, StateDescriptor] = {
         "aggregating": AggregatingStateDescriptor("s", Counts()),
         "reducing": ReducingStateDescriptor("s", add_in_place),
@@ -177,7 +179,7 @@ def test_concurrent_reader_sees_no_half_written_or_older_value(how: str, capture
 
 
 @on_every_backend
-def test_concurrent_reader_sees_whole_values_while_windows_merge() -> None:
+def test_concurrent_query_sees_whole_values_while_windows_merge() -> None:
     """The value of a merged window is changed in place in the other window."""
     backend = make_backend()
     descriptor: StateDescriptor = AggregatingStateDescriptor("s", Counts())
@@ -201,7 +203,7 @@ def test_concurrent_reader_sees_whole_values_while_windows_merge() -> None:
 
 
 @on_every_backend
-def test_concurrent_reader_sees_no_half_written_list() -> None:
+def test_concurrent_query_sees_no_half_written_list() -> None:
     backend = make_backend()
     state, reader = published(backend, ListStateDescriptor("s"))
     backend.context.key = "k"
@@ -220,7 +222,7 @@ def test_concurrent_reader_sees_no_half_written_list() -> None:
 
 @on_every_backend
 @pytest.mark.parametrize("key_type", [int, SlowKey])
-def test_concurrent_reader_sees_all_or_no_entries_of_one_put_all(
+def test_concurrent_query_sees_all_or_no_entries_of_one_put_all(
     key_type: Callable[[int], Any],
 ) -> None:
     backend = make_backend()
@@ -240,7 +242,7 @@ def test_concurrent_reader_sees_all_or_no_entries_of_one_put_all(
     read_beside(change, lambda: reader(["k"]), check)
 
 
-def test_map_is_invisible_to_readers_before_its_first_entries() -> None:
+def test_concurrent_query_sees_no_map_before_its_first_entries_are_complete() -> None:
     backend = make_backend()
     descriptor: StateDescriptor = MapStateDescriptor("s")
     _, reader = published(backend, descriptor)

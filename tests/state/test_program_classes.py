@@ -202,7 +202,7 @@ def test_keys_of_a_local_class_are_refused_after_a_new_submission(
         read([5, "dict", [1], local, [0, [1]]])
 
 
-def test_keys_whose_equality_ignores_their_class_are_read(
+def test_keys_whose_equality_ignores_their_class_are_read_after_a_new_submission(
     unknown: Submission, second: Submission
 ) -> None:
     second.run()

@@ -219,7 +219,7 @@ def test_capture_without_an_id_makes_the_table_track_changes_again() -> None:
     assert busy.held(waiting.write()) == {"a": 0, "b": 0}
 
 
-def test_in_place_change_does_not_affect_a_pending_whole_capture() -> None:
+def test_change_in_place_does_not_affect_a_pending_capture_of_the_whole_table() -> None:
     """The table notes no changes at the capture. After the in-place change, it always does."""
     busy = Busy(SUMS, a=[1], b=[1])
     busy.rest()
@@ -237,7 +237,7 @@ def test_in_place_change_does_not_affect_a_pending_whole_capture() -> None:
         assert busy.notes
 
 
-def test_taken_value_may_change_while_a_whole_capture_is_pending() -> None:
+def test_value_taken_out_may_change_while_a_capture_of_the_whole_table_is_pending() -> None:
     busy = Busy(a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()
@@ -272,7 +272,7 @@ def test_update_method_that_a_program_stored_still_tracks_changes() -> None:
         assert busy.held(*written) == expected
 
 
-def test_capture_of_only_whole_tables_needs_no_base() -> None:
+def test_capture_in_which_all_tables_are_whole_needs_no_base() -> None:
     busy = Busy(a=0, b=0)
     queue = busy.backend.timer_queue("timers")
     queue.add(1, "a", None)
@@ -289,7 +289,7 @@ def test_capture_of_only_whole_tables_needs_no_base() -> None:
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_capture_with_partly_incremental_state_needs_its_base(
+def test_capture_in_which_some_table_is_incremental_needs_its_base(
     columnar: bool,
 ) -> None:
     """The other state is either restored and unused, or noting its changes."""

@@ -48,7 +48,7 @@ def everything(table: RowTable) -> list[tuple[int, dict[str, Any]]]:
     return sorted(found, key=str)
 
 
-def test_take_up_to_removes_rows_up_to_a_namespace_and_keeps_later_rows() -> None:
+def test_taking_rows_up_to_a_namespace_removes_them_and_keeps_later_rows() -> None:
     table = windows()
     table.append(pa.record_batch({"k": [1, 2, 3]}), np.array([5, 9, 7]))
     table.append(pa.record_batch({"k": ["x"]}), np.array([5]))
@@ -79,7 +79,7 @@ def test_rows_with_different_columns_are_restored_in_order_by_key_group() -> Non
     assert sorted(found, key=str) == everything(table)
 
 
-def test_increment_of_a_row_table_has_new_rows_and_removals() -> None:
+def test_increment_of_a_row_table_has_its_new_rows_and_its_removals() -> None:
     table = windows()
     add(table, 1, {"k": 1}, {"k": 2})
     add(table, 2, {"k": 3})
@@ -93,7 +93,7 @@ def test_increment_of_a_row_table_has_new_rows_and_removals() -> None:
     assert (parts[-1].removed, parts[-1].groups) == (None, {})
 
 
-def test_increment_of_rows_is_complete_although_other_captures_came_between() -> None:
+def test_increment_of_a_row_table_is_complete_although_captures_came_between() -> None:
     table = windows()
     add(table, 1, {"k": 1})
     add(table, 3, {"k": 3})
@@ -138,7 +138,7 @@ def test_key_group_stores_only_the_dictionary_entries_of_its_own_rows() -> None:
     assert everything(found) == everything(table)
 
 
-def test_rows_without_namespaces_are_read_as_one_batch_and_cleared() -> None:
+def test_row_table_without_namespaces_is_read_as_one_batch_and_cleared() -> None:
     table = RowTable(False, by_column)
     table.append(pa.record_batch({"k": [1, 2]}))
     parts = [table.capture(1).write(ASSIGN)]

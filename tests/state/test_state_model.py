@@ -341,7 +341,9 @@ def stories(draw: st.DrawFn) -> list[Any]:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stories())
-def test_state_and_snapshots_equal_those_of_a_simple_model(story: list[Any]) -> None:
+def test_state_and_snapshots_of_a_random_program_equal_those_of_a_simple_model(
+    story: list[Any],
+) -> None:
     """KS-06"""
     check_story(Run(), story)
 
@@ -369,7 +371,7 @@ def check_story(run: Run, story: list[Any]) -> None:
 
 @on_every_backend
 @pytest.mark.parametrize("kind", ["value", "list", "map", "reducing", "aggregating"])
-def test_capture_is_written_by_a_thread_while_the_task_changes_state(kind: str) -> None:
+def test_thread_writes_a_capture_while_the_task_changes_its_state(kind: str) -> None:
     real = Backend()
     real.open()
     expected = {}

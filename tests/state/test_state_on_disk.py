@@ -118,7 +118,7 @@ def test_error_without_rocksdict_names_the_extra_to_install(
         backend.value_table(VALUES).get("k")
 
 
-def test_repeatedly_taken_lock_does_not_starve_other_threads() -> None:
+def test_lock_that_one_thread_takes_repeatedly_does_not_starve_other_threads() -> None:
     lock = FairLock()
     order = []
 
@@ -137,7 +137,7 @@ def test_repeatedly_taken_lock_does_not_starve_other_threads() -> None:
     assert order == ["reader", "task"]
 
 
-def test_subtasks_are_spread_over_the_local_directories(tmp_path: Path) -> None:
+def test_subtasks_on_a_machine_are_spread_over_the_local_state_directories(tmp_path: Path) -> None:
     from flinkray.core.key_groups import key_group_range
 
     names = [str(tmp_path / name) for name in "ab"]
@@ -160,7 +160,7 @@ def test_subtasks_are_spread_over_the_local_directories(tmp_path: Path) -> None:
         backend.close()
 
 
-def test_state_larger_than_its_caches_is_kept_on_disk_not_in_memory(tmp_path: Path) -> None:
+def test_state_larger_than_the_caches_is_kept_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     """50 MB of values, lists and timers in 8 MB of caches: once these are full, the process grows
     by less than half of the state while it is written, read, snapshotted and restored."""
     program = """
@@ -280,7 +280,9 @@ def test_equal_keys_on_disk_are_one_key_with_the_type_of_the_first(tmp_path: Pat
     backend.close()
 
 
-def test_key_that_extends_another_key_by_a_zero_byte_has_its_own_entries(tmp_path: Path) -> None:
+def test_key_that_is_another_key_plus_a_zero_byte_has_its_own_entries_on_disk(
+    tmp_path: Path,
+) -> None:
     settings = DiskSettings((str(tmp_path),), cache_bytes=2_000)
     backend = DiskKeyedStateBackend(1, settings=settings)
     lists, maps, other = (

@@ -47,7 +47,7 @@ def contents(snapshot: KeyedSnapshot, name: str) -> tuple[dict[Any, Any], list[A
     return kept, removed
 
 
-def test_taken_value_may_change_while_a_snapshot_is_pending(
+def test_value_taken_out_may_change_while_a_snapshot_is_pending(
     backend: KeyedStateBackend,
 ) -> None:
     values, lists = backend.value_table(VALUES), backend.list_table(LISTS)
@@ -63,7 +63,7 @@ def test_taken_value_may_change_while_a_snapshot_is_pending(
     assert (values.take("k", "none"), list(lists.take("k"))) == ("none", [])
 
 
-def test_value_from_get_to_change_may_change_while_a_snapshot_is_pending(
+def test_value_read_in_order_to_change_it_may_change_while_a_snapshot_is_pending(
     backend: KeyedStateBackend,
 ) -> None:
     values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
@@ -82,7 +82,7 @@ def test_value_from_get_to_change_may_change_while_a_snapshot_is_pending(
     assert contents(changes, "maps") == ({"k": {"entry": [1, 2, 3]}}, [])
 
 
-def test_increment_has_every_value_that_put_all_changed(backend: KeyedStateBackend) -> None:
+def test_increment_has_every_value_changed_by_put_all(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 2, "c": 3})
     captured = backend.capture(1)
@@ -105,7 +105,7 @@ def test_entry_added_and_removed_between_captures_is_not_in_the_increment(
     assert contents(backend.capture(3, 2).write(), "values") == ({}, [])
 
 
-def test_increment_has_the_changes_since_the_capture_given_as_base(
+def test_increment_has_all_changes_since_the_capture_that_is_its_base(
     backend: KeyedStateBackend,
 ) -> None:
     """Whether captures in between were written, released or are pending."""
@@ -127,7 +127,7 @@ def test_increment_has_the_changes_since_the_capture_given_as_base(
     assert contents(backend.capture(6, since=4).write(), "values") == ({}, [])
 
 
-def test_capture_older_than_the_last_base_gives_a_whole_snapshot(
+def test_capture_with_an_older_base_than_the_last_one_is_a_whole_snapshot(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
@@ -175,7 +175,7 @@ def test_table_with_more_tracked_changes_than_entries_is_written_whole(
     assert contents(backend.capture(7, since=6).write(), "values") == ({}, [])
 
 
-def test_older_value_does_not_return_when_the_newer_value_has_expired() -> None:
+def test_expired_value_in_an_increment_does_not_bring_back_the_older_value() -> None:
     """The increment leaves out the expired value; the value in its base was overwritten."""
     now = [0]
 
@@ -225,7 +225,7 @@ def test_first_increment_builds_on_the_restored_snapshot(backend: KeyedStateBack
     assert list(again.list_table(LISTS).get("a")) == [1]
 
 
-def test_restored_state_is_in_all_snapshots_until_it_is_used(
+def test_restored_state_that_no_operator_uses_is_in_all_snapshots(
     backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
@@ -239,7 +239,7 @@ def test_restored_state_is_in_all_snapshots_until_it_is_used(
     assert contents(following, "lists")[0] == {"a": [1]}
 
 
-def test_restored_table_first_used_after_a_capture_is_written_as_changes(
+def test_restored_table_that_is_first_used_after_a_capture_is_in_the_increment(
     backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
@@ -258,7 +258,7 @@ def test_restored_table_first_used_after_a_capture_is_written_as_changes(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_after_a_failed_write_of_a_capture_lists_are_not_copied(
+def test_failed_write_of_a_capture_ends_the_copying_of_changed_lists(
     backend: KeyedStateBackend,
 ) -> None:
     lists = backend.list_table(LISTS)
@@ -283,7 +283,7 @@ def test_snapshot_is_divided_by_the_hash_of_the_declared_key_type() -> None:
     assert list(snapshot.timers["timers"]) == [group]
 
 
-def test_number_updated_after_a_capture_is_only_in_the_next_increment(
+def test_number_updated_after_a_capture_is_in_the_next_increment_only(
     backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(VALUES)
@@ -296,7 +296,7 @@ def test_number_updated_after_a_capture_is_only_in_the_next_increment(
     assert contents(backend.capture(2, since=1).write(), "values")[0] == {"k": 3}
 
 
-def test_restore_uses_the_timers_of_the_last_snapshot(
+def test_restored_timers_are_those_of_the_last_snapshot_of_several_increments(
     backend: KeyedStateBackend,
 ) -> None:
     timers = backend.timer_queue("timers")
@@ -311,7 +311,7 @@ def test_restore_uses_the_timers_of_the_last_snapshot(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_lists_and_values_may_change_while_their_snapshot_is_written(
+def test_lists_and_values_may_change_while_a_snapshot_of_them_is_written(
     backend: KeyedStateBackend,
 ) -> None:
     lists, values = backend.list_table(LISTS), backend.value_table(VALUES)
@@ -335,7 +335,7 @@ def test_lists_and_values_may_change_while_their_snapshot_is_written(
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_capture_keeps_no_old_values_after_its_tables_were_read(
+def test_capture_frees_old_values_of_tables_that_it_has_written(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
@@ -387,7 +387,7 @@ def test_large_table_written_in_portions_is_restored_completely(
         assert {place: restored.get(place) for place in restored.places()} == left
 
 
-def test_each_update_by_a_state_handle_is_in_the_next_increment(
+def test_every_update_of_a_value_state_is_in_the_next_increment(
     backend: KeyedStateBackend,
 ) -> None:
     """Also after the handle has found that values of this type can be stored without a copy."""

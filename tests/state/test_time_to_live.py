@@ -158,7 +158,7 @@ class Sum:
     [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
     ids=["reducing", "aggregating"],
 )
-def test_add_after_expiry_starts_a_new_sum(at: Setup, descriptor: Any) -> None:
+def test_value_added_after_the_sum_has_expired_starts_a_new_sum(at: Setup, descriptor: Any) -> None:
     """KS-07"""
     state = at.state(descriptor, ttl().build())
     state.add(1)
@@ -393,7 +393,7 @@ class Gathering:
         return accumulator
 
 
-def test_value_read_from_expiring_state_may_be_changed(at: Setup) -> None:
+def test_value_read_from_state_with_a_time_to_live_may_be_changed(at: Setup) -> None:
     elements = at.state(ListStateDescriptor("l"), ttl().build())
     gathered = at.state(AggregatingStateDescriptor("a", Gathering()), ttl().build())
     for state in (elements, gathered):
