@@ -239,7 +239,9 @@ def test_reader_shows_only_timers_that_were_not_removed(checkpoint: Checkpoint) 
     assert reader.timers("tally") == {"event-time": expected}
 
 
-def test_reader_combines_operator_state_of_all_subtasks(checkpoint: Checkpoint) -> None:
+def test_savepoint_reader_combines_the_operator_state_of_all_subtasks(
+    checkpoint: Checkpoint,
+) -> None:
     checkpoint.add_operator_state([1, 2], ["x"], {"r": Total(1, 1.0)})
     checkpoint.add_operator_state([3], ["y"], {"r": Total(1, 1.0)})
     reader = SavepointReader(checkpoint.complete())
@@ -347,7 +349,7 @@ ODD_KEYS: list[list[Any]] = [
 """Those of one list are one key."""
 
 
-def test_odd_keys_are_read_and_queried_after_rescaling_like_keys_of_a_dict(
+def test_unusual_keys_are_read_and_queried_after_rescaling_like_keys_of_a_dict(
     checkpoint: Checkpoint,
 ) -> None:
     chosen = random.Random(1)
@@ -409,7 +411,7 @@ def queried(backend: HeapKeyedStateBackend, groups: KeyGroupRange) -> dict[int, 
         ([1, 2**63], "too large"),
     ],
 )
-def test_table_is_refused_if_different_keys_would_be_equal_in_a_column(
+def test_savepoint_table_is_refused_if_different_keys_became_equal_in_its_column(
     checkpoint: Checkpoint, keys: list[Any], told: str
 ) -> None:
     for key in keys:

@@ -111,7 +111,9 @@ def test_uid_gives_the_same_operator_id_in_savepoint_and_program() -> None:
     assert graph.operator_ids()[node.id] == operator_id_of("counts")
 
 
-def test_written_keys_of_a_declared_type_suit_only_jobs_with_this_key_type(tmp_path: Path) -> None:
+def test_written_keys_of_a_declared_type_are_refused_by_jobs_with_another_key_type(
+    tmp_path: Path,
+) -> None:
     entries = [(key, 100) for key in range(-10, 0)]
     writer = SavepointWriter(128).with_keyed_state("tally", TOTALS, entries, Types.INT())
     metadata = read_metadata(writer.write(str(tmp_path)))
