@@ -142,7 +142,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``flinkray`` command."""
+    """Run the ``flinkray`` command with the arguments of this process, and exit with its code."""
     _prepare_streams()
     settings = Settings(process_ends=True)
     settings.end_at_sigterm()

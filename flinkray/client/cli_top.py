@@ -53,7 +53,7 @@ class VertexRates:
 
 @dataclass(frozen=True)
 class Look:
-    """Details of all running jobs at one time."""
+    """The details of all running jobs at one time, to be compared with a later look."""
 
     at: float
     """Time of the look, in seconds of a monotonic clock."""

@@ -364,7 +364,8 @@ class ClusterClient:
         return replace(job, client=self.settings.attached_client(reason))
 
     def detach(self, job_id: JobID) -> None:
-        """Send no more heartbeats for a job that has ended or that is not to end with the client.
+        """Send no more heartbeats for a job.
+        Call this when the job has ended, or when it is not to end with the client any more.
 
         Can be called from any thread. Idempotent.
         """

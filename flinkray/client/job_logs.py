@@ -19,7 +19,7 @@ _PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class JobLog:
-    """Last lines of a log file on a node."""
+    """The last lines of one log file on one node."""
 
     node: str
     """Address of the node."""

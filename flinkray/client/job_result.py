@@ -70,7 +70,7 @@ class JobExecutionResult:
 
     @property
     def savepoint(self) -> str | None:
-        """Location of the savepoint that the job was stopped with.
+        """The location of the savepoint that the job was stopped with.
 
         None if the job was not stopped with a savepoint.
         """
@@ -78,12 +78,12 @@ class JobExecutionResult:
 
     @property
     def net_runtime(self) -> float:
-        """Seconds from the job's start to its end."""
+        """The seconds from the job's start to its end."""
         return self._result.net_runtime
 
     @property
     def location(self) -> str | None:
-        """Directory (path or URI) of the Parquet files; None: the job returned no DataFrame."""
+        """The directory (path or URI) of the Parquet files; None: the job returned no DataFrame."""
         return self._result.result_location
 
     @property
@@ -93,12 +93,12 @@ class JobExecutionResult:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows of the DataFrame. None: the job returned no DataFrame."""
+        """The number of rows of the DataFrame. None: the job returned no DataFrame."""
         return self._result.num_rows
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """Schema of the DataFrame. Raises JobStateError if the job returned no DataFrame."""
+        """The schema of the DataFrame. Raises JobStateError if the job returned no DataFrame."""
         return self._dataset().schema
 
     def to_arrow(self) -> pyarrow.Table:

@@ -532,7 +532,7 @@ def remove_placement_groups(cluster_id: str) -> list[str]:
 
 
 def address_from_environment() -> str | None:
-    """Return ``RAY_ADDRESS``. None: it is not set."""
+    """Return the value of ``RAY_ADDRESS``. None: it is not set."""
     return os.environ.get(RAY_ADDRESS) or None
 
 
