@@ -205,7 +205,7 @@ class Handlers:
         return Answer(job_json.exceptions(details, most))
 
     async def accumulators(self, request: web.Request) -> Answer:
-        """Return empty accumulators, for every job."""
+        """Return an answer without accumulators: flinkray's jobs have none."""
         await self._details(request)
         return Answer(
             {

@@ -77,7 +77,7 @@ class Measurements:
     """Keeps the last measurements of each job to compute rates. Use it on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        """Create an empty collection.
+        """Create the collection of measurements, without jobs.
         *now* returns seconds since the epoch, by the cluster's clocks.
         """
         self._cluster = cluster

@@ -34,7 +34,7 @@ class Operations:
     """The running and finished operations. Use it on one event loop."""
 
     def __init__(self, kept: float) -> None:
-        """Create the collection.
+        """Create the collection of operations, without operations.
         *kept* is the number of seconds for which results can be fetched.
         """
         self._kept = kept

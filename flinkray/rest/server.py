@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 
 def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
-    """Logging filter: return False for errors that a client's invalid HTTP has caused.
+    """Return False for a log record about an error that a client's invalid HTTP has caused.
+    This is a filter for a logger.
 
     Such a client gets status 400; if these errors were logged, anybody could fill the log.
     """

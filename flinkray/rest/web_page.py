@@ -42,7 +42,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the web page."""
+    """A file of the web page, with its content and content type."""
 
     content: bytes
     content_type: str
