@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CloseableIterator(Iterator[Any]):
-    """Results of a running program.
+    """Iterator over the results of a running program.
 
     The program runs only as far as results are asked for; closing the iterator ends the program.
 

@@ -405,7 +405,7 @@ class ClusterResults(CloseableIterator):
 
     @property
     def job_id(self) -> JobID:
-        """Id of the program's job."""
+        """The id of the program's job."""
         return self._handle.job_id
 
     async def _open(self) -> StreamResults:

@@ -83,7 +83,8 @@ LONGEST_END = 10.0
 
 
 class LocalJobClient(JobClient):
-    """Program that runs in a thread of this process; it is cancelled when the process ends.
+    """Client of a program that runs in a thread of this process.
+    The program is cancelled when the process ends.
 
     Without the cancellation the interpreter would end the thread in the middle of a greenlet, and
     crash.

@@ -1,4 +1,4 @@
-"""Results of a program as Arrow record batches."""
+"""An iterator over the results of a program as Arrow record batches."""
 
 from __future__ import annotations
 

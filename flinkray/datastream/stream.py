@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 class StreamProgram(EnvironmentSettings, ABC):
-    """The program that streams belong to: the operators that were added so far.
+    """The program that streams belong to, with the operators that were added so far.
 
     Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`.
     """
@@ -96,7 +96,9 @@ class StreamProgram(EnvironmentSettings, ABC):
         return tuple(self._transformations)
 
     def add_spark_stage(self, stage: JobVertex) -> None:
-        """Add a Spark stage that sources read, or to which sinks hand over epochs."""
+        """Add a Spark stage to the program.
+        Sources read the stage, or sinks hand over epochs to it.
+        """
         self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:

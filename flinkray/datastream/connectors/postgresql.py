@@ -181,7 +181,7 @@ class _Database(NamedTuple):
 
     @property
     def jobs_table(self) -> str:
-        """Name of the table that notes jobs.
+        """The name of the table that notes jobs.
 
         The table holds the jobs that have written batches of a run, in the order in which they
         began, and for each removed batch the job that removed it.

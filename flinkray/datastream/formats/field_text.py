@@ -134,7 +134,8 @@ _PARSERS: dict[TypeInformation, Parse] = {
 
 
 def parser_of(kind: TypeInformation) -> Parse | None:
-    """Return the function from a text to a value; it raises ValueError.
+    """Return the function that parses texts of a type.
+    The function raises ValueError for a text that is no value of the type.
 
     None: the type's values have parts.
     """
@@ -156,5 +157,5 @@ _TEXTS: dict[TypeInformation, ToText] = {
 
 
 def text_of(kind: TypeInformation) -> ToText | None:
-    """Return the function from a value to its text. None: the type's values have parts."""
+    """Return the function that makes the text of a value. None: the type's values have parts."""
     return _TEXTS.get(kind)
