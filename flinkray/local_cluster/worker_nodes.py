@@ -108,7 +108,7 @@ class WorkerNodes(ABC):
                 self.place()
 
     def node_back(self, node_id: str) -> None:
-        """Bring a node back, with nothing on it."""
+        """Let a lost node be up again, without groups or processes on it."""
         for node in self.nodes:
             if node.node_id == node_id and not node.is_up:
                 node.is_up = True
@@ -148,7 +148,7 @@ class WorkerNodes(ABC):
         return group
 
     def place(self) -> None:
-        """Place the groups for which there is room."""
+        """Place the waiting groups for which there is room now."""
         for group_id, record in tuple(self._waiting.items()):
             if self._reserve(record):
                 del self._waiting[group_id]
@@ -180,7 +180,7 @@ class WorkerNodes(ABC):
             record.starts[resource_id] = bundle_index
 
     def occupied(self, group_id: WorkerGroupId) -> dict[int, ResourceID]:
-        """Return the bundles with a living TaskExecutor."""
+        """Return the bundles that have a living TaskExecutor, with its id."""
         record = self.groups.get(group_id)
         starts = {} if record is None else record.starts
         return {index: name for name, index in starts.items() if self._is_alive(name)}
