@@ -83,7 +83,9 @@ def test_coroutines_of_dead_processes_are_closed_without_warnings() -> None:
 
 
 @simulate(seeds=10)
-async def test_a_process_that_kills_itself_finishes_its_step(simulation: Simulation) -> None:
+async def test_simulated_process_that_kills_itself_still_finishes_its_current_step(
+    simulation: Simulation,
+) -> None:
     seen: list[str] = []
 
     async def program() -> None:

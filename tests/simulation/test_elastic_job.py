@@ -101,7 +101,7 @@ class EndsSlowly(CallObserver):
             simulation.scheduler.at(simulation.now + 3.0, lambda: simulation.resume(slow))
 
 
-def test_restarted_tasks_ask_the_new_source_coordinator_and_not_the_last_one() -> None:
+def test_tasks_restarted_after_a_take_over_ask_the_new_source_coordinator() -> None:
     """The coordinator of the last JobMaster takes long to end; after its end nobody
     would answer."""
     simulation = Simulation(1, nodes=2)
@@ -112,7 +112,7 @@ def test_restarted_tasks_ask_the_new_source_coordinator_and_not_the_last_one() -
     assert slow.is_over
 
 
-def test_next_job_master_runs_a_waiting_job_with_the_available_slots() -> None:
+def test_next_job_master_runs_a_job_that_waited_with_the_slots_that_are_available() -> None:
     """The JobMaster does not request all slots that the job would like: such requests would fail
     in the end."""
     simulation = Simulation(1, nodes=2)

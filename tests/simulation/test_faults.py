@@ -111,7 +111,7 @@ _ALL = Faults(
 
 
 @simulate(seeds=30, faults=_ALL, nodes=2)
-async def test_after_the_end_of_the_faults_no_fault_occurs_and_all_processes_answer(
+async def test_no_fault_occurs_after_the_faults_were_ended_and_all_processes_answer(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()
@@ -138,7 +138,9 @@ async def test_after_the_end_of_the_faults_no_fault_occurs_and_all_processes_ans
 
 
 @simulate(seeds=20, faults=Faults(crash_every=1, hang_every=1, slow_every=1, spare=("echo-1",)))
-async def test_spared_processes_are_never_crashed_hung_or_slowed(simulation: Simulation) -> None:
+async def test_processes_excluded_from_faults_are_never_crashed_hung_or_slowed(
+    simulation: Simulation,
+) -> None:
     async def idle() -> None:
         await asyncio.sleep(1000)
 
@@ -167,7 +169,7 @@ async def test_wall_clocks_of_processes_differ_and_virtual_time_does_not(
     assert {monotonic for _, monotonic in seen} == {0.0}
 
 
-def test_seeds_leave_out_some_kinds_of_faults_and_vary_the_rates_of_the_others() -> None:
+def test_each_seed_leaves_out_some_kinds_of_faults_and_varies_the_rates_of_others() -> None:
     def of(seed: int, field: Callable[[Faults], float]) -> float:
         return field(Simulation(seed, faults=_ALL).faults)
 
@@ -203,7 +205,7 @@ def test_stopping_the_faults_resumes_hung_and_slow_processes() -> None:
     assert "victim hangs" in simulation.story.text()
 
 
-def test_some_seeds_have_only_faults_aimed_at_calls() -> None:
+def test_some_seeds_have_only_faults_that_are_aimed_at_single_calls() -> None:
     """The effect of one lost message does not last where processes die all the time."""
     faults = Faults(loss=0.1, crash_every=1.0, torn_writes=0.1, aimed=0.5, until=9.0)
     of_seeds = [faults.of_seed(Random(seed)) for seed in range(50)]
@@ -212,6 +214,6 @@ def test_some_seeds_have_only_faults_aimed_at_calls() -> None:
     assert any(f.crash_every > 0 and f.aimed > 0 for f in of_seeds)
 
 
-def test_without_aimed_faults_nearly_every_seed_has_some_faults() -> None:
+def test_nearly_every_seed_without_aimed_faults_has_some_other_faults() -> None:
     of_seeds = [Faults(loss=0.1, crash_every=1.0).of_seed(Random(seed)) for seed in range(50)]
     assert sum(f.loss > 0 or f.crash_every > 0 for f in of_seeds) > 40

@@ -19,7 +19,7 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @simulate(seeds=10, nodes=2)
-async def test_banished_process_can_be_replaced_and_still_calls_others_until_it_is_ended(
+async def test_process_taken_for_dead_can_be_replaced_and_calls_others_until_it_is_ended(
     simulation: Simulation,
 ) -> None:
     client = simulation.service()
@@ -52,7 +52,7 @@ async def test_banished_process_can_be_replaced_and_still_calls_others_until_it_
 
 
 @simulate(seeds=10)
-async def test_watcher_of_a_banished_process_is_told_of_its_end_and_it_is_started_again(
+async def test_watcher_is_told_of_the_end_of_a_process_taken_for_dead_and_it_is_restarted(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()
@@ -77,7 +77,7 @@ async def test_watcher_of_a_banished_process_is_told_of_its_end_and_it_is_starte
 
 
 @simulate(seeds=5)
-async def test_banished_process_can_neither_spawn_nor_kill_processes(
+async def test_process_that_was_taken_for_dead_can_neither_spawn_nor_kill_processes(
     simulation: Simulation,
 ) -> None:
     refused: list[str] = []
@@ -135,7 +135,7 @@ async def _calls(simulation: Simulation) -> None:
 
 
 @simulate(seeds=5)
-async def test_process_frozen_while_it_ends_is_found_by_its_name_and_can_be_killed(
+async def test_process_that_freezes_while_it_ends_is_found_by_name_and_can_be_killed(
     simulation: Simulation,
 ) -> None:
     """Seed 20085 of the whole cluster: a SlotPool froze when it was no longer needed."""
@@ -294,7 +294,7 @@ def test_seeds_in_which_a_method_is_closed_have_no_other_faults_except_crashes()
 
 
 @simulate(seeds=5)
-async def test_call_observer_sees_each_handled_call_with_its_sender_and_result(
+async def test_observer_of_calls_sees_each_handled_call_with_its_sender_and_result(
     simulation: Simulation,
 ) -> None:
     seen: list[tuple[str, str, str, tuple[object, ...]]] = []

@@ -43,7 +43,7 @@ async def test_calls_of_one_sender_arrive_in_their_order(simulation: Simulation)
 
 
 @simulate(seeds=20)
-async def test_duplicate_of_a_delayed_message_does_not_make_earlier_messages_duplicates(
+async def test_message_is_not_dropped_as_a_duplicate_if_a_later_one_was_duplicated(
     simulation: Simulation,
 ) -> None:
     """Seed 4156 of the whole cluster: an ask in flight was refused, and waited for ever."""
@@ -54,7 +54,7 @@ async def test_duplicate_of_a_delayed_message_does_not_make_earlier_messages_dup
     assert await echo.notes() == tuple(range(30))
 
 
-def test_calls_of_two_senders_interleave_by_seed_and_keep_the_order_of_each_sender() -> None:
+def test_calls_of_two_senders_are_in_an_order_that_depends_on_the_seed() -> None:
     async def program(simulation: Simulation) -> tuple[int, ...]:
         echo = await echo_of(simulation)
 
@@ -103,7 +103,9 @@ async def test_lost_call_without_a_timeout_fails_by_a_closed_connection(
 
 
 @simulate(seeds=10)
-async def test_notice_of_the_end_of_an_endpoint_is_never_lost(simulation: Simulation) -> None:
+async def test_notice_that_an_endpoint_has_ended_is_never_lost_by_network_faults(
+    simulation: Simulation,
+) -> None:
     async def host() -> None:
         EchoEndpoint(simulation.service("host")).start()
         await asyncio.sleep(1000)
@@ -197,7 +199,7 @@ async def test_long_network_partition_breaks_connections_and_lets_none_be_opened
 
 
 @simulate(seeds=10)
-async def test_one_way_partition_lets_messages_of_the_other_direction_through(
+async def test_one_way_partition_loses_messages_in_one_direction_only(
     simulation: Simulation,
 ) -> None:
     echo = await echo_of(simulation)
@@ -225,7 +227,9 @@ async def test_partition_of_a_node_cuts_off_only_the_processes_of_that_node(
 
 
 @simulate(seeds=5, conditions=Conditions(latency=(0.01, 0.02)))
-async def test_sender_waits_while_its_receiver_does_not_read(simulation: Simulation) -> None:
+async def test_sender_waits_while_the_receiver_does_not_read_its_messages(
+    simulation: Simulation,
+) -> None:
     echo = await echo_of(simulation)
     simulation.hang("echo-1")
     calls = [asyncio.ensure_future(echo.echo(bytes(100_000))) for _ in range(10)]

@@ -205,7 +205,7 @@ def test_sweep_with_keep_going_lists_all_failing_seeds_and_killed_processes(
     assert re.search(r"3 .* test_scenario.py::test_kills\n", out), out
 
 
-def test_sweep_that_finds_no_scenario_fails(
+def test_sweep_over_seeds_that_finds_no_scenario_fails(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(["--processes", "1", *_PLUGINS]) == 1

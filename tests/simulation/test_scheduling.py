@@ -260,7 +260,7 @@ async def test_blocking_work_takes_virtual_time_and_runs_in_no_other_thread(
     assert service.executor.submit(sum, (3, 4)).result() == 7
 
 
-def test_broken_invariant_ends_the_run_at_that_step() -> None:
+def test_broken_invariant_of_a_simulation_ends_the_run_at_the_same_step() -> None:
     seen: list[float] = []
 
     async def program(simulation: Simulation) -> None:

@@ -21,7 +21,7 @@ CONFIGURATION = {
 
 
 @simulate(seeds=5, nodes=1)
-async def test_stages_on_a_full_cluster_take_turns_without_waiting_for_idle_timeouts(
+async def test_spark_stages_on_a_full_cluster_alternate_without_waiting_for_idle_timeouts(
     simulation: Simulation,
 ) -> None:
     cluster = SimulatedCluster(simulation, ResourceProfile(2, 2**31), configuration=CONFIGURATION)

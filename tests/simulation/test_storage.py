@@ -111,7 +111,7 @@ async def test_entry_has_its_old_or_its_new_content_after_a_power_failure_during
     assert open_directory("simulated://node-0/data").read("entry") in (OLD, NEW)
 
 
-def test_file_written_in_place_is_torn_if_its_writer_dies() -> None:
+def test_file_being_written_in_place_is_torn_if_the_process_of_its_writer_dies() -> None:
     async def program(simulation: Simulation) -> bytes | None:
         disk = simulation.disk("node-0")
         disk.write("file", OLD)
@@ -308,7 +308,7 @@ def test_a_parquet_file_left_open_by_a_killed_process_is_dropped_after_the_run()
 
 
 @simulate(seeds=5)
-async def test_discarded_file_does_not_come_back_when_its_directory_is_synced(
+async def test_deleted_file_does_not_come_back_when_its_directory_is_synced(
     simulation: Simulation,
 ) -> None:
     """Seed 19316 of the whole cluster: the writer of the file had died while it wrote."""

@@ -35,7 +35,7 @@ async def test_no_task_is_restarted_when_masters_die_together(simulation: Simula
 
 
 @simulate(seeds=6, nodes=2, faults=WRITERS_FAULTS)
-async def test_masters_paused_during_a_write_change_nothing_that_their_successors_have(
+async def test_master_paused_during_a_write_changes_nothing_that_its_successor_stored(
     simulation: Simulation,
 ) -> None:
     """They are believed dead between two operations on a disk, and continue afterwards."""
@@ -43,7 +43,9 @@ async def test_masters_paused_during_a_write_change_nothing_that_their_successor
 
 
 @simulate(seeds=3, nodes=2, faults=REPEATS_FAULTS)
-async def test_repeated_calls_change_nothing_in_a_streaming_job(simulation: Simulation) -> None:
+async def test_repeated_calls_to_masters_change_no_result_of_a_streaming_job(
+    simulation: Simulation,
+) -> None:
     """Each repetition has a new number, so that no connection recognizes it as a duplicate."""
     await StreamingJob(simulation, only_masters_die=True).run()
 

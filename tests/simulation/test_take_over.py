@@ -157,7 +157,7 @@ ABSENT = (("Dispatcher",), ("ResourceManager",), ("Dispatcher", "ResourceManager
 
 
 @pytest.mark.parametrize("absent", ABSENT, ids=" and ".join)
-def test_next_job_master_finds_its_task_executors_while_other_masters_are_away(
+def test_next_job_master_finds_its_task_executors_while_no_other_master_runs(
     absent: tuple[str, ...],
 ) -> None:
     """The other masters die as soon as the JobMaster asks what runs, and come back after three
@@ -207,7 +207,7 @@ class Ends(CallObserver):
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_running_tasks_are_left_to_the_successor_of_a_job_master_that_ends(how: str) -> None:
+def test_job_master_that_ends_leaves_its_running_tasks_to_its_successor(how: str) -> None:
     """The successor may start later."""
     simulation = Simulation(1, nodes=2)
     ends = Ends(ENDS[how])
@@ -254,7 +254,7 @@ class EnumeratorFails(CallObserver):
             call.endpoint._failed(UnavailableError("as it is to"))
 
 
-def test_restart_continues_if_job_master_dies_restoring_a_coordinator() -> None:
+def test_restart_continues_if_the_job_master_dies_while_it_restores_a_coordinator() -> None:
     simulation = Simulation(1, nodes=2)
     fails = EnumeratorFails()
     deaths = Deaths(simulation, job_masters(of("StreamCoordinator", "restore")))
@@ -338,7 +338,7 @@ class DiesBeforeItTells(CallObserver):
             self.simulation.crash(call.sender)
 
 
-def test_sources_known_only_to_a_dead_coordinator_are_restored_from_the_checkpoint() -> None:
+def test_sources_whose_coordinator_died_unrecorded_are_restored_from_the_checkpoint() -> None:
     """The notes must not suggest that readers were told nothing: all splits would be read again
     (seed 42266)."""
     simulation = Simulation(1, nodes=2)
@@ -409,7 +409,7 @@ class ReportsLate(CallObserver):
         simulation.scheduler.at(simulation.now + 3.0, lambda: simulation.resume(silent))
 
 
-def test_task_reported_after_the_take_over_was_decided_is_ended_and_run_elsewhere() -> None:
+def test_task_reported_after_the_take_over_was_decided_is_ended_and_restarted() -> None:
     simulation = Simulation(1, nodes=2)
     late, deaths = ReportsLate(simulation), Deaths(simulation, [])
     patience = {"jobmaster.takeover-report-timeout": "500 ms"}
@@ -441,7 +441,7 @@ class DiesAsItDeploys(CallObserver):
             self.simulation.crash(call.sender)
 
 
-def test_next_job_master_tells_sources_of_readers_deployed_by_the_last() -> None:
+def test_next_job_master_tells_source_coordinator_of_readers_that_the_last_deployed() -> None:
     simulation = Simulation(1, nodes=2)
     dies, deaths = DiesAsItDeploys(simulation), Deaths(simulation, [])
     simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())

@@ -32,7 +32,7 @@ async def test_every_job_of_fifty_task_executors_ends_whatever_goes_wrong(
 
 
 @simulate(seeds=3, nodes=6)
-async def test_jobs_of_a_large_cluster_have_their_task_executors_at_the_same_time(
+async def test_jobs_of_a_large_cluster_all_have_their_task_executors_at_one_time(
     simulation: Simulation,
 ) -> None:
     run = WholeCluster(simulation, LARGE)
@@ -55,7 +55,7 @@ BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINE
         pytest.param((17, 1), (BLOCKING,), 17, id="narrowing"),
     ],
 )
-def test_vertices_after_a_blocking_result_may_get_task_executors_later(
+def test_vertices_behind_a_blocking_result_may_get_their_task_executors_later(
     widths: tuple[int, ...], results: tuple[ResultPartitionType, ...], at_first: int
 ) -> None:
     """The vertices after a blocking result need no TaskExecutors while other jobs have theirs
