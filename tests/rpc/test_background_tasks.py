@@ -49,7 +49,7 @@ async def test_an_error_of_a_task_that_nobody_awaits_is_logged_with_name_and_tra
     await service.close()
 
 
-async def test_tasks_cancelled_by_the_close_of_their_service_are_not_logged_as_errors(
+async def test_background_tasks_cancelled_with_their_service_are_not_logged_as_errors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService("host")
@@ -113,7 +113,7 @@ async def test_watch_that_fails_with_an_error_reports_the_error_as_the_end_of_it
     await service.close()
 
 
-async def test_failed_connect_raises_an_error_and_is_not_logged(
+async def test_failed_connect_raises_its_error_without_logging_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService("host")
@@ -136,7 +136,9 @@ async def test_error_of_a_periodic_task_is_logged_when_nobody_reads_its_future(
 
 
 @on_services_with_threads
-async def test_service_runs_blocking_work_in_its_single_executor(services: Services) -> None:
+async def test_service_runs_blocking_work_in_threads_of_its_only_executor(
+    services: Services,
+) -> None:
     service = services.host
     assert service.has_threads
     assert service.executor is service.executor
@@ -183,7 +185,7 @@ async def test_service_close_waits_until_cancelled_tasks_have_cleaned_up(
     assert over == ["clean"]
 
 
-async def test_finished_task_is_neither_kept_nor_cancelled(
+async def test_finished_background_task_is_forgotten_and_not_cancelled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tasks = BackgroundTasks(asyncio.get_running_loop(), "host")

@@ -78,7 +78,7 @@ async def test_endpoint_ids_with_a_prefix_get_consecutive_numbers() -> None:
 
 
 @on_virtual_time
-async def test_endpoints_are_numbered_from_one_and_no_number_is_used_twice() -> None:
+async def test_endpoint_numbers_begin_at_one_and_none_is_used_twice() -> None:
     service = LocalRpcService("host")
     peer = Peer(service)
     for _ in range(3):
@@ -90,7 +90,7 @@ async def test_endpoints_are_numbered_from_one_and_no_number_is_used_twice() -> 
 
 
 @on_virtual_time
-async def test_self_gateway_belongs_to_a_living_endpoint_and_carries_its_token() -> None:
+async def test_self_gateway_of_an_endpoint_calls_with_its_token_while_it_lives() -> None:
     service = LocalRpcService("host")
     leader = Leader(service, JobMasterId(b"n" * 16))
     leader.start()
@@ -111,7 +111,7 @@ async def test_self_gateway_belongs_to_a_living_endpoint_and_carries_its_token()
 
 
 @on_virtual_time
-async def test_failed_connect_names_the_address_and_the_reason() -> None:
+async def test_error_of_a_failed_connect_names_the_address_and_the_reason() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     EchoEndpoint(host)
@@ -231,7 +231,7 @@ async def test_blocking_work_runs_in_a_named_thread_and_does_not_delay_close() -
 
 
 @on_virtual_time
-async def test_new_service_has_no_metric_samplers() -> None:
+async def test_new_service_samples_no_metrics() -> None:
     assert LocalRpcService("host").samplers == []
 
 
@@ -334,7 +334,7 @@ async def test_closing_a_service_continues_when_its_caller_stops_waiting() -> No
 
 
 @on_virtual_time
-async def test_deadlines_of_pending_calls_are_dropped_when_the_service_closes() -> None:
+async def test_deadlines_of_pending_calls_are_removed_when_their_service_closes() -> None:
     service = LocalRpcService("caller")
     EchoEndpoint(service).start()
     await asyncio.sleep(0)
@@ -354,7 +354,7 @@ class Unending(LocalRpcService):
         raise RuntimeError(f"{self.process_name} cannot end")
 
 
-def test_error_of_a_process_that_was_asked_to_stop_is_raised() -> None:
+def test_error_raised_while_a_process_stops_on_request_is_raised() -> None:
     async def stop() -> None:
         network = LocalNetwork()
         Unending("host", network)

@@ -146,7 +146,7 @@ async def test_asks_of_a_handler_time_out_with_the_call_that_it_handles() -> Non
 
 
 @on_virtual_time
-async def test_handler_marked_to_complete_outlives_its_caller_and_so_do_its_asks() -> None:
+async def test_handler_marked_to_complete_goes_on_after_its_caller_gave_up() -> None:
     _, (first, last), gateway = await chain(2)
     with asks_within(3), pytest.raises(RpcTimeoutError):
         await gateway.thorough(4)
@@ -158,7 +158,7 @@ async def test_handler_marked_to_complete_outlives_its_caller_and_so_do_its_asks
 
 
 @on_virtual_time
-async def test_work_left_behind_by_a_handler_has_no_deadline() -> None:
+async def test_background_work_that_a_handler_started_has_no_deadline() -> None:
     _, (first, last), gateway = await chain(2)
     with asks_within(3):
         await gateway.leave_work_behind(4)
@@ -168,7 +168,7 @@ async def test_work_left_behind_by_a_handler_has_no_deadline() -> None:
 
 
 @on_virtual_time
-async def test_call_that_waits_too_long_for_on_start_is_not_handled() -> None:
+async def test_call_whose_caller_gave_up_before_on_start_has_finished_is_not_handled() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     endpoint = Slow(host)
@@ -195,7 +195,7 @@ class Entry:
 
 
 @on_virtual_time
-async def test_deadlines_expire_in_order_of_time_and_not_when_their_call_is_over() -> None:
+async def test_deadlines_expire_in_order_of_time_unless_their_call_is_over() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
     entries = [Entry(expired) for _ in range(5)]
@@ -210,7 +210,7 @@ async def test_deadlines_expire_in_order_of_time_and_not_when_their_call_is_over
 
 
 @on_virtual_time
-async def test_deadlines_of_finished_calls_do_not_accumulate() -> None:
+async def test_deadlines_of_finished_calls_are_removed_from_memory() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
     for _ in range(100_000):
@@ -222,7 +222,7 @@ async def test_deadlines_of_finished_calls_do_not_accumulate() -> None:
 
 
 @on_virtual_time
-async def test_finished_deadlines_are_removed_when_as_many_were_added_as_remained() -> None:
+async def test_deadlines_of_finished_calls_are_removed_whenever_their_number_doubled() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
 
@@ -350,7 +350,7 @@ class Adding(Entry):
 
 
 @pytest.mark.parametrize("count", [1, 600])
-def test_deadline_added_while_others_expire_expires_too(count: int) -> None:
+def test_deadline_added_while_others_expire_expires_as_well(count: int) -> None:
     """Also with so many deadlines that finished ones are removed meanwhile."""
     loop: Any = CountingLoop()
     deadlines = Deadlines(loop)
@@ -364,7 +364,7 @@ def test_deadline_added_while_others_expire_expires_too(count: int) -> None:
 
 
 @on_virtual_time
-async def test_answer_is_not_kept_in_memory_until_its_deadline() -> None:
+async def test_answer_of_a_call_is_freed_before_the_deadline_of_the_call() -> None:
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     endpoint = EchoEndpoint(host)

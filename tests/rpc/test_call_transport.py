@@ -119,7 +119,7 @@ async def introduced(system: System) -> tuple[CallingStream, Recorder, Answering
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.sampled_from([1, 100, 70_000, 300_000]), min_size=1, max_size=60),
 )
-def test_frames_arrive_once_and_in_order_although_calls_are_reordered(
+def test_frames_through_calls_arrive_once_and_in_order_although_calls_are_reordered(
     seed: int, sizes: list[int]
 ) -> None:
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_frames_arrive_once_and_in_order_although_calls_are_reordered(
     run_on_virtual_time(run())
 
 
-def test_asks_in_sequence_take_one_call_each() -> None:
+def test_asks_one_after_the_other_through_calls_take_one_call_each() -> None:
     async def run() -> None:
         system = System(1, doubled=0)
         calling, near, answering, far = await introduced(system)
@@ -157,7 +157,7 @@ def test_asks_in_sequence_take_one_call_each() -> None:
     run_on_virtual_time(run())
 
 
-def test_called_side_can_send_frames_without_a_request() -> None:
+def test_called_side_sends_frames_through_calls_without_being_asked() -> None:
     async def run() -> None:
         calling, near, answering, _ = await introduced(System(2))
         answering.send(b"an endpoint has ended")
@@ -216,7 +216,7 @@ def test_stalled_process_does_not_count_its_stall_as_peer_silence() -> None:
     run_on_virtual_time(run())
 
 
-def test_failed_call_ends_the_connection_at_once() -> None:
+def test_failed_call_ends_a_connection_through_calls_at_once() -> None:
     async def run() -> None:
         system = System(5, doubled=0)
         calling, near, _, _ = await introduced(system)
@@ -284,7 +284,7 @@ def test_requests_far_ahead_of_a_missing_one_end_the_connection() -> None:
     run_on_virtual_time(run())
 
 
-def test_requests_on_a_connection_unknown_to_a_restarted_process_end_it() -> None:
+def test_request_for_a_connection_that_a_restarted_process_does_not_know_ends_it() -> None:
     """A process that was restarted does not know the connections of its predecessor."""
 
     async def run() -> None:

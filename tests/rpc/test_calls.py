@@ -59,7 +59,7 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
 
 
 @on_every_service
-async def test_answer_of_a_call_is_what_the_handler_returned(services: Services) -> None:
+async def test_call_returns_what_its_handler_returned(services: Services) -> None:
     _, echo = await connected(services)
     job = JobID(bytes(16))
     value = (None, True, 3, -1.5, "ü", b"\0", Point(1, 2.0), {"a": (job,)})
@@ -75,7 +75,7 @@ async def test_gateway_has_the_address_of_its_endpoint(services: Services) -> No
 
 
 @on_every_service
-async def test_call_through_a_self_gateway_is_answered(services: Services) -> None:
+async def test_endpoint_can_call_itself_through_its_self_gateway(services: Services) -> None:
     """RPC-01, RPC-04"""
     endpoint, _ = await connected(services)
     gateway = endpoint.get_self_gateway(EchoGateway)
@@ -94,7 +94,7 @@ async def test_self_gateway_of_a_class_that_is_not_implemented_is_refused(
 
 
 @on_every_service
-async def test_call_before_the_endpoint_starts_fails_and_a_call_after_it_works(
+async def test_call_before_the_endpoint_starts_fails_and_a_later_call_works(
     services: Services,
 ) -> None:
     """RPC-06"""
@@ -218,7 +218,9 @@ async def test_ask_timeout_names_gateway_method_and_call_site(services: Services
 
 
 @on_every_service
-async def test_messages_of_one_sender_are_handled_in_the_order_sent(services: Services) -> None:
+async def test_messages_of_one_sender_are_handled_in_the_order_they_were_sent(
+    services: Services,
+) -> None:
     _, echo = await connected(services)
     for number in range(500):
         await echo.note(number)
@@ -416,7 +418,7 @@ async def test_watch_of_an_unknown_address_reports_the_end_at_once(services: Ser
 
 
 @on_every_service
-async def test_watch_created_by_an_endpoint_ends_with_that_endpoint(services: Services) -> None:
+async def test_watch_that_an_endpoint_created_ends_with_the_endpoint(services: Services) -> None:
     target, _ = await connected(services)
     watcher = EchoEndpoint(services.caller, "watcher")
     watcher.start()
@@ -534,7 +536,7 @@ class Sum(RpcEndpoint, SumGateway):
 
 
 @on_every_service
-async def test_arguments_may_be_given_by_name_or_left_out(services: Services) -> None:
+async def test_arguments_of_a_call_may_be_given_by_name_or_left_out(services: Services) -> None:
     endpoint = Sum(services.host, "sum")
     endpoint.start()
     gateway = await services.caller.connect(endpoint.address, SumGateway)
@@ -551,7 +553,7 @@ async def test_arguments_may_be_given_by_name_or_left_out(services: Services) ->
         await echo.echo(1, 2)  # type: ignore[call-arg]
 
 
-def test_binding_of_an_object_that_was_not_connected_is_refused() -> None:
+def test_gateway_that_was_not_returned_by_connect_has_no_binding() -> None:
     with pytest.raises(TypeError, match="it was not connected to"):
         binding_of(cast(RpcGateway, object()))
 
@@ -574,7 +576,7 @@ class ExactGateway(RoughGateway):
     async def ask(self, times: int = 1) -> int: ...
 
 
-def test_gateway_that_redeclares_a_method_decides_its_timeout_and_name() -> None:
+def test_gateway_that_declares_a_method_again_sets_its_timeout_and_name() -> None:
     methods = gateway_methods(ExactGateway)
     assert methods["ask"].full_name == "ExactGateway.ask"
     assert methods["ask"].timeout == (3.0,)
@@ -602,7 +604,7 @@ async def test_wildcard_address_finds_the_newest_running_endpoint_of_the_name(
 
 
 @on_virtual_services
-async def test_error_answer_without_an_exception_fails_only_its_call(
+async def test_error_answer_that_contains_no_exception_fails_only_its_call(
     services: Services,
 ) -> None:
     endpoint, echo = await connected(services)

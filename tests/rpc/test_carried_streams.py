@@ -73,7 +73,7 @@ class Calling:
 
 
 @on_virtual_time
-async def test_first_call_goes_alone_and_later_several_are_open_at_once() -> None:
+async def test_first_call_of_a_connection_is_sent_alone_and_later_several_at_once() -> None:
     calling = Calling()
     calling.stream.send(b"one")
     calling.stream.send(b"two")
@@ -101,7 +101,7 @@ async def test_first_call_goes_alone_and_later_several_are_open_at_once() -> Non
 
 
 @on_virtual_time
-async def test_one_call_is_always_open_for_frames_of_the_called_side() -> None:
+async def test_one_call_is_always_open_so_that_the_called_side_can_send_frames() -> None:
     calling = Calling()
     await soon()
     assert calling.take() == []  # nobody has begun yet
@@ -159,7 +159,7 @@ async def test_senders_wait_above_the_high_water_mark_until_half_of_it_is_sent()
 
 
 @on_virtual_time
-async def test_answers_are_read_in_the_order_of_their_batches() -> None:
+async def test_answers_are_read_in_the_order_of_their_numbers() -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"x")
@@ -174,7 +174,7 @@ async def test_answers_are_read_in_the_order_of_their_batches() -> None:
 
 
 @on_virtual_time
-async def test_end_is_reported_after_the_frames_before_it_and_later_frames_are_dropped() -> None:
+async def test_end_of_a_connection_is_reported_after_the_frames_sent_before_it() -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"x")
@@ -191,7 +191,7 @@ async def test_end_is_reported_after_the_frames_before_it_and_later_frames_are_d
 
 
 @on_virtual_time
-async def test_side_that_is_unknown_to_its_peer_sends_no_goodbye() -> None:
+async def test_side_whose_peer_does_not_know_the_connection_sends_no_goodbye() -> None:
     calling = Calling()
     receiver = await calling.begun()
     await calling.answer(2, NOBODY, end="no such connection")
@@ -210,7 +210,7 @@ async def test_side_that_is_unknown_to_its_peer_sends_no_goodbye() -> None:
     ],
 )
 @on_virtual_time
-async def test_failed_call_ends_the_connection_and_no_further_call_is_made(
+async def test_failed_call_ends_the_connection_and_is_not_followed_by_another_call(
     fails: Callable[[asyncio.Future[bytes]], object], told: str
 ) -> None:
     calling = Calling()
@@ -227,7 +227,7 @@ async def test_failed_call_ends_the_connection_and_no_further_call_is_made(
 
 
 @on_virtual_time
-async def test_close_sends_the_remaining_frames_and_one_goodbye() -> None:
+async def test_closing_a_connection_sends_its_remaining_frames_and_one_goodbye() -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"last")
@@ -244,7 +244,7 @@ async def test_close_sends_the_remaining_frames_and_one_goodbye() -> None:
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 @on_virtual_time
-async def test_goodbye_that_does_not_arrive_causes_no_error(is_cancelled: bool) -> None:
+async def test_lost_goodbye_raises_no_error(is_cancelled: bool) -> None:
     calling = Calling()
     await calling.begun()
     calling.stream.close()
@@ -261,7 +261,9 @@ async def test_goodbye_that_does_not_arrive_causes_no_error(is_cancelled: bool) 
 
 @pytest.mark.parametrize("by_force", [True, False])
 @on_virtual_time
-async def test_abort_sends_a_goodbye_and_drops_unsent_frames(by_force: bool) -> None:
+async def test_aborting_a_connection_sends_a_goodbye_and_drops_unsent_frames(
+    by_force: bool,
+) -> None:
     calling = Calling()
     receiver = await calling.begun()
     calling.stream.send(b"dropped")
@@ -280,7 +282,7 @@ async def test_abort_sends_a_goodbye_and_drops_unsent_frames(by_force: bool) -> 
 
 
 @on_virtual_time
-async def test_abort_before_the_first_answer_sends_no_goodbye() -> None:
+async def test_connection_aborted_before_its_first_answer_sends_no_goodbye() -> None:
     calling = Calling()
     calling.stream.send(b"hello")
     await soon()
@@ -319,7 +321,7 @@ async def test_frame_larger_than_the_frame_limit_is_refused(frame: Any) -> None:
 
 
 @on_virtual_time
-async def test_handshake_frames_are_read_in_order_and_the_rest_goes_to_the_receiver() -> None:
+async def test_handshake_frames_are_read_one_by_one_and_later_frames_by_the_receiver() -> None:
     calling = Calling()
     calling.stream.send(b"hello")
     await soon()
@@ -399,7 +401,7 @@ EMPTY: tuple[int, list[bytes], str | None] = (NO_BATCH, [], None)
 
 
 @on_virtual_time
-async def test_oldest_open_request_is_answered_when_too_many_are_open() -> None:
+async def test_oldest_open_request_is_answered_empty_when_too_many_are_open() -> None:
     answering = Answering()
     for number in range(1, MAX_OPEN + 1):
         await answering.request(number)
@@ -455,7 +457,7 @@ async def test_frames_are_sent_with_the_oldest_open_request_in_numbered_batches(
 
 
 @on_virtual_time
-async def test_repeated_request_gets_the_same_answer_and_is_read_once() -> None:
+async def test_repeated_request_gets_the_same_answer_and_its_frames_are_read_once() -> None:
     answering = Answering()
     await answering.request(1, b"one")
     first = answering.answers[1]
@@ -481,7 +483,7 @@ async def test_repeated_request_gets_the_same_answer_and_is_read_once() -> None:
 
 
 @on_virtual_time
-async def test_repeated_early_request_is_answered_and_read_once_in_its_turn() -> None:
+async def test_repeated_request_before_its_turn_is_answered_and_its_frames_are_read_once() -> None:
     answering = Answering()
     for number in range(2, MAX_OPEN + 3):
         await answering.request(number, bytes([number]))
@@ -493,7 +495,7 @@ async def test_repeated_early_request_is_answered_and_read_once_in_its_turn() ->
 
 
 @on_virtual_time
-async def test_request_that_overtakes_too_many_others_ends_the_connection() -> None:
+async def test_request_that_arrives_too_far_ahead_of_a_missing_one_ends_the_connection() -> None:
     answering = Answering()
     await answering.request(1)
     await answering.request(MAX_AHEAD + 1)
@@ -540,7 +542,7 @@ async def test_end_of_a_stream_without_an_open_request_is_sent_with_the_next_req
 
 
 @on_virtual_time
-async def test_last_request_ends_the_connection_after_its_frames_are_read() -> None:
+async def test_last_request_ends_the_connection_once_its_frames_are_read() -> None:
     answering = Answering()
     await answering.request(2, b"last words", is_last=True)
     assert answering.receiver.story == []
@@ -558,7 +560,7 @@ async def test_frames_after_a_frame_that_is_too_large_are_not_read() -> None:
 
 
 @on_virtual_time
-async def test_open_request_is_answered_each_round_and_silence_ends_the_connection() -> None:
+async def test_open_request_is_answered_after_a_while_and_silence_ends_the_connection() -> None:
     answering = Answering()
     await answering.request(1)
     await answering.request(2)
@@ -578,7 +580,7 @@ async def test_open_request_is_answered_each_round_and_silence_ends_the_connecti
 
 
 @on_virtual_time
-async def test_silence_of_exactly_the_limit_does_not_end_the_connection() -> None:
+async def test_silence_as_long_as_the_limit_does_not_end_the_connection() -> None:
     answering = Answering()
     answering.loop.call_at(
         answering.stream._next_round + ROUND - SILENCE,
@@ -591,7 +593,7 @@ async def test_silence_of_exactly_the_limit_does_not_end_the_connection() -> Non
 
 
 @on_virtual_time
-async def test_frames_for_a_cancelled_request_are_sent_when_the_request_comes_again() -> None:
+async def test_frames_for_a_request_that_was_cancelled_are_sent_when_it_is_repeated() -> None:
     answering = Answering()
     await answering.request(1)
     answering.answers.pop(1).cancel()
@@ -602,7 +604,7 @@ async def test_frames_for_a_cancelled_request_are_sent_when_the_request_comes_ag
 
 
 @on_virtual_time
-async def test_each_request_resets_the_silence_limit() -> None:
+async def test_silence_of_the_peer_is_counted_from_its_last_request() -> None:
     answering = Answering()
     for number in range(1, 11):
         await answering.request(number)
@@ -614,7 +616,7 @@ async def test_each_request_resets_the_silence_limit() -> None:
 
 
 @on_virtual_time
-async def test_silence_of_a_paused_side_is_counted_from_its_resumption() -> None:
+async def test_silence_of_the_peer_is_counted_from_the_end_of_a_pause_in_reading() -> None:
     answering = Answering()
     await answering.request(1)
     answering.stream.pause_reading()
@@ -628,7 +630,7 @@ async def test_silence_of_a_paused_side_is_counted_from_its_resumption() -> None
 
 
 @on_virtual_time
-async def test_ended_connection_is_forgotten_after_the_silence_limit() -> None:
+async def test_connection_that_has_ended_is_forgotten_after_the_silence_limit() -> None:
     streams: list[AnsweringStream] = []
     carrier = Carrier(streams.append, lambda: LIMIT)
     answer = asyncio.ensure_future(carrier.carry(msgpack.packb((b"id", 1, 1, False, ()))))
@@ -659,7 +661,7 @@ async def test_connection_begins_only_with_request_one_that_is_not_the_last(
 
 
 @on_virtual_time
-async def test_each_connection_has_its_own_stream_and_frame_limit() -> None:
+async def test_each_connection_through_calls_has_its_own_stream_and_frame_limit() -> None:
     streams: list[AnsweringStream] = []
     limits = [10, 20]
     carrier = Carrier(streams.append, lambda: limits.pop(0))

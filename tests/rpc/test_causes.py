@@ -147,7 +147,7 @@ async def test_error_that_ended_a_process_reaches_its_watchers(services: Service
 
 
 @on_every_service
-async def test_cause_of_any_text_is_reported_within_a_size_limit(
+async def test_reason_of_an_end_is_reported_whatever_its_text_and_shortened_if_long(
     services: Services,
 ) -> None:
     for how, text in (
@@ -187,7 +187,9 @@ async def test_cause_of_an_end_is_reported_although_the_connection_breaks_meanwh
 
 
 @on_virtual_services
-async def test_only_the_newest_causes_of_ends_are_kept(services: Services) -> None:
+async def test_reasons_of_past_ends_of_endpoints_are_kept_for_the_newest_only(
+    services: Services,
+) -> None:
     assert isinstance(services.host, BaseRpcService)
     assert isinstance(services.caller, BaseRpcService)
     kept: list[FragileGateway] = []
@@ -205,7 +207,7 @@ async def test_only_the_newest_causes_of_ends_are_kept(services: Services) -> No
 
 
 @on_every_service
-async def test_cancelled_await_in_a_handler_is_not_reported_as_end_of_the_endpoint(
+async def test_cancellation_inside_a_handler_is_not_reported_as_end_of_its_endpoint(
     services: Services,
 ) -> None:
     endpoint, fragile = await connected(services)

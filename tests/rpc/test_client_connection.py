@@ -140,7 +140,7 @@ async def test_request_that_is_too_large_or_has_no_recipient_is_not_sent() -> No
 
 
 @on_virtual_time
-async def test_control_requests_are_answered_to_their_callers() -> None:
+async def test_answers_to_resolve_watch_and_ping_requests_reach_their_callers() -> None:
     caller = Caller()
     connection = caller.connection
     resolving = asyncio.ensure_future(connection.resolve("echo", "Gateway", 10.0))
@@ -185,7 +185,7 @@ async def test_cancelled_ping_leaves_nothing_pending() -> None:
 
 
 @on_virtual_time
-async def test_connection_is_needed_while_a_caller_waits_or_bytes_are_unsent() -> None:
+async def test_connection_is_not_idle_while_a_caller_waits_or_bytes_are_unsent() -> None:
     caller = Caller(1)
     connection = caller.connection
     assert not connection.is_needed
@@ -207,7 +207,7 @@ async def test_connection_is_needed_while_a_caller_waits_or_bytes_are_unsent() -
 
 
 @on_virtual_time
-async def test_drain_waits_for_a_congested_connection_and_fails_with_it() -> None:
+async def test_waiting_for_a_congested_connection_to_drain_fails_if_it_is_lost() -> None:
     caller = Caller(1)
     await caller.connection.drain("what")
     assert not caller.connection.is_congested
@@ -226,7 +226,7 @@ async def test_drain_waits_for_a_congested_connection_and_fails_with_it() -> Non
 
 
 @on_virtual_time
-async def test_answer_completes_the_request_with_its_number() -> None:
+async def test_answer_goes_to_the_request_with_its_number() -> None:
     caller = Caller(1)
     first, second, third = (caller.ask(1).future for _ in range(3))
     caller.answer(Kind.RESULT, 3, "third")
@@ -253,7 +253,7 @@ async def test_answer_completes_the_request_with_its_number() -> None:
     ],
 )
 @on_virtual_time
-async def test_unreadable_answer_fails_its_request(
+async def test_answer_that_cannot_be_read_fails_its_request(
     kind: Kind, payload: bytes, told: str, refused: int
 ) -> None:
     caller = Caller(1)
@@ -288,7 +288,7 @@ async def test_error_about_an_unreachable_recipient_names_the_call(
 
 
 @on_virtual_time
-async def test_only_answers_have_latencies_and_only_awaited_errors_are_failures() -> None:
+async def test_only_answered_calls_have_a_latency_and_only_awaited_errors_are_failures() -> None:
     caller = Caller(1)
     await asyncio.sleep(100)
     given_up, answered, late = (caller.ask(1, timeout=5.0) for _ in range(3))
@@ -312,7 +312,7 @@ async def test_only_answers_have_latencies_and_only_awaited_errors_are_failures(
 
 
 @on_virtual_time
-async def test_frame_that_is_no_answer_is_counted_and_logged(
+async def test_received_frame_that_is_no_answer_is_counted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caller = Caller(1)
@@ -327,7 +327,7 @@ async def test_frame_that_is_no_answer_is_counted_and_logged(
 
 
 @on_virtual_time
-async def test_error_is_not_kept_in_memory_until_its_deadline() -> None:
+async def test_error_of_a_call_is_freed_before_the_deadline_of_the_call() -> None:
     caller = Caller(1)
     for _ in range(5):
         future = caller.ask(1, timeout=1000.0).future
@@ -370,7 +370,7 @@ async def test_end_of_an_endpoint_is_reported_once_to_each_waiting_caller() -> N
 
 
 @on_virtual_time
-async def test_end_that_arrives_as_its_waiter_is_cancelled_reaches_the_others() -> None:
+async def test_end_of_an_endpoint_reaches_other_waiters_if_one_waiter_is_cancelled() -> None:
     caller = Caller(1)
     told: list[str] = []
     waiting = asyncio.ensure_future(caller.connection.until_end_of(1))
@@ -384,7 +384,7 @@ async def test_end_that_arrives_as_its_waiter_is_cancelled_reaches_the_others() 
 
 
 @on_virtual_time
-async def test_end_notice_does_not_answer_a_request_of_the_same_number() -> None:
+async def test_end_notice_of_an_endpoint_does_not_answer_the_request_of_its_number() -> None:
     caller = Caller(1, 2)
     future = caller.ask(2).future
     caller.answer(Kind.TERMINATED, 1, None)
@@ -396,7 +396,7 @@ async def test_end_notice_does_not_answer_a_request_of_the_same_number() -> None
 
 
 @on_virtual_time
-async def test_end_notices_of_unresolved_and_control_lanes_are_not_kept() -> None:
+async def test_end_notice_of_an_endpoint_that_was_not_resolved_is_dropped() -> None:
     caller = Caller(1)
     caller.answer(Kind.TERMINATED, 99, f"{ENDED}: why")
     caller.answer(Kind.TERMINATED, CONTROL_LANE, f"{ENDED}: why")
@@ -438,7 +438,7 @@ async def test_reason_of_an_end_is_reported_when_readable_and_shortened_when_lon
 
 
 @on_virtual_time
-async def test_followed_endpoints_are_resolved_once_on_the_new_connection() -> None:
+async def test_new_connection_resolves_the_endpoints_in_use_on_the_lost_one_once() -> None:
     caller = Caller(1)
     connection = caller.connection
     connection.follow([1, 2, 3])
@@ -523,7 +523,7 @@ async def test_request_of_an_unopened_connection_fails_and_is_never_sent() -> No
 
 
 @on_virtual_time
-async def test_frames_sent_before_a_connection_opened_are_sent_first() -> None:
+async def test_frames_sent_before_a_connection_has_opened_are_sent_first() -> None:
     loop = asyncio.get_running_loop()
     opening = OpeningTransport(loop)
     connection = ClientConnection("host", "1", opening, PatientDeadlines(loop))
@@ -594,7 +594,7 @@ async def test_ask_timeout_is_that_of_the_call_its_method_or_its_handler() -> No
 
 @pytest.mark.parametrize("left", [0.0, -1.0])
 @on_virtual_time
-async def test_ask_within_a_handler_whose_time_is_over_is_not_sent(left: float) -> None:
+async def test_ask_by_a_handler_whose_time_is_over_is_refused(left: float) -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
     now = asyncio.get_running_loop().time()
@@ -627,7 +627,7 @@ async def test_proxy_methods_have_the_names_of_the_gateway_methods() -> None:
 
 
 @on_virtual_time
-async def test_arguments_are_sent_by_position_however_they_are_given() -> None:
+async def test_arguments_given_by_name_are_sent_by_position() -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
 
@@ -680,7 +680,7 @@ async def test_argument_that_cannot_be_sent_is_named_and_counted_as_failure() ->
 
 
 @on_virtual_time
-async def test_proxy_uses_the_successor_of_a_lost_connection_until_its_endpoint_ends() -> None:
+async def test_proxy_uses_the_next_connection_after_a_loss_until_its_endpoint_ends() -> None:
     lost, next_one = Caller(1), Caller(1)
     asked_for: list[ClientConnection] = []
 
@@ -714,7 +714,7 @@ async def test_proxy_uses_the_successor_of_a_lost_connection_until_its_endpoint_
 
 
 @on_virtual_time
-async def test_tell_that_waits_on_a_congested_connection_fails_when_it_is_lost() -> None:
+async def test_tell_waiting_on_a_congested_connection_fails_when_it_is_lost() -> None:
     caller = Caller(1)
     echo = proxy_of(caller)
     caller.line.may_send.clear()

@@ -108,12 +108,12 @@ values = st.recursive(
 
 
 @given(values)
-def test_value_of_a_permitted_type_is_decoded_unchanged(value: object) -> None:
+def test_value_of_a_type_that_may_be_sent_is_decoded_unchanged(value: object) -> None:
     assert codec.decode(codec.encode(value)) == value
 
 
 @given(values)
-def test_decoded_value_has_the_type_that_was_encoded(value: object) -> None:
+def test_decoded_value_has_the_type_of_the_encoded_value(value: object) -> None:
     assert type(codec.decode(codec.encode(value))) is type(value)
 
 
@@ -123,7 +123,7 @@ def test_message_types_of_other_packages_are_decoded_unchanged() -> None:
     assert codec.decode(codec.encode((profile, nested))) == (profile, nested)
 
 
-def test_keyword_only_fields_are_decoded_into_their_places() -> None:
+def test_fields_of_a_message_given_by_keyword_are_decoded_unchanged() -> None:
     value = PartlyNamed(1, 3, named=2)
     assert codec.decode(codec.encode(value)) == value
 
@@ -191,7 +191,7 @@ def test_decoding_any_bytes_gives_a_value_or_a_serialization_error(data: bytes) 
         msgpack.ExtType(3, b"ResourceID\0x"),
     ],
 )
-def test_meaningless_wire_forms_are_refused(wire: object) -> None:
+def test_bytes_that_encode_no_message_are_refused(wire: object) -> None:
     with pytest.raises(RpcSerializationError):
         codec.decode(msgpack.packb(wire))
 
@@ -264,7 +264,7 @@ def test_registered_type_without_a_wire_form_is_refused() -> None:
             codec.encode(sent)
 
 
-def test_class_with_the_name_of_a_registered_class_is_refused() -> None:
+def test_class_that_only_has_the_name_of_a_registered_class_is_refused() -> None:
     impostor: Any = dataclass(
         type("Nested", (), {"__module__": __name__, "__qualname__": "Nested"})
     )
@@ -280,7 +280,7 @@ class Access(Flag):
     WRITE = 2
 
 
-def test_value_of_a_registered_type_that_has_no_wire_form_is_refused() -> None:
+def test_value_of_a_registered_type_that_cannot_be_sent_is_refused() -> None:
     """Any other exception would leave the caller of a handler with such a result waiting."""
     assert codec.decode(codec.encode((Access.READ, Access.WRITE))) == (Access.READ, Access.WRITE)
     with pytest.raises(RpcSerializationError, match=r"cannot send <Access\..*no combinations"):
@@ -315,7 +315,7 @@ class Counted:
         object.__setattr__(self, "doubled", 2 * self.number)
 
 
-def test_field_that_the_type_computes_is_not_sent() -> None:
+def test_field_that_a_message_type_computes_itself_is_not_sent() -> None:
     assert codec.decode(codec.encode(Counted(3, "y"))) == Counted(3, "y")
     assert msgpack.unpackb(codec.encode(Counted(3)), strict_map_key=False) == {
         0: [f"{__name__}:Counted", 3, "x"]
