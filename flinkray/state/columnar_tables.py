@@ -16,7 +16,7 @@ ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
 
 
 class ColumnarTables:
-    """Columnar tables by name, including restored tables that are not in use yet."""
+    """Keeps the columnar tables of a backend by name, and restored tables not in use yet."""
 
     def __init__(self) -> None:
         self._tables: dict[str, ColumnarTable | RowTable] = {}

@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class StateDescriptor:
-    """Name, kind and types of a state.
+    """Describes a state by its name, kind and types.
     Descriptors with the same name in one operator mean one state and must be of the same kind."""
 
     kind: ClassVar[str]
@@ -69,7 +69,9 @@ class StateDescriptor:
 
 
 class ValueStateDescriptor(StateDescriptor, Generic[T]):
-    """A state with one value per key. *default_value* is read if nothing is stored."""
+    """Describes a state with one value per key.
+    *default_value* is read if nothing is stored.
+    """
 
     kind = "value"
 
@@ -79,7 +81,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class ListStateDescriptor(StateDescriptor, Generic[T]):
-    """A state with one list per key, or an operator state with one list per subtask."""
+    """Describes a state with one list per key, or operator state with one list per subtask."""
 
     kind = "list"
 
@@ -88,7 +90,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
-    """A state with one map per key, or a broadcast state."""
+    """Describes a state with one map per key, or a broadcast state."""
 
     kind = "map"
 
@@ -97,7 +99,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
-    """A state with one value per key, which a reduce function combines from all added values.
+    """Describes a state with one value per key, to which all added values are reduced.
     *reduce_function* is a function or a ReduceFunction."""
 
     kind = "reducing"
@@ -123,7 +125,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
-    """A state with the result of an AggregateFunction over all added values."""
+    """Describes a state with one accumulator per key, to which an AggregateFunction adds values."""
 
     kind = "aggregating"
 
@@ -147,7 +149,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class ArrayStateDescriptor:
-    """A state with one number per key, kept in an array.
+    """Describes a state with one number per key, kept in an array.
 
     Args:
         dtype: NumPy type of the numbers.

@@ -25,7 +25,7 @@ from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
 class TableValueState(ValueState[Any]):
-    """A :class:`ValueState` in a table."""
+    """A :class:`ValueState` whose values are in a table of a backend."""
 
     __slots__ = ("_context", "_default", "_table")
 
@@ -53,7 +53,7 @@ class TableValueState(ValueState[Any]):
 
 
 class TableListState(ListState[Any]):
-    """A :class:`ListState` in a table."""
+    """A :class:`ListState` whose lists are in a table of a backend."""
 
     __slots__ = ("_context", "_table")
 
@@ -99,7 +99,7 @@ def without_none(values: Iterable[Any] | None) -> list[Any]:
 
 
 class TableReducingState(ReducingState[Any]):
-    """A :class:`ReducingState` in a table."""
+    """A :class:`ReducingState` whose values are in a table of a backend."""
 
     __slots__ = ("_context", "_reduce", "_table")
 
@@ -127,7 +127,7 @@ class TableReducingState(ReducingState[Any]):
 
 
 class TableAggregatingState(AggregatingState[Any, Any]):
-    """An :class:`AggregatingState` in a table, which stores the accumulator."""
+    """An :class:`AggregatingState` whose accumulators are in a table of a backend."""
 
     __slots__ = ("_add", "_context", "_create", "_result", "_table")
 
@@ -218,7 +218,7 @@ class MapHandle(MapState[Any, Any]):
 
 
 class TableMapState(MapHandle):
-    """A :class:`MapState` in a table."""
+    """A :class:`MapState` whose maps are in a table of a backend."""
 
     __slots__ = ()
 

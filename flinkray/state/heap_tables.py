@@ -132,7 +132,7 @@ def _changes(places: list[Any], contents: list[Any]) -> Changes:
 
 
 class _Tracked:
-    """A dictionary that notes which places have changed since the last capture.
+    """Base class of tables and timer queues: notes which places changed since the last capture.
 
     Args:
         entries: contents by place.

@@ -28,7 +28,7 @@ class State(ABC):
 
 
 class ValueState(State, Generic[T]):
-    """One value per key."""
+    """A handle of state with one value per key."""
 
     @abstractmethod
     def value(self) -> T | None:
@@ -40,7 +40,7 @@ class ValueState(State, Generic[T]):
 
 
 class AppendingState(State, Generic[IN, OUT]):
-    """State to which elements are added."""
+    """A handle of state to which elements are added."""
 
     @abstractmethod
     def get(self) -> OUT:
@@ -56,15 +56,19 @@ class MergingState(AppendingState[IN, OUT]):
 
 
 class ReducingState(MergingState[T, "T | None"], Generic[T]):
-    """One value per key, combined from all added values by a reduce function. None while empty."""
+    """A handle of state with one value per key, to which all added values are reduced.
+    The value is None while nothing was added.
+    """
 
 
 class AggregatingState(MergingState[IN, "OUT | None"], Generic[IN, OUT]):
-    """The result of an aggregate function over all added values; None while empty."""
+    """A handle of state with the result, per key, of an aggregate function over added values.
+    The result is None while nothing was added.
+    """
 
 
 class ListState(MergingState[T, Iterable[T]], Generic[T]):
-    """A list per key; an empty list (not None) if nothing was added."""
+    """A handle of state with a list per key, which is empty (not None) if nothing was added."""
 
     @abstractmethod
     def add_all(self, values: Iterable[T]) -> None:
@@ -79,7 +83,7 @@ class ListState(MergingState[T, Iterable[T]], Generic[T]):
 
 
 class MapState(State, Generic[K, V]):
-    """A map per key."""
+    """A handle of state with a map per key."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:

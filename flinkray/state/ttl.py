@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class UpdateType(Enum):
-    """Which accesses renew a value."""
+    """Says which accesses begin a value's time to live anew."""
 
     Disabled = 0
     OnCreateAndWrite = 1
@@ -21,7 +21,7 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Whether a program may read an expired value that still exists."""
+    """Says whether a program may read an expired value that was not removed yet."""
 
     ReturnExpiredIfNotCleanedUp = 0
     NeverReturnExpired = 1

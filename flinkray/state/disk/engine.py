@@ -55,7 +55,7 @@ def disk_errors(folder: Path, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """Memory that all engines of a process share, in bytes."""
+    """Sizes in bytes of the memory that all engines of a process share."""
 
     total: int
     write_buffer_ratio: float

@@ -32,7 +32,7 @@ _FEW_NOTES = 100_000
 
 
 class Cached(Protocol):
-    """The methods of a table that its :class:`DiskStore` calls."""
+    """The part of a table that a :class:`DiskStore` uses to write the table's changes."""
 
     @property
     def has_changes(self) -> bool:
