@@ -33,7 +33,7 @@ SEND_FROM = 1 << 18
 
 
 class Channel(Protocol):
-    """An ordered way from one subtask to another, with room for a bounded number of elements."""
+    """Carries elements in order from one subtask to another; a bounded number can wait in it."""
 
     def put(self, element: Element) -> None:
         """Send an element. The channel takes it even without room: ask :meth:`has_room` before."""
@@ -241,7 +241,7 @@ def _one_block(blocks: list[Block]) -> Block:
 
 
 class InputGate:
-    """The channels of one input, which are read in turn unless they are blocked."""
+    """Reads the channels of one input of a task in turn, except blocked channels."""
 
     def __init__(self, channels: Sequence[MemoryChannel]) -> None:
         self.channels = list(channels)

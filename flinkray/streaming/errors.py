@@ -30,7 +30,7 @@ def reading_at(block: Any, place: int) -> Reading:
 
 
 class StreamError(FlinkRayError):
-    """A stream program cannot run as it is written. The text says what to change."""
+    """Raised when a stream program cannot run as it is written; the text says what to change."""
 
 
 class UnavailableError(StreamError):

@@ -75,7 +75,7 @@ class KeyedBatchOperator(FunctionOperator):
 
 
 class _OwnedKeys(Sequence[Any]):
-    """Keys of mutable types by slot: each access returns a copy."""
+    """A sequence of keys by slot that returns copies, since keys of mutable types can change."""
 
     def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
         self._keys = keys

@@ -104,7 +104,7 @@ class Measure(NamedTuple):
 
 
 class PaneTimes(NamedTuple):
-    """How time is cut into panes, in milliseconds. *size* and *slide* are those of the windows."""
+    """Divides time into panes, for windows of *size* and *slide* milliseconds."""
 
     size: int
     slide: int

@@ -124,7 +124,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
 
 
 class RetryPredicate(AsyncRetryPredicate[OUT]):
-    """A pair of functions. None instead of a function: never retry."""
+    """A retry predicate of two given functions. None in place of a function: never retry."""
 
     def __init__(
         self,
@@ -245,10 +245,10 @@ def _expect_positive(**numbers: float) -> None:
 
 @dataclass(frozen=True)
 class AsyncFunctionDescriptor:
-    """An asynchronous function, and the options of its calls."""
+    """Describes an asynchronous operator: its function, and the options of the calls."""
 
     class OutputMode(Enum):
-        """The order in which results are put out."""
+        """The order in which an asynchronous operator puts results out."""
 
         ORDERED = 0
         """The order of the records."""

@@ -37,7 +37,7 @@ class Function:
 
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):
-    """Returns one value for each value."""
+    """A function that replaces each value of a stream by another value."""
 
     @abstractmethod
     def map(self, value: IN) -> OUT:
@@ -45,7 +45,7 @@ class MapFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Returns one value for each value of two streams. A returned None is left out."""
+    """A function that replaces each value of two streams by another value; None is left out."""
 
     @abstractmethod
     def map1(self, value: IN1) -> OUT:
@@ -57,7 +57,9 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
-    """Returns any number of values for each value: a generator, a list, or None."""
+    """A function that replaces each value of a stream by any number of values.
+    It is a generator, or returns a list or None.
+    """
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT] | None:
@@ -65,7 +67,7 @@ class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Returns any number of values for each value of two streams."""
+    """A function that replaces each value of two streams by any number of values."""
 
     @abstractmethod
     def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
@@ -77,7 +79,7 @@ class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class FilterFunction(Function, ABC, Generic[IN]):
-    """Keeps the values for which ``filter`` returns true."""
+    """A function that keeps the values of a stream for which ``filter`` returns true."""
 
     @abstractmethod
     def filter(self, value: IN) -> bool:
@@ -151,7 +153,9 @@ class TimeDomain(Enum):
 
 
 class TimerService(ABC):
-    """Time, and timers of the current key. All times are milliseconds since the epoch."""
+    """Gives a function the time, and sets timers for the current key.
+    All times are milliseconds since the epoch.
+    """
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -202,7 +206,7 @@ class KeyedProcessContext(ProcessContext):
 
 
 class TimerContext(KeyedProcessContext):
-    """Context of a timer that fires. ``timestamp()`` is the timer's."""
+    """Context of a timer that fires; ``timestamp()`` returns the time of the timer."""
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:
@@ -272,7 +276,9 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 
 
 class BaseBroadcastContext(ABC):
-    """Base of the contexts of broadcast process functions: timestamp of the record, and time."""
+    """Base class of the contexts of broadcast process functions.
+    Gives the function the timestamp of the record, and the present time.
+    """
 
     @abstractmethod
     def timestamp(self) -> int | None:
@@ -288,7 +294,7 @@ class BaseBroadcastContext(ABC):
 
 
 class BroadcastContext(BaseBroadcastContext):
-    """Context of an element of the broadcast side. Broadcast state can be changed."""
+    """Context of a broadcast element, for a function that can change broadcast state."""
 
     @abstractmethod
     def get_broadcast_state(
@@ -301,7 +307,7 @@ class BroadcastContext(BaseBroadcastContext):
 
 
 class ReadOnlyBroadcastContext(BaseBroadcastContext):
-    """Context of an element of the side that is not broadcast. Broadcast state can only be read."""
+    """Context of an element that is not broadcast, for a function that reads broadcast state."""
 
     @abstractmethod
     def get_broadcast_state(
@@ -311,7 +317,7 @@ class ReadOnlyBroadcastContext(BaseBroadcastContext):
 
 
 class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
-    """Context of an element of a keyed stream beside a broadcast stream."""
+    """Context of an element of a keyed stream, for a function that can read broadcast state."""
 
     @abstractmethod
     def timer_service(self) -> TimerService:
@@ -323,7 +329,8 @@ class KeyedReadOnlyBroadcastContext(ReadOnlyBroadcastContext):
 
 
 class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
-    """Context of a timer that fires. ``timestamp()`` is the timer's."""
+    """Context of a timer of a broadcast process function that fires.
+    ``timestamp()`` returns the time of the timer."""
 
     @abstractmethod
     def time_domain(self) -> TimeDomain:

@@ -63,7 +63,7 @@ _CODEC = "zstd"
 
 @dataclass(frozen=True)
 class KafkaCommittable:
-    """The records of one transaction."""
+    """The records that one Kafka transaction is to write."""
 
     transactional_id: str
     run: str

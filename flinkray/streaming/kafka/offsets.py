@@ -12,7 +12,7 @@ from flinkray.streaming.kafka.records import KafkaTopicPartition
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """Start of partitions without an offset: the end, the beginning, or an error (NONE)."""
+    """Says where to start in a partition without an offset; NONE: raise an error."""
 
     LATEST = 0
     EARLIEST = 1

@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class RecordProducer:
-    """Sends records. For use by one thread."""
+    """Sends records to Kafka, and keeps the error of a failed delivery. For use by one thread."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.failure: KafkaError | None = None

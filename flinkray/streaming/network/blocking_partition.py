@@ -35,7 +35,7 @@ def _nameless(directory: str) -> int:
 
 
 class SpillFile:
-    """Encoded buffers, one after the other, in a file without a name.
+    """A file without a name, in which a partition keeps its encoded buffers.
     The file disappears with the process."""
 
     def __init__(self, directory: str) -> None:

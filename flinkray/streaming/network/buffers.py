@@ -28,7 +28,8 @@ _BATCHES: Final = (Block, Columns)
 
 
 class Buffer:
-    """Elements of one subpartition: encoded, or as objects for a consumer in this process."""
+    """Elements of one subpartition that are sent together.
+    They are encoded, or objects if the consumer is in this process."""
 
     __slots__ = (
         "descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size", "waiting",

@@ -59,7 +59,9 @@ copied.
 
 
 class ReceivingChannel(Protocol):
-    """The consuming end of a channel. Called by the thread that reads."""
+    """The consuming end of a channel, to which a :class:`Connection` passes what arrives.
+    The connection's reading thread calls the methods.
+    """
 
     def accepted(self, producer: str) -> None: ...
 

@@ -36,7 +36,7 @@ The idle timeout is divided by this number."""
 
 @dataclass(frozen=True, slots=True)
 class ChannelSource:
-    """The subpartition that one channel of a gate reads, and its address."""
+    """Says which subpartition a channel of a gate reads, and in which process it is."""
 
     partition_id: Hashable
     """Id of the producer's partition: any id, message or string that the message codec knows."""
@@ -46,7 +46,7 @@ class ChannelSource:
 
 
 class NetworkEnvironment:
-    """Partitions, input gates and connections of one process.
+    """Keeps the partitions, input gates and connections of one process.
     All methods may be called from any thread.
 
     Args:

@@ -12,7 +12,7 @@ Serve = Callable[[ResultPartition], None]
 
 
 class PartitionRegistry:
-    """Partitions by id. Thread-safe."""
+    """Keeps the partitions of a process by id, and requests that wait for one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

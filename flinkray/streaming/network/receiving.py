@@ -27,7 +27,7 @@ memory."""
 
 
 class ByteSource(Protocol):
-    """Source of received bytes."""
+    """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
 
     def recv_into(self, view: memoryview) -> int:
         """Wait for data, write it to *view*, return its bytes. 0: the source has ended."""

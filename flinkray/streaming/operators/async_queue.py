@@ -42,7 +42,8 @@ class AsyncCall:
 
 
 class AsyncQueue(ABC):
-    """Base of both queues. The length is the number of records that were not taken out yet."""
+    """Base class of both queues of an asynchronous operator.
+    The length is the number of records that were not taken out yet."""
 
     def __init__(self) -> None:
         self._length = 0

@@ -28,7 +28,7 @@ class DuplicateKeyError(StreamError, SuppressRestartsError):
 
 
 class LookUpRoom(Protocol):
-    """Limits the records that wait for the table in one subtask."""
+    """Limits how many records of one subtask wait for the table of a look-up."""
 
     most: int
     """Number of waiting records from which on :meth:`full` is called."""
@@ -45,7 +45,7 @@ class LookUpRoom(Protocol):
 
 
 class EndlessRoom(LookUpRoom):
-    """Room without limit, for programs whose sources cannot be made to wait."""
+    """A :class:`LookUpRoom` without a limit, for programs whose sources cannot be made to wait."""
 
     most = 2**63
 
@@ -205,7 +205,8 @@ class _Records(InputPort):
 
 
 class _Table(InputPort):
-    """The port of the table. Ignores all watermarks but the last one, which ends the table."""
+    """The input port of a look-up's table.
+    Ignores all watermarks but the last one, which ends the table."""
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:

@@ -38,7 +38,7 @@ from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may run in the same task as the operator before it."""
+    """Says whether an operator may run in the task of the operator before or behind it."""
 
     ALWAYS = "always"
     HEAD = "head"
@@ -109,7 +109,7 @@ class Output:
 
 @dataclass
 class OperatorContext:
-    """Names, ids, clock, metrics and settings that the runner of a task gives to an operator."""
+    """Holds the names, ids, clock, metrics and settings that a task gives to an operator."""
 
     name: str
     time_service: ProcessingTimeService

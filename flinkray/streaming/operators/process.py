@@ -59,7 +59,7 @@ class KeyedTimerService(TimerService):
 
 
 class TimeOnlyService(TimerService):
-    """Returns the time on streams without keys. Timers are refused."""
+    """The timer service on streams without keys: returns the time, and refuses timers."""
 
     def __init__(self, time_service: ProcessingTimeService) -> None:
         self._time_service = time_service
@@ -152,7 +152,7 @@ class ProcessOperator(TimelessOperator):
 
 
 class WithTimers(StreamOperator, ABC):
-    """Mixed into keyed operators that have timers.
+    """Mixin class of keyed operators that have timers.
 
     Results of event-time timers carry the timer's timestamp and come before the watermark that
     fired them; results of processing-time timers carry no timestamp. Timers fire in portions. At

@@ -66,7 +66,7 @@ class _Emitter(WatermarkOutput):
 
 
 class _TimeOfSplit:
-    """The watermark generator of one split, or of all records that belong to no split."""
+    """Holds the watermark generator of one split, or of all records that belong to no split."""
 
     def __init__(self, generator: WatermarkGenerator, output: PartialWatermark, now: int) -> None:
         self.generator = generator

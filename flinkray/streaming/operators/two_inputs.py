@@ -27,7 +27,7 @@ from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
 class InputPort:
-    """The port of one of an operator's two inputs."""
+    """Receives the batches and watermarks of one input, for an operator with two inputs."""
 
     takes_columns = False
 
@@ -49,7 +49,8 @@ class InputPort:
 
 
 class TwoInputs(StreamOperator):
-    """Mixed into operators with two inputs. Their watermark is the lesser of the two watermarks."""
+    """Mixin class of operators with two inputs.
+    The operator's watermark is the lesser of the watermarks of both inputs."""
 
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)

@@ -17,7 +17,7 @@ from flinkray.streaming.records.partitioners import StreamPartitioner
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """A target of an operator's results: another operator of the chain, or another chain."""
+    """Says where an operator's results go: to another operator of the chain, or another chain."""
 
     tag_id: str | None
     """Tag of the side output; None: the main output."""
@@ -45,7 +45,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True)
 class PlannedResult:
-    """Results that leave the chain for the tasks of another chain."""
+    """Describes results that leave the chain for the tasks of another chain."""
 
     edge: int
     """Number of the edge in the graph."""

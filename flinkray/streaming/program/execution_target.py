@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExecutionTarget:
-    """The target of the program that ``flinkray run`` executes."""
+    """Says where the program that ``flinkray run`` executes is to run."""
 
     cluster: Any = None
     """Client of the cluster; None: the program runs in this process."""

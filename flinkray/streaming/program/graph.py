@@ -206,7 +206,7 @@ class StreamGraph:
 
 @dataclass
 class Chain:
-    """Operators that run in one task."""
+    """A chain of operators, of which each task runs one copy."""
 
     head: StreamNode
     nodes: list[StreamNode]

@@ -28,7 +28,7 @@ MAX_TIMESTAMP = (1 << 63) - 1
 
 
 class Origin(NamedTuple):
-    """Place at which the records of a batch entered the job."""
+    """Says where the records of a batch entered the job, for error messages."""
 
     source: str
     """Name and subtask of the source."""
@@ -139,21 +139,22 @@ class Columns:
 
 @dataclass(frozen=True)
 class Watermark:
-    """Event time has reached *timestamp*: later records with that time or less are late."""
+    """Says that event time has reached *timestamp*.
+    Records that come later with this timestamp or a lower one are late."""
 
     timestamp: int
 
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Whether a channel is idle. The watermarks of an idle channel are ignored."""
+    """Says that a channel is idle, or active again. Watermarks of idle channels are ignored."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """Separates the elements that belong to a checkpoint from those after it."""
+    """An element that separates the elements before a checkpoint from those after it."""
 
     checkpoint_id: int
     timestamp: int
@@ -198,12 +199,12 @@ class CancelledBarrier:
 
 @dataclass(frozen=True)
 class EndOfData:
-    """No record or watermark follows in this channel. Barriers may follow."""
+    """Says that no record or watermark follows in this channel; barriers may follow."""
 
 
 @dataclass(frozen=True)
 class EndOfInput:
-    """Nothing follows in this channel."""
+    """Says that nothing follows in this channel, which can be closed."""
 
 
 END_OF_DATA = EndOfData()

@@ -11,7 +11,7 @@ from flinkray.streaming.records.elements import Block
 
 
 class ResultsReceiver(Protocol):
-    """Buffer that keeps results until the client takes them."""
+    """Interface of the buffer that keeps collected results until the client takes them."""
 
     def begin(self) -> None:
         """Announce that results will follow."""

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DeliveryGuarantee(Enum):
-    """Guarantee for records when a job fails and is restarted (Flink's)."""
+    """Says whether a sink may lose or repeat records when a job fails and is restarted."""
 
     EXACTLY_ONCE = 0
     """Each record is delivered exactly once."""

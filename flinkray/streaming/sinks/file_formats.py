@@ -27,7 +27,7 @@ from flinkray.streaming.records.widening import wider_type
 
 
 class FileFormat(ABC):
-    """Converts records to the bytes of files."""
+    """Interface of file formats, which turn records into the bytes of files."""
 
     suffix: str
 

@@ -21,7 +21,8 @@ BUCKET_CHECK_INTERVAL = 60_000
 
 @dataclass(frozen=True)
 class RollingPolicy:
-    """When a new file begins, in addition to every checkpoint. None in a field: no such limit.
+    """Says when a sink begins a new file, besides at every checkpoint.
+    None in a field: this limit does not exist.
 
     Ages are checked at intervals (``bucket_check_interval``).
 
@@ -76,7 +77,7 @@ class RollingPolicy:
 
 
 class BucketContext:
-    """Information for a bucket assigner in addition to the record. Times are in milliseconds."""
+    """Tells a bucket assigner the times that belong to a record, in milliseconds."""
 
     __slots__ = ("_now", "_timestamp", "_watermark")
 

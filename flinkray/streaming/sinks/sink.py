@@ -62,7 +62,7 @@ class SinkUnavailableError(SinkError, UnavailableError):
 
 @dataclass
 class WriterContext:
-    """The environment of a writer: its subtask, its job and the clock."""
+    """Tells a writer about its environment: its subtask, its job and the clock."""
 
     subtask_index: int
     parallelism: int
@@ -88,7 +88,7 @@ class WriterContext:
 
 @dataclass(frozen=True)
 class CommitterContext:
-    """The environment of a committer. Fields are those of :class:`WriterContext`."""
+    """Tells a committer about its environment. Fields are those of :class:`WriterContext`."""
 
     subtask_index: int
     parallelism: int
@@ -131,7 +131,7 @@ class StatefulSinkWriter(SinkWriter[CommitT], Generic[CommitT, StateT]):
 
 
 class CommitOutcome(Enum):
-    """Outcome of a commit request."""
+    """The outcome of a :class:`CommitRequest`, as the committer has reported it."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
@@ -201,7 +201,7 @@ class CommitRequest(Generic[CommitT]):
 
 
 class Committer(ABC, Generic[CommitT]):
-    """Makes the data of writers visible."""
+    """Makes data that writers have stored visible, by committing their committables."""
 
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest[CommitT]]) -> None:

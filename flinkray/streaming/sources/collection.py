@@ -31,7 +31,7 @@ from flinkray.streaming.sources.source import (
 
 
 class Slice(NamedTuple):
-    """Records from *start* up to but not including *end*."""
+    """A split of data in memory: the records from *start* up to but not including *end*."""
 
     start: int
     end: int
@@ -98,7 +98,8 @@ class CollectionSource(_SlicedSource):
 
 
 class NumberSequenceSource(_SlicedSource):
-    """The integers from *start* to *end* (both included), in order within each subtask."""
+    """A source of the integers from *start* to *end* (both included).
+    Within each subtask they are in order."""
 
     def __init__(self, start: int, end: int) -> None:
         start = whole_number(start, "the start of a number sequence")

@@ -51,7 +51,8 @@ END_OF_SPLITS: Final = b""
 
 @dataclass
 class _Reader:
-    """The state of one reader: an attempt of a subtask, and its events, numbered from 0."""
+    """What the coordinator knows of one reader, an attempt of a subtask.
+    The events sent to the reader are numbered from 0."""
 
     restored_from: int
     """Id of the checkpoint that the attempt was restored from, or of a later completed one."""

@@ -59,7 +59,8 @@ class FileSplit(NamedTuple):
 
 
 class RecordFormat(ABC):
-    """How a file is read. Several readers use the instance, also in other processes."""
+    """Reads files in one format; base class of formats of users.
+    Several readers use the instance, also in other processes."""
 
     type_info: TypeInformation | None = None
     """Type of the records."""

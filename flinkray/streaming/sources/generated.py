@@ -112,7 +112,8 @@ class _GeneratorReader(SequentialReader[Slice]):
 
 
 class SocketSource(Source[str]):
-    """Lines of text from a TCP server. Lines are not replayed after a failure (at most once).
+    """A source of lines of text from a TCP server.
+    Lines are not replayed after a failure (at most once).
 
     A carriage return before a line feed is removed. One subtask reads. After a failure it connects
     again, unless the server had closed the connection before the checkpoint.

@@ -34,7 +34,8 @@ class ResultFileSplit(NamedTuple):
 
 
 class ResultFilesSource(Source[ResultFileSplit]):
-    """Batches of columns from a file result. Tasks share the row groups without an enumerator.
+    """A source of the rows of a file result, in batches of columns.
+    The tasks divide the row groups among them without an enumerator.
 
     Args:
         data_set_id: id of the result.

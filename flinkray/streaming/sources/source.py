@@ -21,14 +21,14 @@ SplitT = TypeVar("SplitT")
 
 
 class Boundedness(Enum):
-    """Whether a source ends."""
+    """Says whether a source ends (bounded) or not."""
 
     BOUNDED = 0
     CONTINUOUS_UNBOUNDED = 1
 
 
 class NoRecords(Enum):
-    """Why a reader has no batch."""
+    """The reason for which :meth:`SourceReader.poll` returns no batch."""
 
     NOTHING_NOW = 0
     """There is no batch now. Ask again later."""
@@ -52,7 +52,7 @@ Polled = Block | Columns | OfSplit | NoRecords
 
 
 class ReaderContext:
-    """The environment of a reader: its subtask, the clock, and requests to the enumerator."""
+    """Tells a reader its subtask and the clock, and sends its requests to the enumerator."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class SourceReaderWithFiles(SourceReader[SplitT]):
 
 
 class EnumeratorContext(ABC, Generic[SplitT]):
-    """The operations that an enumerator may use."""
+    """Interface through which an enumerator reaches its readers."""
 
     @abstractmethod
     def current_parallelism(self) -> int:

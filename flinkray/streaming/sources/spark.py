@@ -53,7 +53,7 @@ class SparkSplit(NamedTuple):
 
 
 class SparkSource(Source[SparkSplit]):
-    """Batches of columns from a Spark stage.
+    """A source of the rows of a Spark stage, in batches of columns.
     Partitions are handed out in order, each when it is published.
 
     Args:

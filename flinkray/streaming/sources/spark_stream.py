@@ -62,7 +62,7 @@ class MicroBatchSplit(NamedTuple):
 
 
 class SparkStreamSource(SparkSource):
-    """Batches of columns from a streaming query.
+    """A source of the rows that a streaming query of Spark puts out, in batches of columns.
     Micro-batches are handed out in order, each when it is published. Readers add copies of their
     files to savepoints."""
 
@@ -86,7 +86,7 @@ class SparkStreamSource(SparkSource):
 
 
 class SparkEpochsSource(SparkStreamSource):
-    """Batches of columns that a stage makes of a stream's epochs."""
+    """A source of the rows that a Spark stage makes of the epochs of another stream."""
 
     of_epochs = True
 
@@ -313,7 +313,9 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
 
 
 class _QueryReader(_MicroBatchReader):
-    """Also saves and restores Spark's checkpoint of the query, in the first subtask."""
+    """A reader of micro-batches that also saves and restores Spark's checkpoint of the query.
+    Only the reader of the first subtask does so.
+    """
 
     def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
         super().restore_files(files, is_complete)

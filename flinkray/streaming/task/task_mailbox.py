@@ -13,7 +13,7 @@ Mail = Callable[[], None]
 
 
 class MailboxClosedError(FlinkRayError):
-    """The task has ended, or is ending, and takes no more mail."""
+    """Raised when the task takes no more mail, because it has ended or is ending."""
 
     retryable = True
 

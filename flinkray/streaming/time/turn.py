@@ -97,7 +97,8 @@ class Portion:
 
 
 class Turn:
-    """The turn of one task. The runner of the task sets how it pauses, waits and is woken."""
+    """Lets the operators of one task give other work a turn, and keeps their unfinished work.
+    The runner of the task sets how the task pauses, waits and is woken."""
 
     def __init__(self) -> None:
         self.pause: Callable[[], None] = _go_on

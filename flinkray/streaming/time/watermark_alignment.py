@@ -38,7 +38,7 @@ back the other members."""
 
 
 class AlignmentGroups:
-    """The watermarks of all members of a job."""
+    """Keeps the watermarks of the members of all alignment groups of a job."""
 
     def __init__(self) -> None:
         self._watermarks: dict[str, dict[str, int]] = {}

@@ -111,7 +111,7 @@ class PerElementWatermarks(WatermarkGenerator):
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """How a stream gets timestamps and watermarks.
+    """Says how a stream gets its timestamps and watermarks.
 
     Create a strategy with a ``for_`` method, and refine it with the ``with_`` methods. Each method
     returns a new strategy.

@@ -33,7 +33,7 @@ Span = Time | Duration | int
 
 
 class WindowAssignerContext(ABC):
-    """Gives an assigner the processing time and the runtime context."""
+    """Context of a window assigner: gives it the processing time and the runtime context."""
 
     @abstractmethod
     def get_current_processing_time(self) -> int: ...
@@ -130,7 +130,7 @@ class _TimeWindows(WindowAssigner):
 
 
 class TumblingEventTimeWindows(_TimeWindows):
-    """Windows of event time that follow each other without overlap."""
+    """Assigns records to windows of event time that follow each other without overlap."""
 
     event_time = True
 
@@ -143,7 +143,7 @@ class TumblingEventTimeWindows(_TimeWindows):
 
 
 class TumblingProcessingTimeWindows(_TimeWindows):
-    """Windows of processing time that follow each other without overlap."""
+    """Assigns records to windows of processing time that follow each other without overlap."""
 
     event_time = False
 
@@ -156,7 +156,7 @@ class TumblingProcessingTimeWindows(_TimeWindows):
 
 
 class SlidingEventTimeWindows(_TimeWindows):
-    """Windows of event time, a new window every *slide*."""
+    """Assigns records to windows of event time; a new window begins every *slide*."""
 
     event_time = True
 
@@ -170,7 +170,7 @@ class SlidingEventTimeWindows(_TimeWindows):
 
 
 class SlidingProcessingTimeWindows(_TimeWindows):
-    """Windows of processing time, a new window every *slide*."""
+    """Assigns records to windows of processing time; a new window begins every *slide*."""
 
     event_time = False
 
@@ -239,19 +239,19 @@ class _SessionWindows(MergingWindowAssigner):
 
 
 class EventTimeSessionWindows(_SessionWindows):
-    """Sessions of event time."""
+    """Assigns records to sessions of event time, which end after a gap without records."""
 
     event_time = True
 
 
 class ProcessingTimeSessionWindows(_SessionWindows):
-    """Sessions of processing time."""
+    """Assigns records to sessions of processing time, which end after a gap without records."""
 
     event_time = False
 
 
 class GlobalWindows(WindowAssigner):
-    """One window for all records of a key. It fires only if another trigger is set."""
+    """Assigns all records of a key to one window, which fires only if a trigger is set."""
 
     @staticmethod
     def create() -> GlobalWindows:
@@ -271,7 +271,8 @@ class GlobalWindows(WindowAssigner):
 
 
 class CountSlidingWindowAssigner(WindowAssigner):
-    """Windows of *window_size* records of a key, a new window every *window_slide* records.
+    """Assigns the records of a key to windows of *window_size* records.
+    A new window begins every *window_slide* records.
 
     A window that fires is full, so its contents are removed.
     """
@@ -308,7 +309,7 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
-    """Windows of *window_size* records of a key, without overlap."""
+    """Assigns the records of a key to windows of *window_size* records, without overlap."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)

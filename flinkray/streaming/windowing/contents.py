@@ -79,7 +79,7 @@ class WindowContents(ABC):
 
 
 class ListContents(WindowContents):
-    """Contents that are a list of all records."""
+    """Keeps the contents of each window as a list of all its records."""
 
     def __init__(self) -> None:
         self.descriptor = ListStateDescriptor(NAME)
@@ -112,7 +112,7 @@ class ListContents(WindowContents):
 
 
 class TimestampedContents(ListContents):
-    """Contents that are a list of all records with their timestamps, for evictors."""
+    """Keeps the contents of each window as a list of records with timestamps, for evictors."""
 
     def adder(self, table: ListTable) -> Add:
         append = table.append
@@ -145,7 +145,7 @@ class _FoldedContents(WindowContents):
 
 
 class ReduceContents(_FoldedContents):
-    """Contents that are one reduced value."""
+    """Keeps the contents of each window as one value, to which its records are reduced."""
 
     def __init__(self, function: Any) -> None:
         self.descriptor = ReducingStateDescriptor(NAME, function)
@@ -181,7 +181,7 @@ class ReduceContents(_FoldedContents):
 
 
 class AggregateContents(_FoldedContents):
-    """Contents that are one accumulator of an aggregate function."""
+    """Keeps the contents of each window as one accumulator of an aggregate function."""
 
     def __init__(self, function: Any) -> None:
         self.descriptor = AggregatingStateDescriptor(NAME, function)

@@ -29,7 +29,7 @@ from flinkray.streaming.windowing.triggers import OnMergeContext
 
 
 class AssignerContext(WindowAssignerContext):
-    """The context of assigners."""
+    """The context that the window operator gives to window assigners."""
 
     def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
         self._timers = timers
@@ -43,7 +43,8 @@ class AssignerContext(WindowAssignerContext):
 
 
 class WindowTriggerContext(OnMergeContext):
-    """The context of triggers, for the key and window that :meth:`at` was called with."""
+    """The context that the window operator gives to triggers.
+    It is for the key and window with which :meth:`at` was called last."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, metrics: Any

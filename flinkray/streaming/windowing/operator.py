@@ -36,7 +36,7 @@ _IN_FLIGHT: MapStateDescriptor[Any, Any] = MapStateDescriptor("windows-in-flight
 
 @dataclass
 class WindowSpec:
-    """The assigner, trigger, functions and options of a windowed stream."""
+    """Describes a windowed stream: its assigner, trigger, functions and options."""
 
     assigner: WindowAssigner
     trigger: Trigger

@@ -30,7 +30,7 @@ class TriggerResult(Enum):
 
 
 class TriggerContext(ABC):
-    """Time, timers and state of a key and window."""
+    """Gives a trigger the time, and the timers and the state of a key and window."""
 
     @abstractmethod
     def get_current_processing_time(self) -> int: ...
@@ -59,7 +59,7 @@ class TriggerContext(ABC):
 
 
 class OnMergeContext(TriggerContext):
-    """Context for a window that other windows were merged into."""
+    """Context of a trigger for a window into which other windows were merged."""
 
     @abstractmethod
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
@@ -181,7 +181,7 @@ class _NoTimers(Trigger):
 
 
 class NeverTrigger(_NoTimers):
-    """Never fires. The default trigger of global windows."""
+    """A trigger that never fires: the default trigger of global windows."""
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: TriggerContext
