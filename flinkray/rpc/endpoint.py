@@ -106,7 +106,7 @@ class RpcEndpoint(RpcGateway):
 
     @property
     def terminated(self) -> asyncio.Future[None]:
-        """Completes when the endpoint has terminated.
+        """A future that completes when the endpoint has terminated.
 
         Fails with the exception of ``on_start`` or ``on_stop``, or with the fatal error.
         """
@@ -114,7 +114,7 @@ class RpcEndpoint(RpcGateway):
 
     @property
     def is_running(self) -> bool:
-        """True from ``start`` until ``close``."""
+        """Whether the endpoint runs: true from ``start`` until ``close``."""
         return self._mailbox.is_running
 
     def on_fatal_error(self, error: BaseException) -> None:
@@ -128,7 +128,7 @@ class RpcEndpoint(RpcGateway):
     # --- the main thread ----------------------------------------------------------------------
 
     def validate_runs_in_main_thread(self) -> None:
-        """Raises RuntimeError when called from anywhere but the endpoint's event loop."""
+        """Raise RuntimeError if the caller does not run on the endpoint's event loop."""
         self._mailbox.validate_runs_in_main_thread()
 
     def run_async(self, fn: Callable[[], Awaitable[None] | None]) -> None:

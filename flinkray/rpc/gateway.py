@@ -27,7 +27,7 @@ _RUNS_TO_COMPLETION = "__flinkray_runs_to_completion__"
 
 
 class RpcGateway(ABC):  # noqa: B024 - a gateway's methods are its subclass's
-    """Base of all gateways."""
+    """Base of all gateways: the interface by which endpoints are called."""
 
     @property
     def address(self) -> str:
@@ -40,7 +40,9 @@ class FencedRpcGateway(RpcGateway):
 
     @property
     def fencing_token(self) -> FencingToken | None:
-        """For a proxy: the token it was connected with. For an endpoint: its own token."""
+        """The token that calls carry.
+        For a proxy: the token it was connected with. For an endpoint: its own token.
+        """
         raise NotImplementedError  # proxies and endpoints override it
 
 

@@ -70,7 +70,7 @@ class HandlerQueue:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks that run handlers which are not over."""
+        """The tasks of handlers that have begun and are not over."""
         return list(self._tasks)
 
     def post(self, call: Handling) -> None:
@@ -92,7 +92,7 @@ class HandlerQueue:
         self._is_closed = True
 
     def abandon_waiting(self) -> None:
-        """Abandon the waiting calls now."""
+        """Abandon the calls whose handlers have not begun, because the endpoint has terminated."""
         while self._waiting:
             self._waiting.popleft().abandoned()
 

@@ -207,7 +207,7 @@ class LocalNetwork:
         task.add_done_callback(self._ends.discard)
 
     async def end(self, service: LocalRpcService) -> None:
-        """Close the service of a process that ended normally, and free its name."""
+        """Close the service of a process that has ended normally, and free the process's name."""
         process = self._processes.get(service.process_name)
         if process is not None and process.service is service:
             del self._processes[service.process_name]
@@ -230,7 +230,8 @@ class LocalRpcService(BaseRpcService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """Create a process on *network*; None: on a new network, with the processes that it spawns.
+        """Create a simulated process on *network*.
+        With None, create a new network too: the process reaches only the processes that it spawns.
 
         *clock* defaults to the event loop's, *random* to a generator with the same seed in each
         run. Raises ProcessExistsError: the network has a process of that name.

@@ -72,7 +72,7 @@ class RpcService(ABC):
     @property
     @abstractmethod
     def connection_idle_timeout(self) -> float | None:
-        """Seconds without use after which a connection to another process is closed.
+        """The seconds without use after which a connection to another process is closed.
 
         None, the default: connections stay open. A new value applies at once.
 
@@ -92,7 +92,8 @@ class RpcService(ABC):
 
     @property
     def outage(self) -> str | None:
-        """Text for users: the service that starts and ends processes is away, and since when.
+        """A text for users, which says since when the service that starts and ends processes is
+        away.
 
         None: it is not away. An outage does not affect existing connections.
         """
@@ -101,7 +102,7 @@ class RpcService(ABC):
     @property
     @abstractmethod
     def socket_access(self) -> SocketAccess | None:
-        """What the process needs to open its own sockets.
+        """The host, the secret and the TLS contexts for the process's own sockets.
 
         None: it cannot open sockets, or is not on a node of the cluster.
         """
@@ -122,7 +123,7 @@ class RpcService(ABC):
     @property
     @abstractmethod
     def executor(self) -> Executor:
-        """The threads for blocking work."""
+        """The thread pool for blocking work of this process."""
 
     @abstractmethod
     async def connect(

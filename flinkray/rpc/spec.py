@@ -35,7 +35,7 @@ class Placement:
 
 @message
 class Renewal:
-    """When a process that has grown is replaced by a fresh process.
+    """Settings that say when a process that has grown is replaced by a fresh process.
 
     Ray keeps 20 to 70 kB of data for each actor that a process has created or called, for as long
     as the process lives.

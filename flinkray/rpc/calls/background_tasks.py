@@ -19,7 +19,9 @@ class BackgroundTasks:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: str) -> None:
-        """Create an empty collection. *owner* is the prefix of the task names."""
+        """Create the collection of background tasks, without tasks.
+        *owner* is the prefix of the task names.
+        """
         self._loop = loop
         self._owner = owner
         self._tasks: dict[asyncio.Task[Any], None] = {}

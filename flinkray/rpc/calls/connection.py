@@ -49,7 +49,7 @@ _NONE = codec.encode(None)
 
 
 class PendingAnswer:
-    """A request that waits for its answer."""
+    """A request that was sent and waits for its answer."""
 
     __slots__ = (
         "_connection",
@@ -215,7 +215,7 @@ class ClientConnection:
 
     @property
     def requests(self) -> int:
-        """How many requests and tells were sent over this connection."""
+        """The number of requests and tells that were sent over this connection."""
         return self._sequence
 
     @property
@@ -346,7 +346,7 @@ class ClientConnection:
         return sequence
 
     def forget(self, sequence: int) -> None:
-        """Remove the request from the pending ones (called by :class:`PendingAnswer`)."""
+        """Stop waiting for the answer to a request. Called by :class:`PendingAnswer`."""
         self._pending.pop(sequence, None)
 
     # --- answers ------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class ClientConnection:
             release()
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call *callback* when the connection is lost."""
+        """Register *callback* to be called when the connection is lost."""
         self._lost_listeners.append(callback)
 
     def connection_lost(self, reason: str) -> None:

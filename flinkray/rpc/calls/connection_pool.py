@@ -57,7 +57,7 @@ class ConnectionPool:
         tasks: BackgroundTasks,
         on_open: Callable[[ClientConnection], None],
     ) -> None:
-        """Create an empty pool.
+        """Create a pool without connections.
 
         *open_transport* takes (process name, ``Opened.where``) and opens a transport to that
         incarnation (None: to any); raises RpcConnectionError. *new_connection* takes name,
@@ -86,7 +86,7 @@ class ConnectionPool:
 
     @property
     def idle_timeout(self) -> float | None:
-        """Seconds without use after which a connection is closed; None: connections stay open."""
+        """The seconds without use after which a connection is closed; None: never."""
         return self._idle_timeout
 
     @idle_timeout.setter

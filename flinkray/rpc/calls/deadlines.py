@@ -19,7 +19,7 @@ class Expirable(Protocol):
     """True: this object has ended in time, and its deadline has no effect any more."""
 
     def expire(self) -> None:
-        """End this object, because its deadline has passed and it is not over."""
+        """End this object: its deadline has passed. Called only if the object is not over."""
 
 
 class DeadlineHeap(ABC):
@@ -49,7 +49,9 @@ class DeadlineHeap(ABC):
 
     @abstractmethod
     def _timer_over(self) -> None:
-        """Look at the heap; called when the timer fires."""
+        """Expire the entries whose deadline has passed, and set the timer again.
+        Called when the timer fires.
+        """
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:
@@ -87,7 +89,7 @@ class DeadlineHeap(ABC):
 
 
 class Deadlines(DeadlineHeap):
-    """Expires received calls by plain loop time, as their callers wait exactly this long.
+    """Ends received calls at the moment when their callers stop waiting, by plain loop time.
 
     For deadlines after which this process takes a peer for dead use
     :mod:`flinkray.rpc.calls.patience`.

@@ -70,7 +70,9 @@ class Deadline:
 
 
 class PatientDeadlines(DeadlineHeap):
-    """The patient deadlines of one process (see the module). Call all methods on the loop."""
+    """Schedules deadlines of one process that leave out the time in which it stood still.
+    The module describes the rules. Call all methods on the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

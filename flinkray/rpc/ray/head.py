@@ -65,7 +65,8 @@ class RayHead:
         executor: Executor | None = None,
         is_in_ray: Callable[[], bool] = ray.is_initialized,
     ) -> None:
-        """Create the object. *executor* runs the questions; by default one with its own threads.
+        """Create the object that asks Ray's head.
+        *executor* runs the questions. By default they run in threads of this object.
 
         *is_in_ray* returns whether this process is still connected to Ray.
         """
@@ -85,7 +86,7 @@ class RayHead:
 
     @property
     def outage(self) -> str | None:
-        """Text for users: the head does not answer, and since when; None: the head answers."""
+        """A text for users, which says since when the head does not answer; None: it answers."""
         silence = self._silence()
         if silence < TELL_AFTER:
             return None

@@ -125,7 +125,9 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """Create the object. *on_taken* is called when it has taken a prestarted process."""
+        """Create the object that gives roles.
+        *on_taken* is called whenever it has taken a prestarted process.
+        """
         self._service = service
         self._directory = directory
         self._run = run
@@ -254,7 +256,9 @@ class PrestartedKeeper:
         create: Callable[[str], Awaitable[None]],
         kill_actor: Callable[[str], Awaitable[None]],
     ) -> None:
-        """Create the object. *create* begins to create a prestarted process with the given name."""
+        """Create the keeper, which keeps no processes yet.
+        *create* begins to create a prestarted process with the given name.
+        """
         self._service = service
         self._directory = directory
         self._run = run
@@ -269,7 +273,8 @@ class PrestartedKeeper:
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
-        """Note that this process took a prestarted process, which is soon replaced.
+        """Note that this process took a prestarted process.
+        Another one will soon be created in its place.
 
         Processes that others take are noticed at the next check.
         """

@@ -67,7 +67,7 @@ class RayRpcService(BaseRpcService):
         ask_timeout: float,
         transport: TransportChoice = "auto",
     ) -> None:
-        """Use :meth:`open` instead."""
+        """Create a service that is not open. Use :meth:`open` instead."""
         super().__init__(
             process_name,
             uuid.uuid4().hex,
@@ -176,7 +176,9 @@ class RayRpcService(BaseRpcService):
 
     @property
     def transport(self) -> TransportChoice:
-        """How other processes are reached; a new value applies to connections made later."""
+        """The way in which other processes are reached.
+        A new value applies to connections made later.
+        """
         return self._dialler.choice
 
     @transport.setter

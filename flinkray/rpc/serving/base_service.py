@@ -130,7 +130,7 @@ class BaseRpcService(RpcService):
 
     @abstractmethod
     async def _end_children(self) -> None:
-        """End the processes that die with this process."""
+        """End the processes that this process has started and that die with it."""
 
     @abstractmethod
     async def _end_process(self) -> None:

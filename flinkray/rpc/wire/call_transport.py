@@ -162,7 +162,7 @@ class CarriedStream(Transport):
 
 
 class CallingStream(CarriedStream):
-    """The calling side of a transport over calls."""
+    """The side of a transport over calls that makes the calls."""
 
     def __init__(
         self,

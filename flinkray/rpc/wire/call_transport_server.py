@@ -29,7 +29,7 @@ _NOTHING: bytes = msgpack.packb(_EMPTY)
 
 
 class AnsweringStream(CarriedStream):
-    """The called side of a transport over calls."""
+    """The side of a transport over calls that answers the calls."""
 
     def __init__(
         self, on_forgotten: Callable[[], None], max_frame_size: int = MAX_FRAME_SIZE
@@ -52,7 +52,7 @@ class AnsweringStream(CarriedStream):
         self._loop.call_at(self._next_round, self._round)
 
     def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """Return a future of the answer to a request."""
+        """Take the frames of a request, and return a future of the answer to the request."""
         _, number, oldest, is_last, frames = request
         self._last_heard = self._loop.time()
         for known in [known for known in self._answers if known < oldest]:
@@ -140,7 +140,7 @@ class Carrier:
     def __init__(
         self, welcome: Callable[[AnsweringStream], None], frame_limit: Callable[[], int]
     ) -> None:
-        """Create the object, without connections.
+        """Create a carrier without connections.
 
         *welcome* takes each new stream. *frame_limit* returns the largest size of a frame in bytes,
         for a new stream.
@@ -150,7 +150,7 @@ class Carrier:
         self._streams: dict[bytes, AnsweringStream] = {}
 
     async def carry(self, request: bytes) -> bytes:
-        """Answer one call of a :class:`CallingStream`."""
+        """Answer one call that a :class:`CallingStream` of another process has made."""
         try:
             parts = msgpack.unpackb(request, use_list=False)
             connection_id, number, _, is_last, _ = parts

@@ -28,7 +28,7 @@ MAX_FRAME_SIZE = 10_485_760
 
 
 class Kind(IntEnum):
-    """The kind of an envelope."""
+    """The kind of an envelope: it says what the receiver is asked or told."""
 
     RESOLVE = 1
     """Asks for the number of endpoint ``method``, or whether number ``target`` lives.

@@ -116,7 +116,7 @@ class FrameSplitter:
             self._begin(large)
 
     def take(self, size: int) -> list[bytes | memoryview]:
-        """Return about *size* bytes to write next."""
+        """Remove about *size* bytes of the queued frames, and return them to be written next."""
         if not self._under_way and self.small_bytes <= size:
             small, self._small = self._small, []
             self.small_bytes = 0

@@ -64,7 +64,7 @@ class Listener:
 
     @property
     def strangers(self) -> int:
-        """How many strangers there are now."""
+        """The number of strangers: peers that have connected and have not proved who they are."""
         return len(self._strangers)
 
     @property

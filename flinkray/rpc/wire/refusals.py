@@ -1,4 +1,4 @@
-"""Logs refusals of peers: a few lines per period, and the number of the others."""
+"""Logs refusals of peers: a few lines per period, and the number of further refusals."""
 
 from __future__ import annotations
 

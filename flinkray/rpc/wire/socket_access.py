@@ -1,4 +1,4 @@
-"""Everything that a process needs to open listeners of its own, beside that of its RPC service."""
+"""Holds what a process needs to open listeners of its own, beside that of its RPC service."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ WRITE_HIGH_WATER = 262_144
 
 
 class FrameReceiver(Protocol):
-    """The receiving end of a transport."""
+    """Interface of an object that a transport gives the received frames."""
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Handle a frame. Frames arrive whole, each once, and in order within a lane.
@@ -30,7 +30,7 @@ class FrameReceiver(Protocol):
 
 
 class Transport(ABC):
-    """The sending end of a transport."""
+    """One end of a connection between two processes, which sends and receives frames."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
