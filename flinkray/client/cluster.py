@@ -251,7 +251,7 @@ async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> 
 
 
 async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
-    """Shut the cluster down, then end the rest of exactly this cluster. Idempotent."""
+    """Shut the cluster down, then end its remaining processes and placement groups. Idempotent."""
     record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
     configuration = record.of_elections
     storage_dir = record.storage_dir if has_elections(configuration) else None

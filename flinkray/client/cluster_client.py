@@ -241,7 +241,9 @@ class ClusterClient:
         return self._closed
 
     def abandon(self) -> None:
-        """Leave everything to the parent: this process was forked and has no event loop."""
+        """Drop the client without closing it.
+        Called in a forked process, which has no event loop: the client belongs to the parent.
+        """
         self._closed = True
 
     async def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Builder of job graphs from a user's function and a few numbers."""
+"""Builds job graphs of one Spark stage from a user's function and a few numbers."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def is_connected() -> bool:
 
 
 def is_elsewhere() -> bool:
-    """Return whether Ray Client connects this process, which may be outside the cluster."""
+    """Return whether this process uses Ray Client. It may then be outside of the cluster."""
     return bool(ray_client.is_connected())
 
 
@@ -475,7 +475,7 @@ def running_clusters() -> list[str]:
 
 
 class _Starter:
-    """Actor without methods; only one process can have its name at a time."""
+    """An actor whose unique name marks that one process is starting the cluster."""
 
 
 def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:
