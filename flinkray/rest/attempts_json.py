@@ -1,4 +1,4 @@
-"""JSON of paths that Flink's REST API lacks: why a job waits, its attempts, its Spark work."""
+"""Makes the JSON of paths that Flink's API lacks: why a job waits, attempts, Spark work."""
 
 from __future__ import annotations
 

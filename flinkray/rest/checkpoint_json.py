@@ -1,4 +1,4 @@
-"""A job's checkpoints in the JSON of Flink's REST API."""
+"""Converts a job's checkpoints to the JSON of Flink's REST API."""
 
 from __future__ import annotations
 

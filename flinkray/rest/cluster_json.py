@@ -1,4 +1,4 @@
-"""A cluster and its TaskExecutors in the JSON of Flink's REST API."""
+"""Converts a cluster and its TaskExecutors to the JSON of Flink's REST API."""
 
 from __future__ import annotations
 

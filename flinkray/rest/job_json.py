@@ -1,4 +1,4 @@
-"""Jobs, their vertices and subtasks in the JSON of Flink's REST API."""
+"""Converts jobs, their vertices and subtasks to the JSON of Flink's REST API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoint's own description in OpenAPI 3, for clients that read such descriptions."""
+"""Describes the endpoint in OpenAPI 3, for clients that read such descriptions."""
 
 from __future__ import annotations
 

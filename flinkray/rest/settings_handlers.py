@@ -50,7 +50,9 @@ class SettingsHandlers:
         return Answer(config)
 
     async def resource_requirements(self, request: web.Request) -> Answer:
-        """Return the current bounds, never a shared answer, as clients check their changes."""
+        """Return the current parallelism bounds, never a shared answer, as clients check their
+        changes.
+        """
         return Answer(settings_json.resource_requirements(await self._present(job_id(request))))
 
     async def resize(self, request: web.Request) -> Answer:

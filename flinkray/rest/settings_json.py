@@ -1,4 +1,4 @@
-"""A job's settings in the JSON of Flink's REST API."""
+"""Converts a job's settings to the JSON of Flink's REST API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times and states in Flink's JSON: milliseconds since 1970, and all states by name."""
+"""Converts times, states and numbers to Flink's JSON: milliseconds, counts and percentiles."""
 
 from __future__ import annotations
 
