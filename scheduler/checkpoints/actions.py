@@ -16,8 +16,9 @@ from flinkray.scheduler.shared.states import JobStatus
 
 
 class CheckpointTimerPurpose(Enum):
-    """Distinguishes the timers of the CheckpointCoordinator by what it does when the timer
-    fires."""
+    """Distinguishes the timers of the CheckpointCoordinator by their purpose: the work that is due
+    when the timer fires.
+    """
 
     TRIGGER = "trigger"
     EXPIRY = "expiry"

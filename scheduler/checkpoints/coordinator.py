@@ -260,8 +260,9 @@ class CheckpointCoordinator:
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
     def shutdown(self, status: JobStatus, now: float) -> Actions:
-        """Abort checkpoints and discard what is not kept, because the job is over for this
-        JobMaster (CP-33)."""
+        """Abort checkpoints in progress and discard the checkpoints that are not kept, because the
+        job is over for this JobMaster (CP-33).
+        """
         if self._end is not None:
             return []
         self._end = status

@@ -42,9 +42,10 @@ class CheckpointFailureReason(Enum):
 
     @property
     def counts_as_failure(self) -> bool:
-        """Whether this failure counts against the tolerable failures in a row, as in Flink.
-        The other reasons come from restarts, requests, tasks that end, and master hooks or operator
-        coordinators that cannot begin."""
+        """Whether this failure counts against the tolerable failures in a row, as in Flink. False
+        for reasons that come from restarts, requests, tasks that end, and master hooks or operator
+        coordinators that cannot begin.
+        """
         return self in _COUNTED
 
 

@@ -115,8 +115,9 @@ class PartitionTracker:
         self, *, is_finished: bool
     ) -> tuple[list[PlacedPartition], list[PlacedPartition]]:
         """Stop tracking all partitions, because the job has ended. Returns (partitions to release,
-        persistent partitions that the cluster takes over).  The latter are empty unless
-        *is_finished*."""
+        persistent partitions that the cluster takes over). Unless *is_finished*, the cluster takes
+        over none.
+        """
         released: list[PlacedPartition] = []
         promoted: list[PlacedPartition] = []
         for tracked in tuple(self._tracked.values()):

@@ -33,7 +33,9 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class TimerPurpose(Enum):
-    """Distinguishes the timers of the JobScheduler by what it does when the timer fires."""
+    """Distinguishes the timers of the JobScheduler by their purpose: the work that is due when the
+    timer fires.
+    """
 
     RESTART = "restart"
     SCALING = "scaling"

@@ -129,10 +129,9 @@ class MasterFormats(JobCoordinator):
         return [AskCoordinator(self.coordinator_id, r) for r in self._pending.values()]
 
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """Handle the loss of the process.
-        Without pending requests the loss is ignored; the next request starts a new process.  During
-        the initialisation a new process gets the requests, because no task has to be restarted.
-        Otherwise the job fails.
+        """Handle the loss of the process that runs the formats. Without pending requests the loss
+        is ignored; the next request starts a new process. During the initialisation a new process
+        gets the requests, because no task has to be restarted. Otherwise the job fails.
         """
         if not self._pending:
             return ()

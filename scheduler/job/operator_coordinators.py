@@ -128,8 +128,9 @@ class OperatorCoordinator(ABC):
         return self._on_running(now)
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
-        """Handle that the process no longer exists. If a stop was requested, the coordinator counts
-        as stopped.  *goes_on*: another attempt can replace it without a failure."""
+        """Handle that the coordinator's process no longer exists. If a stop was requested, the
+        coordinator counts as stopped. *goes_on*: another attempt can replace it without a failure.
+        """
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -152,15 +153,21 @@ class OperatorCoordinator(ABC):
     # --- decisions of each kind -------------------------------------------------------------------
 
     def _on_running(self, now: float) -> Steps:
-        """Handle that the process has started. Returns the next steps; by default none."""
+        """Handle that the coordinator's process has started. Returns the next steps; by default
+        none.
+        """
         return ()
 
     @abstractmethod
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """Handle that the process was lost before a stop was requested. Returns the next steps."""
+        """Handle that the coordinator's process was lost before a stop was requested. Returns the
+        next steps.
+        """
 
     def _on_stopped(self, now: float) -> Steps:
-        """Handle that the process has stopped as requested. Returns the next steps."""
+        """Handle that the coordinator's process has stopped as requested. Returns the next
+        steps.
+        """
         return ()
 
     @abstractmethod

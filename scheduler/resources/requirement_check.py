@@ -18,8 +18,9 @@ from flinkray.scheduler.shared.slots import (
 
 
 def check_requirements(tracker: ResourceTracker, now: float) -> list[SlotManagerAction]:
-    """Start workers and request slots as the requirements demand, and release what is not needed.
-    Only changes since the last call are considered, so that a second call in a row changes nothing.
+    """Start workers and request slots as the requirements demand, and release worker groups that
+    are not needed. Only changes since the last call are considered, so that a second call in a row
+    changes nothing.
     """
     actions: list[SlotManagerAction] = []
     while tracker.has_changes:
