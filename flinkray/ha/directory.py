@@ -83,7 +83,7 @@ class Entries(ABC):
 
 
 class Directory(Entries):
-    """A directory whose entries are files of the same names."""
+    """A directory with one file for each entry; the file has the name of the entry."""
 
     def is_there(self) -> bool:
         """Return whether the directory exists. False: never written to, or not mounted on this

@@ -157,8 +157,8 @@ class DriverLeaderElection(LeaderElection):
     def _published(self, information: LeaderInformation | None) -> None:
         """Handle the leader information that is published now.
 
-        If another process has overwritten the information that this leader confirmed, publish the
-        latter again.
+        If another process has overwritten the information that this leader has confirmed, publish
+        the confirmed information again.
         """
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
