@@ -155,7 +155,8 @@ class DriverJvm(Jvm):
             raise
 
     def connect(self, timeout: float = 60.0) -> Any:
-        """Wait for the gateway, connect this process's PySpark to the gateway, and return it.
+        """Wait for the gateway of the JVM, connect this process's PySpark to it, and return the
+        gateway.
 
         Raises SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
         """

@@ -1,9 +1,9 @@
 """Publishes a streaming DataFrame's micro-batches, which a stream reads, as Spark computes them.
 
-Before Spark computes a micro-batch, it notes in its checkpoint which rows of its sources belong to
-the batch. After the publication it notes that the batch is done. A new attempt computes a batch
-between these notes again, from the same rows. If this batch was published, it is not published
-again.
+Before Spark computes a micro-batch, Spark notes in its own checkpoint which rows of its sources
+belong to the batch. After the publication, Spark notes that the batch is done. A new attempt
+computes a batch between these notes again, from the same rows. If this batch was published, it is
+not published again.
 """
 
 from __future__ import annotations

@@ -222,8 +222,9 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """Return the names of earlier attempts of the guest's stage that still have work, for
-        people."""
+        """Return the names of the earlier attempts of the guest's stage that still have work in the
+        session, for texts that people read.
+        """
         with self._lock:
             return ", ".join(
                 one.process for one in self._leaving.values() if one.stage == guest.stage

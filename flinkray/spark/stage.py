@@ -125,7 +125,7 @@ class SparkStage:
         Args:
             code: the user's function, pickled.
             access: access to the session in which the stage is a guest; None: it is no guest.
-            place: place of this process, if it runs in the stage's slot.
+            place: description of this process as an executor, if it runs in the stage's slot.
             executor_timeout: seconds that each step of the start of Spark may take, and then until
                 all executors must be registered.
         """
