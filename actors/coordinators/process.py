@@ -70,4 +70,4 @@ class CoordinatorProcess(ABC):
 
     @abstractmethod
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
-        """Connect to a process that was spawned."""
+        """Connect to a process of this kind that was started, at its address."""

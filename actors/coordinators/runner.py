@@ -287,7 +287,9 @@ class CoordinatorRunner:
                 await self._owner.rpc_service.kill(one.process)
 
     async def all_ended(self) -> None:
-        """After :meth:`kill_all`: wait until coordinators that clean up have ended or timed out."""
+        """Wait until all coordinators that clean up have ended or timed out.
+        Call this after :meth:`kill_all`.
+        """
         await asyncio.gather(*(self._end(one) for one in self._ending))
 
     async def _end(self, running: _Running) -> None:

@@ -25,9 +25,9 @@ class ClientLeases:
     """
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
-        """Create the collection of leases.
-        *on_silence* is called when the job's client was silent for the whole timeout. Its lease is
-        over then.
+        """Create the collection of leases, without leases.
+        *on_silence* is called when a job's client was silent for the whole timeout. The lease has
+        ended then.
         """
         self._endpoint = endpoint
         self._on_silence = on_silence

@@ -51,7 +51,7 @@ class JobBlobs:
         await self._server.retain(BlobOwner.of_job(job_id), ())
 
     def start(self) -> None:
-        """Let clients reach the server."""
+        """Start the blob server, so that clients can reach it."""
         self._server.start()
 
     async def close(self) -> None:

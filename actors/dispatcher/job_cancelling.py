@@ -36,7 +36,7 @@ class JobCancelling:
         job_masters: JobMasterSupervision,
         job: Callable[[JobID], ManagedJob | None],
     ) -> None:
-        """Create the object.
+        """Create the object that cancels the Dispatcher's jobs.
         *job* is a function that returns a job by its id. It returns None for a job that is unknown
         or already cleaned up.
         """
@@ -67,9 +67,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """Begin to store the job without its cancellation, which could not be stored for certain.
-        Otherwise the cancellation may be stored all the same. Then the next Dispatcher would cancel
-        a job of which the client was told that it continues.
+        """Begin to store the job without the cancellation that could not be stored for certain.
+        The client was told that the job continues. If the cancellation is stored all the same, the
+        next Dispatcher would cancel the job.
         """
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
@@ -95,7 +95,7 @@ class JobCancelling:
         self._clients.heard_of(job_ids)
 
     def has_ended(self, job: ManagedJob) -> None:
-        """Stop waiting for the client of an ended job."""
+        """Note that the job has ended: its client is not waited for any more."""
         self._clients.end(job.job_id)
 
     def stop(self) -> None:

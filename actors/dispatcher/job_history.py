@@ -86,7 +86,7 @@ class JobHistory:
             self._endpoint.create_task(self._delete_forgotten(), "delete forgotten jobs")
 
     def start(self) -> None:
-        """Begin to forget expired jobs."""
+        """Begin to check again and again for expired jobs, which are forgotten."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:

@@ -80,7 +80,7 @@ class JobMasterSupervision:
         self._resource_id = ResourceID(dispatcher.rpc_service.process_name)
 
     def begin(self, settings: HeartbeatSettings) -> None:
-        """Begin to send heartbeats."""
+        """Begin to send heartbeats to the JobMasters."""
         self._heartbeat_interval = settings.interval
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
@@ -96,7 +96,7 @@ class JobMasterSupervision:
         self._heartbeats.stop()
 
     async def start(self, job: ManagedJob) -> None:
-        """Start a JobMaster under a new id."""
+        """Start a JobMaster for the job, under a new JobMasterId."""
         service = self._dispatcher.rpc_service
         job_master_id = job.job_master_id = JobMasterId.generate()
         spec = EndpointSpec(
@@ -236,7 +236,9 @@ class JobMasterSupervision:
 
     @staticmethod
     def _target(job_id: JobID, job_master_id: JobMasterId | None) -> ResourceID:
-        """Return the JobMaster's name in heartbeats. *job_master_id* None: the id is not known."""
+        """Return the name under which heartbeats know the JobMaster.
+        *job_master_id* None: the id is not known yet.
+        """
         if job_master_id is None:
             return ResourceID(f"{job_master_process(job_id)}@")
         return job_master_resource_id(job_master_process(job_id), job_master_id)
@@ -275,7 +277,9 @@ class JobMasterSupervision:
             )
 
     async def _is_told_to_cancel(self, job: ManagedJob) -> bool:
-        """Send the order to cancel. True if the JobMaster has answered, or if there is none."""
+        """Send the order to cancel, and return whether the JobMaster has answered.
+        True also if there is no JobMaster.
+        """
         if job.gateway is not None and job.outcome is None:
             try:
                 await job.gateway.cancel(self._dispatcher.fencing_token)

@@ -40,7 +40,7 @@ class JobQueries:
         unreadable: Mapping[JobID, UnreadableRecordError],
         now: Callable[[], float],
     ) -> None:
-        """Create the object, which reads the Dispatcher's own collections.
+        """Create the object that answers queries, from the Dispatcher's own collections.
         *now* returns monotonic seconds.
         """
         self._now = now

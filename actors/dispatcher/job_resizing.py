@@ -40,8 +40,9 @@ class JobResizing:
         graphs: JobGraphStore[StoredJob],
         leave_to_successor: Callable[[FlinkRayError], Awaitable[None]],
     ) -> None:
-        """Create the object.
-        *leave_to_successor* raises if another Dispatcher leads. Called after a write has failed.
+        """Create the object that resizes the Dispatcher's jobs.
+        *leave_to_successor* is called after a write has failed. It raises if another Dispatcher
+        leads.
         """
         self._dispatcher = dispatcher
         self._graphs = graphs
@@ -117,8 +118,8 @@ class JobResizing:
         job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
-        """Send the present bounds to the JobMaster.
-        True if it has answered, or if there is no JobMaster.
+        """Send the present bounds to the JobMaster, and return whether it has answered.
+        True also if there is no JobMaster.
         """
         if job.gateway is None or job.outcome is not None:
             return True

@@ -41,7 +41,7 @@ class JobSnapshots:
         jobs: Mapping[JobID, ManagedJob],
         storage: UserStorage,
     ) -> None:
-        """Create the object.
+        """Create the object that takes and disposes of snapshots for the Dispatcher.
         *jobs* is the Dispatcher's own mapping of jobs that are not cleaned up. It changes over
         time.
         """
@@ -162,7 +162,7 @@ def _one_less(counts: Counter[str], location: str) -> None:
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:
-    """Return the savepoint that *request* has taken to stop the job, which has ended.
+    """Return the savepoint that was taken for *request*. The savepoint has stopped the job.
 
     Raises:
         JobStateError: this request has not stopped the job.

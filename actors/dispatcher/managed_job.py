@@ -87,7 +87,7 @@ class ManagedJob:
 
     @property
     def text(self) -> str:
-        """``job <id> (<name>)``, for log lines."""
+        """The text ``job <id> (<name>)``, for log lines."""
         return self.graph.text
 
     def stored(self, **changes: Any) -> StoredJob:
@@ -216,7 +216,7 @@ class RememberedOverview:
     """
 
     def __init__(self, lifetime: float, now: float) -> None:
-        """Create an object without an overview.
+        """Create a memory of one JobMaster's overview, which has no overview yet.
         *lifetime*: seconds without news of the JobMaster after which its overview is not valid any
         more.
         """
@@ -226,9 +226,7 @@ class RememberedOverview:
         self._overview: JobOverview | None = None
 
     def heard(self, number: int, now: float) -> None:
-        """Note that the JobMaster lives and that its overviews below *number* are outdated.
-        A remembered overview with a smaller number is dropped.
-        """
+        """Note that the JobMaster lives, and drop its overview if its number is below *number*."""
         self._heard_at = now
         if number > self._number:
             self._number, self._overview = number, None

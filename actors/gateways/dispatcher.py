@@ -165,7 +165,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_cluster_numbers(self) -> ClusterNumbers:
-        """Return the numbers of TaskExecutors and slots."""
+        """Return how many TaskExecutors and slots the cluster has."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...

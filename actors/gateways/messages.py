@@ -52,7 +52,7 @@ class TaskExecutorRegistrationSuccess:
 
 @message
 class JobMasterRegistrationSuccess:
-    """The ResourceManager has accepted a JobMaster."""
+    """Answer of the ResourceManager to a JobMaster whose registration it has accepted."""
 
     resource_manager_id: ResourceManagerId
     resource_manager_resource_id: ResourceID
@@ -60,7 +60,7 @@ class JobMasterRegistrationSuccess:
 
 @message
 class JobMasterToDispatcherRegistrationSuccess:
-    """The Dispatcher has accepted a JobMaster."""
+    """Answer of the Dispatcher to a JobMaster whose registration it has accepted."""
 
     dispatcher_resource_id: ResourceID
     cancel_requested: bool
@@ -71,7 +71,7 @@ class JobMasterToDispatcherRegistrationSuccess:
 
 @message
 class TaskExecutorToJobMasterRegistrationSuccess:
-    """The JobMaster has accepted a TaskExecutor."""
+    """Answer of the JobMaster to a TaskExecutor whose registration it has accepted."""
 
     job_master_resource_id: ResourceID
 

@@ -70,7 +70,9 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
-        """Set the total requirements of the job."""
+        """Set the total requirements of the job, in place of earlier ones.
+        The pool declares them.
+        """
 
     @abstractmethod
     @runs_to_completion

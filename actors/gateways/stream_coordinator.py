@@ -66,7 +66,7 @@ class RestoredCoordinators:
 
 @message
 class VertexCode:
-    """A vertex of the job and its pickled code."""
+    """A vertex of the job with the pickled code that its source is loaded from."""
 
     vertex_id: JobVertexID
     operator_id: str
@@ -112,7 +112,7 @@ class KeptPart:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Key by which parts of one source are ordered: a later part has a greater age."""
+        """A key by which parts of one source are ordered. A later part has a greater key."""
         return self.restores, self.version
 
 
@@ -216,7 +216,7 @@ class Holders:
 
 @message
 class PrintedText:
-    """Lines that a task has printed."""
+    """Lines that a task has printed, sent as one text."""
 
     job_master_id: JobMasterId
     task: str

@@ -55,7 +55,7 @@ class ResultPartitionNotFoundError(FlinkRayError):
 
     @property
     def missing(self) -> tuple[ResultPartitionID, ...]:
-        """All partitions that are known to be missing."""
+        """The partition that was not found, and all others that are known to be missing."""
         return (self.partition, *self.others)
 
 
@@ -85,8 +85,8 @@ class TaskProcessHost:
 
     @property
     def mark(self) -> str:
-        """Text that identifies the process:
-        ``PROCESS_MARK`` in the environment of its child processes.
+        """The text that identifies the process: ``PROCESS_MARK`` in the environment of its child
+        processes.
         """
         return f"{self.namespace}-{self.pid}-{self.started}"
 

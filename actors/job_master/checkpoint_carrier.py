@@ -191,7 +191,7 @@ class CheckpointCarrier:
 
     @property
     def status(self) -> JobStatus:
-        """Status of the job."""
+        """The present status of the job."""
         return self._scheduler.status
 
     @property

@@ -73,7 +73,7 @@ class DeploymentReconciliation:
                     del self._task_executors[resource_id]
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """Remove a TaskExecutor with all attempts there."""
+        """Remove a lost TaskExecutor, with all attempts that were deployed there."""
         record = self._task_executors.pop(resource_id, None)
         if record is not None:
             for attempt_id in record.deployed:

@@ -50,7 +50,7 @@ class KeptParts:
         is_found_by_successor: Callable[[], Awaitable[bool]],
         copy: KeptCopy,
     ) -> None:
-        """Create an empty collection.
+        """Create the collection of kept parts, without parts.
 
         Args:
             tell: sends a call to the SlotPool, if there is one.
@@ -74,7 +74,7 @@ class KeptParts:
         self._parts = latest_parts([*self._parts.values(), *parts])
 
     def forget(self) -> None:
-        """Drop all parts, because the job begins anew."""
+        """Drop all parts, because the job begins again with all its sources."""
         self._parts.clear()
 
     def begin_unknown(self, sources: Iterable[JobVertexID], restores: int) -> None:

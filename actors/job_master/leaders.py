@@ -116,7 +116,7 @@ class JobMasterLeaders:
         self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
 
     async def start(self) -> None:
-        """Begin to register at both leaders."""
+        """Begin to register at the Dispatcher and the ResourceManager."""
         high_availability = self._services.high_availability
         await self._dispatcher.start(high_availability.get_dispatcher_leader_retriever())
         await self._resource_manager.start(
@@ -198,7 +198,7 @@ class JobMasterLeaders:
 
     @property
     def blob_server(self) -> str | None:
-        """Address of the server for the job's blobs. None before a Dispatcher is known."""
+        """The address of the server for the job's blobs. None before a Dispatcher is known."""
         dispatcher = self._dispatcher.leader_address
         return None if dispatcher is None else blob_server_beside(dispatcher)
 

@@ -52,7 +52,7 @@ class NotesForSuccessor:
         past: PastPools | None,
         copy: KeptCopy,
     ) -> None:
-        """Create an empty collection.
+        """Create the object that keeps the notes, without notes.
 
         Args:
             tell: sends a call to the SlotPool, if there is one.
@@ -99,7 +99,9 @@ class NotesForSuccessor:
         self._copy.add(KeptPiece(finished=tasks))
 
     def coordinator_is_gone(self, attempt_number: int) -> None:
-        """Note that an attempt of the source coordinator has died, with the notes that it had."""
+        """Note that an attempt of the source coordinator has died, together with its copy of the
+        notes.
+        """
         self._second.has_gone(attempt_number)
 
     async def acknowledged(self) -> None:

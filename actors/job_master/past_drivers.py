@@ -50,8 +50,8 @@ class PastDrivers:
         process: SparkDriverProcess,
         patience: float,
     ) -> None:
-        """Create the object, which has not looked for drivers yet.
-        *patience*: seconds that each driver may take to answer.
+        """Create the object that takes over drivers.
+        It looks for them in :meth:`adopt`. *patience*: seconds that each driver may take to answer.
         """
         self._patience = patience
         self._job_master = job_master
@@ -100,7 +100,9 @@ class PastDrivers:
         return AdoptedDriver(coordinator, process, connected)
 
     async def end_others(self, kept: Collection[AdoptedDriver]) -> None:
-        """Kill the drivers that :meth:`adopt` has found, except those in *kept*."""
+        """Kill all drivers of past JobMasters that existed at :meth:`adopt`, except the drivers in
+        *kept*.
+        """
         for process in sorted(self._others - {driver.process for driver in kept}):
             log.info("%s: %s is killed: it does not go on", self._graph.text, process)
             await self._job_master.rpc_service.kill(process)

@@ -50,7 +50,7 @@ class PastPools:
         self._ended: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
 
     async def ask(self) -> Left:
-        """Ask all pools in one round, and return what they have left.
+        """Ask all past pools at once, and return the slots and notes that they have.
         A pool that does not answer counts as empty.
         """
         prefix = slot_pools_of_job(self._graph.job_id)
@@ -99,11 +99,11 @@ class PastPools:
         return self._ended.done()
 
     def on_ended(self, callback: Callable[[], None]) -> None:
-        """Call *callback* when the pools have ended."""
+        """Call *callback* when the past pools have ended."""
         self._ended.add_done_callback(lambda _: callback())
 
     async def ended(self) -> None:
-        """Return when the pools have ended."""
+        """Return when the past pools have ended."""
         await asyncio.shield(self._ended)
 
 

@@ -70,7 +70,9 @@ class Reconciliation:
             self._held.append(happen)
 
     def is_over(self) -> None:
-        """Note that the JobMaster has decided which tasks continue, and process the held events."""
+        """End the reconciliation, because the JobMaster has decided which tasks continue.
+        The events that were held back are processed now.
+        """
         held, self._held = self._held, []
         self._decided.set_result(None)
         for happen in held:
@@ -98,7 +100,7 @@ class Reconciliation:
 
     @property
     def reports(self) -> tuple[TaskExecutorReport, ...]:
-        """All reports so far."""
+        """All reports of TaskExecutors that have arrived so far."""
         return tuple(self._reports.values())
 
     @property

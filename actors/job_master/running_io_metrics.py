@@ -1,4 +1,4 @@
-"""Requests what a job's running tasks have read and written, on demand."""
+"""Requests the I/O metrics of a job's running tasks, whenever the job's details are requested."""
 
 from __future__ import annotations
 

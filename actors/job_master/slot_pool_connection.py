@@ -79,7 +79,7 @@ class SlotPoolConnection:
 
     @property
     def gateway(self) -> SlotPoolGateway | None:
-        """Gateway of the pool.
+        """The gateway of the pool.
         None if there is no pool, or if :meth:`restore` has not ended yet.
         """
         return self._pool if self._held is None else None

@@ -335,7 +335,7 @@ class StoredCheckpoints:
         self._is_held = True
 
     def release(self) -> None:
-        """Continue with deletions after :meth:`hold`."""
+        """Let deletions continue that :meth:`hold` has held back."""
         self._is_held = False
         self._begin_to_discard()
 

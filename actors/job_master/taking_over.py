@@ -69,8 +69,7 @@ class TakingOver:
         has_run: bool,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
-        """Create the object; :meth:`run` does the work.
-
+        """Create the object that takes over the job in :meth:`run`.
         *patience*: seconds to wait for a process that does not answer. *longest*: seconds to wait
         for the reports of TaskExecutors that answer. *has_run*: whether the Dispatcher knows that
         tasks of the job were deployed. *apply* carries out the actions that the scheduler decides.

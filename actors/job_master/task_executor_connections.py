@@ -46,8 +46,7 @@ class TaskExecutorConnections:
         allocations: Callable[[ResourceID], tuple[AllocationID, ...]],
         on_lost: Callable[[ResourceID, str], None],
     ) -> None:
-        """Create the object, without connections.
-
+        """Create the collection of connections, without connections.
         *allocations*: returns the job's allocations on a TaskExecutor, for heartbeats (JM-08).
         *on_lost*: called when a connection ended without :meth:`remove` or :meth:`remove_all`.
         """
@@ -60,7 +59,7 @@ class TaskExecutorConnections:
         self._heartbeats: HeartbeatSender[AllocatedSlotReport, TaskExecutorHeartbeat] | None = None
 
     def start(self) -> None:
-        """Begin to send heartbeats."""
+        """Begin to exchange heartbeats with the connected TaskExecutors."""
         self._heartbeats = HeartbeatSender(
             self._owner,
             self._settings,

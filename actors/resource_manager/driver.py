@@ -54,7 +54,7 @@ class WorkerGroupHandle:
 
     @property
     def text(self) -> str:
-        """``<name> (<id>)``, for log lines."""
+        """The text ``<name> (<id>)``, for log lines."""
         return f"{self.name} ({self.group_id})"
 
     def is_own_of(self, job_id: JobID) -> bool:

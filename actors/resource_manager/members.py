@@ -33,7 +33,7 @@ class RegisteredTaskExecutor:
 
 @dataclass(slots=True)
 class RegisteredJobMaster:
-    """A registration of a job's JobMaster."""
+    """The JobMaster that is registered for a job, with its gateway."""
 
     job_id: JobID
     job_master_id: JobMasterId

@@ -299,7 +299,8 @@ def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Return True for each group that is removed and whose resources no live node lists any more.
+    """Return a mapping with True for each group that is removed and that no live node lists any
+    more. The other groups are left out.
 
     A node removes a group from its list and returns CPU and memory in one step.
     """

@@ -61,7 +61,7 @@ class ShortageReporter:
 
     @property
     def jobs_short(self) -> int:
-        """Number of jobs that were short of slots at the last look."""
+        """The number of jobs that were short of slots at the last look."""
         return len(self._short_since)
 
     def _look_after(self, delay: float) -> None:

@@ -71,9 +71,9 @@ class SlotAllocation(WorkerEvents):
         configuration: Configuration,
         forget_task_executor: Callable[[ResourceID], object],
     ) -> None:
-        """Create the object and its SlotManager.
-        *forget_task_executor* ends a TaskExecutor's registration. Called before its process is
-        ended.
+        """Create the slot allocation with its SlotManager.
+        *forget_task_executor* ends a TaskExecutor's registration. It is called before the
+        TaskExecutor's process is ended.
         """
         self._endpoint = endpoint
         self._resource_manager_id = resource_manager_id
@@ -279,7 +279,7 @@ class SlotAllocation(WorkerEvents):
 
     @property
     def jobs_short_of_slots(self) -> int:
-        """Number of jobs that wait for slots which the cluster does not have."""
+        """The number of jobs that wait for slots because the cluster does not have enough."""
         return self._shortages.jobs_short
 
     # --- the SlotManager's decisions --------------------------------------------------------------

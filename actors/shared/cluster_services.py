@@ -114,7 +114,7 @@ class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
         self._leader: TokenT | None = None
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
-        """Follow the leader that *retriever* announces."""
+        """Begin to follow the leaders that *retriever* announces."""
         self._retriever = retriever
         await retriever.start(self)
 

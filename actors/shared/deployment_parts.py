@@ -38,7 +38,7 @@ class DeployedParts:
             known[part.key] = part
 
     def forget(self, job_id: JobID) -> None:
-        """Drop the parts of the job."""
+        """Drop all shared parts of the job."""
         graph_id = self._graphs.pop(job_id, None)
         if graph_id is not None:
             del self._parts[graph_id]

@@ -41,7 +41,7 @@ class JobFiles:
     def __init__(
         self, rpc_service: RpcService, cluster_id: str, *, has_working_directory: bool = False
     ) -> None:
-        """Create an empty collection.
+        """Create the collection of job files, without files.
         *has_working_directory*: the process serves one job, and its working directory becomes the
         folder in which the job's archives are unpacked, if the job has archives.
         """

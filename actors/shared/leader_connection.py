@@ -72,7 +72,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         """
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
-        """Follow the leader that *retriever* announces."""
+        """Begin to register at each leader that *retriever* announces."""
         self._retriever = retriever
         await retriever.start(self)
 
@@ -90,7 +90,9 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     @property
     def leader_id(self) -> FencingToken | None:
-        """Fencing token of the followed leader, registered or not. None if no leader is known."""
+        """The fencing token of the followed leader, registered or not.
+        None if no leader is known.
+        """
         return None if self._connection is None else self._connection.target_fencing_token
 
     @property

@@ -83,7 +83,7 @@ class Leadership:
         return cls(election, contender, await contender.until_granted())
 
     async def confirm(self, endpoint: RpcEndpoint) -> None:
-        """Announce *endpoint* as the leader, so that others find it.
+        """Announce *endpoint* as the leader, so that other processes find it.
 
         The endpoint fails with :class:`LeadershipLostError` if the leadership is lost or was lost
         since it was granted: an endpoint leads in one session only. The endpoint also fails if the

@@ -45,7 +45,7 @@ def remove_note(host: TaskProcessHost) -> None:
 
 
 def noted_processes() -> Iterator[tuple[TaskProcessHost, str]]:
-    """Yield the noted processes, each with its :func:`environment_of`.
+    """Yield each noted process, with the digest of its environment from the note.
     Only processes of this user and of this process's pid namespace are included.
     """
     for note in _folder().glob(f"{_PREFIX}*"):

@@ -37,9 +37,9 @@ class PrintedLines:
     """
 
     def __init__(self, rpc_service: RpcService, attempt_number: int) -> None:
-        """Create an empty store.
-        *attempt_number* is the coordinator's. The texts of the next coordinator are numbered from 0
-        again.
+        """Create a store without lines.
+        *attempt_number* is the number of the coordinator's attempt. The texts of the next attempt
+        are numbered from 0 again.
         """
         self._clock = rpc_service.clock
         self._loop = rpc_service.loop

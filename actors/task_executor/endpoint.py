@@ -478,7 +478,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """Compare the slots here with a JobMaster's list. Slots that one side lacks end (TM-16)."""
+        """Compare the slots here with the slots that a JobMaster knows (TM-16).
+        A slot that only the JobMaster knows is reported to it as failed. A slot that only this
+        TaskExecutor has is freed.
+        """
         difference = self._comparison.compare(report)
         master = self._job_leaders.job_master(report.job_id)
         for allocation_id in difference.unknown_here:

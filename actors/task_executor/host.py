@@ -13,7 +13,7 @@ from flinkray.actors.gateways.task_executor_arguments import NodeAddress
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorHost:
-    """Node and directories of a TaskExecutor's process."""
+    """The node on which a TaskExecutor's process runs, and the directories that it uses."""
 
     node: NodeAddress
     pid: int

@@ -87,7 +87,7 @@ class JobTable(Generic[S, C]):
     """The jobs of a TaskExecutor, one entry per job."""
 
     def __init__(self, close_services: Callable[[S], None]) -> None:
-        """Create an empty table.
+        """Create a table without jobs.
         *close_services* is called once for each entry, when it is closed.
         """
         self._close_services = close_services
@@ -115,7 +115,7 @@ class JobTable(Generic[S, C]):
             del self._jobs[job_id]
 
     def close(self) -> None:
-        """Disconnect and close all entries."""
+        """Disconnect and close the entries of all jobs."""
         for job in tuple(self._jobs.values()):
             if job.is_connected:
                 job.disconnect()

@@ -84,7 +84,7 @@ class PythonTasks(TasksOfKind):
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        """Start tasks, with one message per process."""
+        """Start tasks in the task processes of their slots, with one message per process."""
         by_place: dict[TaskProcessPlace, list[AcceptedTask]] = {}
         for task in tasks:
             place = self.processes.place_of(task.slot_index, deployments.job_id)
@@ -130,7 +130,7 @@ class PythonTasks(TasksOfKind):
         )
 
     def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
-        """Cancel tasks, with one message per process."""
+        """Cancel tasks in their task processes, with one message per process."""
         by_place: dict[TaskProcessPlace, list[_Task]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)

@@ -44,7 +44,7 @@ class RunningTasks(TasksOfKind):
         runners: Mapping[str, TaskRunner],
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """Create an empty collection.
+        """Create the collection of running tasks, without tasks.
         *on_reports* receives a task's final state, and a decline for each checkpoint order.
         """
         self._endpoint = endpoint
@@ -109,7 +109,7 @@ class RunningTasks(TasksOfKind):
             await self._runners[kind].clean_up(job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Do nothing: these tasks have no shared parts that a new JobMaster would number anew."""
+        """Do nothing when another JobMaster leads: these tasks have no shared parts."""
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
         """Do nothing: these tasks leave something only in their slots, which are cleaned up."""

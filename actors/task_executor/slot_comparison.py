@@ -19,8 +19,9 @@ class SlotComparison:
         """Active slots that the JobMaster's last heartbeat did not list."""
 
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
-        """Return the slots that only the JobMaster has, and those that only the TaskExecutor has.
-        The caller reports the former to the JobMaster as failed, and frees the latter.
+        """Return the slots that only the JobMaster has, and the slots that only the TaskExecutor
+        has. The caller reports the slots of the first kind to the JobMaster as failed, and frees
+        the slots of the second kind.
         """
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)

@@ -25,7 +25,7 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(slots=True)
 class StartedTask:
-    """An attempt that was started, with its deployment and the shared parts that came with it.
+    """An attempt that was started, with its deployment and the shared parts of this deployment.
     Later deployments may bring newer versions of the parts.
     """
 
@@ -48,7 +48,7 @@ class StartedTask:
 
     @property
     def name(self) -> str:
-        """Name of the vertex with the number of the subtask."""
+        """The name of the vertex with the number of the subtask."""
         return self.information.task(self.deployment.subtask_index)
 
     @property
@@ -76,7 +76,7 @@ class EndedTask:
 
     @property
     def number(self) -> int:
-        """Number of the attempt."""
+        """The number of the attempt."""
         return self.task.attempt_id.attempt_number
 
 

@@ -47,7 +47,7 @@ class TaskExecution:
         job_leaders: JobLeaderService,
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
-        """Create the object.
+        """Create the object that carries out orders about tasks, without tasks.
         *kinds* maps each kind of task to its runner. *parts* stores the shared parts of
         deployments.
         """
@@ -106,7 +106,7 @@ class TaskExecution:
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Cancel those of *attempts* that run here (EX-04).
+        """Cancel the tasks of *attempts* that run here (EX-04), and ignore other attempts.
         Raises TaskError for a past JobMaster.
         """
         for attempt_id in attempts:
@@ -172,7 +172,7 @@ class TaskExecution:
     # --- orders of the slot table -----------------------------------------------------------------
 
     def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Cancel tasks whose slots are being freed."""
+        """Cancel these tasks, because their slots are being freed."""
         for runs_in, of_kind in self._by_kind(attempts).items():
             runs_in.cancel(of_kind)
 

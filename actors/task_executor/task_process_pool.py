@@ -71,7 +71,7 @@ class TaskProcessPool:
         start_process: Callable[[str], Awaitable[StartedProcess]],
         end_process: Callable[[StartedProcess], object],
     ) -> None:
-        """Create an empty pool.
+        """Create a pool without processes.
         *start_process* gets the name of the process, and may raise anything.
         """
         self._endpoint = endpoint

@@ -87,12 +87,12 @@ class TaskProcessPlace:
 
     @property
     def gateway(self) -> TaskProcessGateway | None:
-        """Gateway of the process. None if there is no process, or not yet."""
+        """The gateway of the process. None if there is no process, or not yet."""
         return None if self.process is None or self.is_over else self.process.gateway
 
     @property
     def process_name(self) -> str | None:
-        """Name of the process. None if it has not started yet."""
+        """The name of the process. None if it has not started yet."""
         return None if self.process is None else self.process.name
 
     def __str__(self) -> str:
@@ -271,7 +271,9 @@ class TaskProcesses:
     async def io_metrics_at(
         self, place: TaskProcessPlace, job_id: JobID
     ) -> tuple[TaskIOMetrics, ...]:
-        """Return the I/O metrics of the stream tasks there. Empty if there is no answer in time."""
+        """Return the I/O metrics of the job's stream tasks in a process.
+        Empty if the process does not answer in time.
+        """
         process = place.gateway
         if process is None:
             return ()

@@ -30,7 +30,7 @@ class TaskResults:
     def __init__(
         self, processes: TaskProcesses, on_no_results: Callable[[TaskProcessPlace], None]
     ) -> None:
-        """Create an empty collection.
+        """Create the collection of results, without results.
         *on_no_results* is called when the last result in a process is not needed any more.
         """
         self._processes = processes
@@ -96,12 +96,12 @@ class TaskResults:
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:
-        """Return whether a result is kept for the job."""
+        """Return whether any result is kept for the job."""
         return self._kept.has_partitions_of(job_id)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no results are kept."""
+        """Whether no results of any job are kept."""
         return self._kept.is_empty
 
     def report(self) -> tuple[ClusterPartitionReport, ...]:

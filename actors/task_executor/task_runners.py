@@ -36,7 +36,7 @@ _CONNECT_INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RunnerTask:
-    """Description of a task for a TaskRunner."""
+    """A task as a TaskRunner gets it: its ids, its kind, its slot and its configuration."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID

@@ -121,7 +121,7 @@ class TaskTable:
         return self._tasks.get(attempt_id)
 
     def running(self, job_id: JobID) -> list[ExecutionAttemptID]:
-        """Return the running attempts of a job."""
+        """Return the attempts of a job that run in this TaskExecutor."""
         return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
@@ -159,7 +159,7 @@ class TaskTable:
                 task.started.kv_states[registration.kv_state_id] = registration
 
     def kv_states_unregistered(self, registrations: Iterable[KvStateRegistration]) -> None:
-        """Remove queryable states."""
+        """Note that queryable states can be queried no longer."""
         for registration in registrations:
             task = self._tasks.get(registration.attempt_id)
             if task is not None:

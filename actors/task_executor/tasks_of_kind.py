@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.tasks import TaskDeployment, TaskDeployments, Ver
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTask:
-    """A task that the slot table has accepted."""
+    """A task that the slot table has accepted, with everything that its runner needs."""
 
     attempt_id: ExecutionAttemptID
     deployment: TaskDeployment
@@ -42,7 +42,7 @@ class TasksOfKind(ABC):
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        """Run tasks that came in one message."""
+        """Begin to run tasks that a JobMaster has sent in one message."""
 
     @abstractmethod
     def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:

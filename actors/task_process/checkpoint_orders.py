@@ -38,7 +38,7 @@ class Declining(Protocol):
     """The interface by which TaskCheckpointOrders declines or aborts a task's checkpoints."""
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
-        """Decline a checkpoint. Called from any thread."""
+        """Decline a checkpoint in the name of the task. Called from any thread."""
 
     def aborted(self, checkpoint_id: int) -> None:
         """Note that a checkpoint is aborted. Called from any thread."""

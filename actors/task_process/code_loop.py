@@ -113,7 +113,7 @@ class CodeLoop:
         """Do nothing: the loop ends together with the process."""
 
     def ended(self, reason: str) -> None:
-        """Fail everything that runs here, and refuse new calls."""
+        """Note that the loop has ended: fail everything that runs here, and refuse new calls."""
         with self._lock:
             self._end = TaskError(f"the event loop of the job's code has ended: {reason}")
             calls, self._calls = tuple(self._calls), {}

@@ -39,7 +39,7 @@ class CollectedResults:
         *,
         is_foreign: bool,
     ) -> None:
-        """Create an object without results.
+        """Create the object that keeps the task's results, without results.
 
         *on_room* is called when the task may write again, and when the client has read everything.
         *announce* is called before the first results. *is_foreign*: the task is restored from

@@ -37,7 +37,7 @@ class OutputPartition:
 
     @property
     def number_of_subpartitions(self) -> int:
-        """Number of subpartitions: one for each subtask that reads the partition."""
+        """The number of subpartitions: one for each subtask that reads the partition."""
         return self._partition.number_of_subpartitions
 
     async def write(self, subpartition: int, data: bytes) -> None:
@@ -54,7 +54,7 @@ class OutputPartition:
 
 
 class TaskInput:
-    """An input of the vertex, as this task reads it."""
+    """An input of the vertex, with the partitions that this task reads."""
 
     def __init__(
         self,

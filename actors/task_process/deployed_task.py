@@ -49,7 +49,9 @@ class DeployedTask:
 
     @property
     def name(self) -> str:
-        """Name of the attempt, such as ``Map (1/2)#0``: subtasks from 1, attempts from 0."""
+        """The name of the attempt, such as ``Map (1/2)#0``.
+        Subtasks are counted from 1, attempts from 0.
+        """
         index, parallelism = self.task.subtask_index + 1, self.vertex.parallelism
         return f"{self.vertex.name} ({index}/{parallelism})#{self.task.attempt_number}"
 
@@ -62,7 +64,7 @@ class TaskResources(Protocol):
         """Whether the task had finished in the restored checkpoint. Its code is not run then."""
 
     async def open(self, cancellation: Cancellation) -> Any:
-        """Return the argument for the task's code."""
+        """Prepare the resources, and return the argument with which the task's code is called."""
 
     async def finish(self) -> None:
         """Finish the outputs after the code has returned.

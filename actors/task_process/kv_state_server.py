@@ -37,7 +37,7 @@ _RETRY_DELAY = 0.1
 
 
 class KvStateRequestStats:
-    """Counts of queries, by their outcome."""
+    """Counts the queries of queryable states by their outcome."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -180,7 +180,9 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         location: WorkerLocation,
     ) -> tuple[ResultPartitionID, ...]:
-        """Return other partitions that are missing too, so that all are produced again together."""
+        """Return other partitions that are missing at *location*, too.
+        All missing partitions are then produced again together.
+        """
         there = self._places.get(key, {})
         missing = (p for p in locations.partitions_at(location) if p not in there)
         return tuple(islice((p for p in missing if p != partition_id), MOST_MISSING))

@@ -156,7 +156,9 @@ class HeldPartition:
             subpartition.remove()
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
-        """Read as :meth:`TaskProcessGateway.read_partition`. None if the buffers there are gone."""
+        """Return buffers as :meth:`TaskProcessGateway.read_partition` does.
+        None if the buffers there are gone.
+        """
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:
@@ -174,7 +176,7 @@ class ResultPartitions:
         self._partitions: dict[JobPartition, HeldPartition] = {}
 
     def add(self, partition_id: JobPartition, partition: HeldPartition) -> None:
-        """Make a partition readable."""
+        """Make a partition readable for other processes, until :meth:`remove`."""
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:

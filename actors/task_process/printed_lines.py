@@ -69,7 +69,7 @@ class PrintedLinesOutput:
     # --- for the task's thread ----------------------------------------------------------------
 
     def write(self, lines: str) -> None:
-        """Write whole lines."""
+        """Queue whole lines of text to be sent to the job's coordinator."""
         for piece in _pieces(lines):
             data = piece.encode("utf-8", "surrogatepass")
             self._put += len(data)

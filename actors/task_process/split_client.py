@@ -69,9 +69,9 @@ class SplitClient:
         self._call(partial(self._go_on_after, checkpoint_id))
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
-        """Call *then* when the reader has received all events that belong before that checkpoint.
-        *then* sends the trigger to the task, which receives it after the events. Called on the
-        event loop.
+        """Call *then* when the reader has received all events that belong before the checkpoint.
+        *then* sends the trigger to the task, which receives the trigger after the events. Called on
+        the event loop.
         """
         self._triggers.append((checkpoint_id, then))
         self._ask_anew()
@@ -96,7 +96,7 @@ class SplitClient:
             self._ask_anew()
 
     def _ask_anew(self) -> None:
-        """Call the coordinator again in place of the present call. It lacks the latest request."""
+        """End the present call to the coordinator and call again, with the latest request."""
         if self._asking is not None:
             self._asking.cancel()
         if not self._is_closed and self._task_loop is not None:

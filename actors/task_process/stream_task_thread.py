@@ -264,9 +264,8 @@ class StreamTaskRun:
         )
 
     def end_at_once(self) -> None:
-        """Run in place of a task that had finished in the checkpoint from which it is restored.
-        The end of input is passed on to the readers, and barriers pass through. No user code is
-        called.
+        """Pass the end of input on, in place of a task that had finished in the restored
+        checkpoint. Barriers pass through. No user code is called.
 
         Raises:
             TaskError: the results are kept for later readers, and are gone.

@@ -93,7 +93,7 @@ class StreamTasks:
         report: Callable[[CheckpointAnswer], None],
         kv_states: KvStateRegistry,
     ) -> None:
-        """Create an empty collection.
+        """Create the collection of stream tasks, without tasks.
 
         Args:
             read: the partitions that are read by messages; collected results are added to them.

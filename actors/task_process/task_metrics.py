@@ -78,7 +78,7 @@ class TaskMetrics:
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Create an object without tasks. *now* returns seconds since the epoch."""
+        """Create the exporter of metrics, without tasks. *now* returns seconds since the epoch."""
         self._now = now
         self._tasks: dict[ShownAs, _ShownTask] = {}
 

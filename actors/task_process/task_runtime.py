@@ -26,7 +26,7 @@ class RunningCode(Protocol):
     """Completed when the function has returned: with its failure, or None."""
 
     def interrupt(self) -> None:
-        """Make the function end soon, whatever it does."""
+        """Make the function end soon, even if it waits or computes."""
 
 
 class TaskRuntime(Protocol):
@@ -55,7 +55,7 @@ class TaskRuntime(Protocol):
         """Return the channels of the process. Raises TaskError if the process can have none."""
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """Run *work*, which may block, to end what remains of a process that is gone."""
+        """Run *work*, which ends what remains of a process that is gone. *work* may block."""
 
     def close(self) -> None:
         """Start nothing more, because the process ends."""
