@@ -231,7 +231,7 @@ class LocalRpcService(BaseRpcService):
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         """Create a simulated process on *network*.
-        With None, create a new network too: the process reaches only the processes that it spawns.
+        With None, a new network is created, for this process and the processes that it spawns.
 
         *clock* defaults to the event loop's, *random* to a generator with the same seed in each
         run. Raises ProcessExistsError: the network has a process of that name.
