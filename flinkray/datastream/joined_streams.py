@@ -113,7 +113,7 @@ class JoinKeys(Generic[_Windows]):
         self._first_key, self._second_key = first_key, second_key
 
     def equal_to(self, key_selector: Any) -> JoinKeys[_Windows]:
-        """Set the second stream's key."""
+        """Set the second stream's key: a KeySelector, a function, or the name of a field."""
         return JoinKeys(self._in_windows, self._first_key, key_selector)
 
     def window(self, assigner: WindowAssigner) -> _Windows:

@@ -1,4 +1,4 @@
-"""End of a stream that is kept in a queryable state."""
+"""The result of ``as_queryable_state``, which ends a stream in a state that clients can query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flinkray.streaming.program.transformations import OperatorTransformation
 
 
 class QueryableStateStream(OperatorSettings):
-    """Result of ``as_queryable_state``: the name and the descriptor for queries."""
+    """The result of ``as_queryable_state``: holds the state's name and descriptor for queries."""
 
     def __init__(
         self, name: str, descriptor: StateDescriptor, transformation: OperatorTransformation

@@ -1,4 +1,4 @@
-"""Comma-separated values (PyFlink's ``datastream.formats.csv``)."""
+"""Formats and schemas for rows as CSV (PyFlink's ``datastream.formats.csv``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON (PyFlink's ``datastream.formats.json``)."""
+"""Schemas for messages of JSON and rows (PyFlink's ``datastream.formats.json``)."""
 
 from __future__ import annotations
 
