@@ -66,7 +66,7 @@ class _Cut:
     contents: dict[str, bytes]
     """Contents of files that had to be read to find the other files, by path below the folder."""
     paths: list[str]
-    """Paths of the other files."""
+    """Paths of all files of the checkpoint that are not in *contents*."""
 
 
 class QueryCheckpoint:
