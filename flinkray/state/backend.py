@@ -45,7 +45,7 @@ Schedule = Callable[[int, Callable[[int], None]], Any]
 """Function that schedules a call in the task's thread at a processing time (milliseconds)."""
 
 Publish = Callable[[StateDescriptor, StateTable], None]
-"""Called in the task's thread when a queryable state is requested for the first time."""
+"""Function that makes a state queryable; called in the task's thread at its first request."""
 
 ARRAYS = "arrays"
 """Name of the table that holds all array states."""

@@ -32,7 +32,7 @@ from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
 NUMBERS = "numbers"
-"""Kind of these tables in snapshots."""
+"""The kind that snapshots give for a :class:`ColumnarTable`."""
 
 Numbers = npt.NDArray[Any]
 Places = npt.NDArray[np.intp]
@@ -169,7 +169,7 @@ class NumbersCapture(ColumnarCapture):
     slots: Places
     """Slots of all parts, in order, without duplicates."""
     keys: Sequence[Any]
-    """Keys of these slots."""
+    """The key of each of *slots*."""
 
     def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
         encoder = ValueEncoder()

@@ -46,7 +46,7 @@ class Changes(NamedTuple):
 
     places: list[Any]
     contents: list[Any]
-    """Contents of these places."""
+    """The contents of each of *places*."""
     removed: list[Any]
     """Places that are empty now; only if the capture has changes."""
 

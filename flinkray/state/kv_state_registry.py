@@ -50,7 +50,7 @@ class KvStateEntry:
         self._serializers: dict[int, KvStateSerializer] = {}
         """Serializers by thread."""
         self._lock = threading.Lock()
-        """Held while the state is read, so that nobody reads the state after :meth:`close`."""
+        """A lock, held while the state is read, so that nobody reads it after :meth:`close`."""
         self._is_closed = False
 
     def read(self, keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> list[Any]:

@@ -32,11 +32,11 @@ from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
 ROWS = "rows"
-"""Kind of these tables in snapshots."""
+"""The kind that snapshots give for a :class:`RowTable`."""
 
 Namespaces = npt.NDArray[np.int64]
 KeysOf = Callable[[pa.RecordBatch], pa.Array]
-"""Returns the column of keys of a batch; called from any thread."""
+"""Function that returns the column of keys of a batch; called from any thread."""
 
 
 class Rows(NamedTuple):

@@ -73,7 +73,7 @@ class PlaceCodec:
         self.namespaced = namespaced
         self._assign = assign
         self._namespaces: dict[Any, tuple[bytes, bytes | None]] = {}
-        """Encoded namespaces, because most places have one of a few namespaces."""
+        """A cache of encoded namespaces, because most places have one of a few namespaces."""
         self._exact_namespaces: dict[bytes, Any] = {}
 
     def encode(self, place: Place) -> bytes:
