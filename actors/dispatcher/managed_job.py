@@ -46,7 +46,7 @@ class ManagedJob:
 
     graph: JobGraph
     start_time: float
-    """Seconds since the epoch."""
+    """Time at which the job was submitted, in seconds since the epoch."""
     deaths: JobMasterDeaths
     accepted: asyncio.Future[None]
     """Completes when the job's graph is stored, or fails with the reason why the job is refused."""
@@ -79,7 +79,7 @@ class ManagedJob:
     ending: asyncio.Task[None] | None = None
     """Task that stores how the job ended. Once it exists, no JobMaster is started."""
     outcome: ArchivedJob | None = None
-    """Set as soon as the job's end is stored."""
+    """Record of how the job ended. None until this is stored."""
 
     @property
     def job_id(self) -> JobID:

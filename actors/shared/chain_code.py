@@ -66,7 +66,7 @@ class ChainCode:
     """
 
     _classes = b""
-    """Default for jobs submitted by a flinkray version that did not send classes."""
+    """The pickled classes. Empty for a job of a flinkray version that did not send classes."""
 
     def __init__(self, plan: bytes, classes: bytes) -> None:
         self._plan = plan
