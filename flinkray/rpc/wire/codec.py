@@ -282,7 +282,7 @@ def _raise_any_ext(code: int, data: bytes) -> Any:
 
 
 _raise_short = lru_cache(4096)(_raise_any_ext)
-"""A cached decoder: ids and enums come again and again, and are immutable."""
+"""Decodes a short ext value, with a cache: ids and enums come often, and are immutable."""
 
 
 def _raise_map(value: dict[Any, Any]) -> Any:

@@ -78,9 +78,9 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         """Received bytes that are not a whole frame yet, or wait for their reader."""
         self._joiner = FragmentJoiner(max_frame_size)
         self._gap: memoryview | None = None
-        """The memory for the rest of the current fragment, if a fragment is incomplete ..."""
+        """The memory for the rest of the current fragment; None: no fragment is incomplete."""
         self._gap_number = 0
-        """... and the number of its large frame."""
+        """The number of the large frame to which the incomplete fragment belongs."""
         self._is_memory_kept = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
