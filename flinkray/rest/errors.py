@@ -18,7 +18,7 @@ from flinkray.core.errors import (
 )
 
 NO_LEADER = "Service temporarily unavailable due to an ongoing leader election. Please refresh."
-"""The text of Flink, which Flink's clients know."""
+"""The error text for a missing leader: Flink's own text, which its clients know."""
 
 
 class RestError(Exception):
