@@ -85,7 +85,7 @@ class ResourceManagerGateway(FencedRpcGateway):
         """
 
     @abstractmethod
-    @ask_timeout(60.0)
+    @ask_timeout(20.0)
     async def release_job(self, job_id: JobID, dispatcher_id: DispatcherId, reason: str) -> None:
         """Release the resources of an ended job.
         Called by the Dispatcher. Returns when the job's worker groups are gone and their resources

@@ -102,7 +102,7 @@ class KeptCheckpoints:
         if checkpoint.properties.is_discarded_at(status):
             actions += self._discard(checkpoint, ())
         elif checkpoint.properties.is_recovered_from:
-            self._completed.recover((*self._completed.retained, checkpoint))
+            actions += self.let_go(self._completed.add(checkpoint), ())
         return actions
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import ExecutionAttemptID
+from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, MasterFormat, NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually
 from flinkray.user_code import dump_function
 from tests.actors.bad_moments import (
@@ -95,3 +97,32 @@ async def test_job_survives_the_death_of_the_process_that_prepares_its_formats(
 
     assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
     assert starts_of(cluster, "MasterFormats") == 2
+
+
+@on_cluster(NODE, configuration=ONE_SLOT)
+async def test_ended_job_is_cleaned_up_in_half_a_minute_although_a_call_is_lost(
+    cluster: ChaosCluster,
+) -> None:
+    """Seed 1008013: the Dispatcher waited a minute for the answer to a call that never arrived."""
+
+    async def finishes(context: Any) -> None:
+        """Has nothing to do."""
+
+    lost: list[str] = []
+
+    def is_lost(end: End, envelope: Envelope) -> bool:
+        is_first = envelope.method == "release_job" and not lost
+        if is_first:
+            lost.append(envelope.method)
+        return is_first
+
+    cluster.network.intercept, cluster.network.is_faulty = is_lost, True
+    builder = PythonJobBuilder("ends", restart_strategy=NoRestart())
+    builder.add(finishes)
+    job = builder.build()
+    await cluster.submit(job)
+    await eventually(lambda: lost, 50, "a call that is lost")
+    stored = cluster.stored_jobs
+    await eventually(lambda: stored.result_in("clean", job.job_id), 30, "a clean result")
+    cluster.network.intercept = None
+    assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED

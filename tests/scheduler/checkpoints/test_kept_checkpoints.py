@@ -200,8 +200,8 @@ def test_checkpoint_stored_after_the_job_end_follows_its_retention() -> None:
     late = completed(2, CHECKPOINT, "late")
     assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["discard 2", "late"]
     late = completed(3, KEPT_ON_FAILURE, "old")
-    assert kept.add_after_the_end(late, JobStatus.FAILED) == []
-    assert kept.retained == (completed(1, KEPT_ON_FAILURE, "old"), late)
+    assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["discard 1"]
+    assert kept.retained == (late,)
     assert kept.add_after_the_end(completed(4, savepoint(), "theirs"), JobStatus.FAILED) == []
     assert kept.latest == late
 
