@@ -75,7 +75,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self._touched: dict[BlobOwner, float] = dict.fromkeys(self._blobs, now)
         """Time of the last use of each owner that is not retained."""
         self._deletions = asyncio.Lock()
-        """Held during retain and delete, so that no owner is retained while it is being deleted."""
+        """A lock, held during retain and delete, so that neither runs during the other."""
         self._work: dict[asyncio.Task[Any], None] = {}
         self._sweeping = False
 
