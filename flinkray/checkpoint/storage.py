@@ -320,7 +320,8 @@ def remove_empty_directory(directory: str) -> None:
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Yield the files that later checkpoints cannot share: all except files of keyed state."""
+    """Yield the files of a checkpoint that later checkpoints cannot share.
+    These are all files except those of keyed state."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator
