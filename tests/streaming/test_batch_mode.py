@@ -97,7 +97,7 @@ class Timers(KeyedProcessFunction[Any, Any, Any]):
         yield ctx.get_current_key(), "timer", timestamp, self.seen.value()
 
 
-def test_records_and_timers_of_a_key_are_processed_before_the_next_key(env: Any) -> None:
+def test_batch_mode_processes_records_and_timers_of_one_key_before_the_next_key(env: Any) -> None:
     env.set_parallelism(1)
     results = keyed(env, ("a", 3), ("b", 2), ("a", 1), ("b", 9)).process(Timers())
     assert list(results.execute_and_collect()) == [

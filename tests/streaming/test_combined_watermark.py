@@ -6,14 +6,14 @@ from flinkray.streaming.time.combined_watermark import CombinedWatermark
 from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
-def test_lower_watermark_of_an_input_is_ignored() -> None:
+def test_watermark_of_an_input_that_is_lower_than_its_last_is_ignored() -> None:
     combined = CombinedWatermark(2)
     assert combined.watermark(0, 10) == ValveOutput()
     assert combined.watermark(0, 5) == ValveOutput()
     assert combined.watermark(1, 20) == ValveOutput(10)
 
 
-def test_watermark_of_an_idle_input_makes_it_active() -> None:
+def test_input_that_was_idle_is_active_again_at_its_next_watermark() -> None:
     combined = CombinedWatermark(2)
     combined.watermark(0, 10)
     assert combined.status(0, True) == ValveOutput()

@@ -34,7 +34,7 @@ def rows_of(values: list[Any], kind: TypeInformation | None = None) -> list[dict
 
 
 @given(st.lists(st.dictionaries(KEYS, st.integers(0, 9)), min_size=1))
-def test_dictionaries_become_columns_for_the_keys_of_all_of_them(values: list[Any]) -> None:
+def test_dictionaries_become_columns_for_the_union_of_their_keys(values: list[Any]) -> None:
     keys = {key for value in values for key in value}
     assume(keys)
     assert rows_of(values) == [{key: value.get(key) for key in keys} for value in values]

@@ -34,7 +34,7 @@ def difference(one: float, other: float) -> float:
         (lambda after: DeltaEvictor.of(3, difference, after), [], []),
     ],
 )
-def test_evictor_leaves_the_expected_records(
+def test_evictor_removes_all_records_but_the_expected_ones(
     make: Any, given: list[float], left: list[float]
 ) -> None:
     """Before the window function is called, or after the call. Records that cannot be compared

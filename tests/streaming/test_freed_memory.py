@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_arrays_of_later_batches_reuse_the_memory_of_the_first() -> None:
+def test_arrays_of_later_batches_reuse_the_memory_freed_by_the_first() -> None:
     assert new_pages("keep_freed_memory()") < PAGES / 20
 
 

@@ -59,7 +59,7 @@ def test_forward_operators_of_equal_parallelism_are_chained_into_one_task(env: A
     ]
 
 
-def test_several_consumers_of_an_operator_are_chained_to_it(env: Any) -> None:
+def test_several_operators_that_read_one_operator_are_chained_to_it(env: Any) -> None:
     mapped = numbers(env).map(lambda v: v)
     mapped.filter(lambda v: v).name("left")
     mapped.filter(lambda v: v).name("right")
@@ -77,7 +77,7 @@ def test_other_parallelism_key_by_union_and_slot_groups_end_a_chain(env: Any) ->
     assert {"parallel", "keyed", "both", "apart", "rebalanced"} <= set(names)
 
 
-def test_operator_has_the_environment_parallelism_of_its_time_of_creation(env: Any) -> None:
+def test_operator_has_the_parallelism_the_environment_had_when_it_was_created(env: Any) -> None:
     before = env.from_sequence(1, 3).name("before")
     env.set_parallelism(2)
     first = before.map(lambda v: v).name("first")
@@ -99,7 +99,7 @@ def test_operator_has_the_environment_parallelism_of_its_time_of_creation(env: A
     assert {node["type"]: node["parallelism"] for node in plan} == expected
 
 
-def test_operator_has_the_default_local_parallelism_of_its_time_of_creation(env: Any) -> None:
+def test_operator_has_the_default_local_parallelism_at_its_creation(env: Any) -> None:
     env.set_default_local_parallelism(3)
     try:
         env.from_sequence(1, 3).name("three")
@@ -192,7 +192,7 @@ def test_batch_mode_adds_a_local_aggregate_of_columns_before_the_exchange(env: A
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_columnar_windows_get_a_local_operator_and_keep_all_operator_ids(
+def test_window_aggregate_of_columns_gets_a_local_operator_but_the_same_operator_ids(
     parallelism: int,
 ) -> None:
     def build(parallelism: int) -> StreamGraph:
@@ -234,7 +234,7 @@ def test_parallelism_above_max_parallelism_is_refused(env: Any) -> None:
         (10, 3, [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]),
     ],
 )
-def test_subtasks_of_a_rescale_exchange_read_from_the_expected_producers(
+def test_subtask_behind_a_rescale_exchange_reads_from_the_expected_producers(
     sources: int, targets: int, producers: list[list[int]]
 ) -> None:
     found = [list(pointwise_producers(sources, targets, t)) for t in range(targets)]

@@ -35,12 +35,12 @@ def test_running_sums_of_long_and_short_groups_equal_sequential_sums() -> None:
     assert np.array_equal(running_sums(slots, values, np.zeros(50)), expected)
 
 
-def test_stable_order_sorts_slots_larger_than_sixteen_bits() -> None:
+def test_stable_sort_by_key_number_supports_numbers_above_sixteen_bits() -> None:
     slots = np.array([70000, 1, 70000, 65537, 1], np.int32)
     assert stable_order(slots).tolist() == [1, 4, 3, 0, 2]
 
 
-def test_keys_get_slot_numbers_in_order_of_arrival_on_every_code_path() -> None:
+def test_keys_get_numbers_in_order_of_arrival_whatever_their_range() -> None:
     table = KeyNumbers()
     assert table.slots_of(pa.array([5, 3, 5, 9])).tolist() == [0, 1, 0, 2]
     assert table.slots_of(pa.array([3, 5 + DENSE_RANGE, -4])).tolist() == [1, 3, 4]
@@ -49,7 +49,7 @@ def test_keys_get_slot_numbers_in_order_of_arrival_on_every_code_path() -> None:
     assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
 
 
-def test_text_and_float_keys_get_the_same_slots_in_later_batches() -> None:
+def test_text_and_float_keys_have_the_same_numbers_in_later_batches() -> None:
     texts = KeyNumbers()
     assert texts.slots_of(pa.array(["b", "a", "b"])).tolist() == [0, 1, 0]
     assert texts.slots_of(pa.array(["a", "b"])).tolist() == [1, 0]
@@ -70,7 +70,7 @@ def test_sum_of_millions_of_large_integers_in_a_batch_is_exact() -> None:
 @pytest.mark.parametrize(
     ("narrow", "least", "other"), [(pa.int8(), -100, 868), (pa.int16(), -20_000, 34_466)]
 )
-def test_keys_of_a_narrow_integer_type_get_their_own_slots(
+def test_keys_of_a_narrow_integer_type_get_different_numbers(
     narrow: pa.DataType, least: int, other: int
 ) -> None:
     """The difference of two keys may overflow their type."""
@@ -81,21 +81,21 @@ def test_keys_of_a_narrow_integer_type_get_their_own_slots(
 
 
 @pytest.mark.parametrize("unsigned", [pa.uint8(), pa.uint32(), pa.uint64()])
-def test_unsigned_keys_after_negative_keys_get_their_own_slots(unsigned: pa.DataType) -> None:
+def test_unsigned_keys_after_negative_keys_get_different_numbers(unsigned: pa.DataType) -> None:
     table = KeyNumbers()
     assert table.slots_of(pa.array([-5, 7])).tolist() == [0, 1]
     assert table.slots_of(pa.array([200, 7], unsigned)).tolist() == [2, 1]
     assert table.slots_of(pa.array([-5, 200])).tolist() == [0, 2]
 
 
-def test_greatest_unsigned_keys_get_the_same_slots_in_later_batches() -> None:
+def test_greatest_unsigned_keys_have_the_same_numbers_in_later_batches() -> None:
     table = KeyNumbers()
     greatest = (1 << 64) - 1
     assert table.slots_of(pa.array([greatest, greatest - 3], pa.uint64())).tolist() == [0, 1]
     assert table.slots_of(pa.array([greatest - 3, greatest], pa.uint64())).tolist() == [1, 0]
 
 
-def test_dictionary_entry_without_a_row_gets_no_slot() -> None:
+def test_dictionary_entry_that_occurs_in_no_row_gets_no_number() -> None:
     table = KeyNumbers()
     entries = pa.array(["a", "b", "c", "d"])
     for places, slots in [([1, 3, 1], [0, 1, 0]), ([2, 1], [2, 0]), ([0, 1, 2, 3], [3, 0, 2, 1])]:

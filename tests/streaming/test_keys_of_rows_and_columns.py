@@ -57,7 +57,7 @@ def partitioner(key_type: TypeInformation | None = None) -> KeyGroupPartitioner:
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_key_has_one_channel_and_one_slot_in_rows_and_columns(kind: pa.DataType) -> None:
+def test_key_has_the_same_channel_and_number_in_rows_and_columns(kind: pa.DataType) -> None:
     @given(st.lists(VALUES[kind] | st.none(), min_size=1))
     def check(values: list[Any]) -> None:
         array = pa.array(values, kind)
@@ -105,7 +105,7 @@ def test_rows_and_columns_with_a_declared_key_type_go_to_the_same_channel(
     assert of_columns.tolist() == of_rows
 
 
-def test_keys_of_an_earlier_key_by_are_not_reused() -> None:
+def test_keys_computed_by_an_earlier_key_by_are_computed_anew_by_the_next() -> None:
     values = list(range(20))
     stale = Block([Row(k=value) for value in values], None, [0] * 20)
     assert list(partitioner().choose(stale)[0]) == list(partitioner().choose(rows_of(values))[0])

@@ -93,7 +93,7 @@ def expected_sums(count: int) -> dict[int, int]:
     return dict(sums)
 
 
-def test_each_key_is_processed_by_one_subtask_and_no_record_is_lost() -> None:
+def test_each_key_is_processed_in_one_subtask_and_no_record_is_lost() -> None:
     graph, results = keyed_sums(5000)
     LocalJob(graph).run()
     owners: dict[int, set[int]] = {}
@@ -263,7 +263,7 @@ def test_splits_found_while_a_checkpoint_begins_are_read_once(steps: int) -> Non
     assert sorted(before + results.take_all()) == everything
 
 
-def test_small_batches_are_merged_and_stay_before_watermarks() -> None:
+def test_small_batches_are_merged_and_sent_before_the_next_watermark() -> None:
     channel = MemoryChannel()
     writer = RecordWriter([channel], ForwardPartitioner())
     for number in range(5):
@@ -276,7 +276,7 @@ def test_small_batches_are_merged_and_stay_before_watermarks() -> None:
     assert watermark == Watermark(9)
 
 
-def test_merging_blocks_with_and_without_timestamps_or_keys_keeps_their_order() -> None:
+def test_batches_with_and_without_timestamps_or_keys_are_sent_in_order() -> None:
     channel = MemoryChannel()
     writer = RecordWriter([channel], ForwardPartitioner())
     for block in (
@@ -333,7 +333,7 @@ def test_records_wait_for_a_full_batch_with_a_buffer_timeout_of_minus_one() -> N
     assert [len(block) for block in channel.elements] == [COALESCE_BELOW + 3]
 
 
-def test_waiting_records_are_sent_when_the_task_is_idle() -> None:
+def test_records_in_a_partial_batch_are_sent_when_the_task_is_idle() -> None:
     channel, writer, _ = small_blocks(100)
     writer.flush_when_idle()
     assert [block.values for block in channel.elements] == [[0, 1, 2]]
@@ -450,7 +450,7 @@ def test_function_that_cannot_be_pickled_is_refused_before_anything_runs() -> No
         LocalJob(one_map(lambda value: lock, [1]))
 
 
-def test_each_subtask_has_its_own_copy_of_a_function() -> None:
+def test_each_subtask_works_with_its_own_copy_of_a_function() -> None:
     class Counts(MapFunction[Any, Any]):
         seen = 0
 
@@ -468,7 +468,7 @@ def test_each_subtask_has_its_own_copy_of_a_function() -> None:
     assert sorted(results.take_all()) == sorted([*range(1, 6)] * 2)
 
 
-def test_program_waits_on_its_clock_only_until_the_next_record_is_due() -> None:
+def test_local_program_on_a_manual_clock_waits_only_until_the_next_record_is_due() -> None:
     source = DataGeneratorSource(lambda n: n, 10, records_per_second=2)
     graph = build_graph(
         [OperatorTransformation("G", operator=SourceOperator(source))], GraphSettings()

@@ -40,7 +40,7 @@ def channels_of(partitioner: StreamPartitioner, *blocks: Block) -> dict[int, lis
     return result
 
 
-def test_rebalance_sends_round_robin_from_a_random_channel() -> None:
+def test_rebalance_sends_records_round_robin_from_a_random_first_channel() -> None:
     """ST-22"""
     starts = set()
     for seed in range(30):
@@ -124,20 +124,20 @@ def test_columns_are_sent_to_the_owners_of_the_key_groups_of_their_keys(
         assert chosen.tolist() == expected
 
 
-def test_timestamps_and_keys_stay_with_their_records() -> None:
+def test_records_sent_to_channels_keep_their_timestamps_and_keys() -> None:
     partitioner = ready(KeyGroupPartitioner(Keys(lambda v: v % 5)), 2)
     for _, part in partitioner.split_block(Block(list(range(20)), [100 + n for n in range(20)])):
         assert part.timestamps == [100 + value for value in part.values]
         assert part.keys == [value % 5 for value in part.values]
 
 
-def test_forward_and_global_send_the_whole_batch_to_the_first_channel() -> None:
+def test_forward_and_global_send_whole_batches_to_the_first_channel() -> None:
     block = Block([1, 2, 3])
     for partitioner in (ForwardPartitioner(), GlobalPartitioner()):
         assert list(ready(partitioner, 1).split_block(block)) == [(0, block)]
 
 
-def test_shuffle_reaches_every_channel_and_repeats_with_its_seed() -> None:
+def test_shuffle_sends_to_all_channels_and_repeats_with_its_seed() -> None:
     def parts(seed: int) -> dict[int, list[Any]]:
         return channels_of(ready(ShufflePartitioner(), 4, seed), Block(range(200)))
 

@@ -19,7 +19,7 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
     gc.set_threshold(*before)
 
 
-def test_garbage_collection_is_rare_until_the_last_program_has_ended(
+def test_garbage_collection_is_rare_until_the_last_running_program_has_ended(
     thresholds: tuple[int, int, int],
 ) -> None:
     first, second = rare_searches(), rare_searches()
@@ -34,7 +34,7 @@ def test_garbage_collection_is_rare_until_the_last_program_has_ended(
 
 @pytest.mark.parametrize("chosen", [0, 2 * YOUNG])
 @pytest.mark.usefixtures("thresholds")
-def test_garbage_collection_that_is_off_or_rarer_is_not_changed(chosen: int) -> None:
+def test_garbage_collection_is_not_changed_if_it_is_off_or_already_rarer(chosen: int) -> None:
     gc.set_threshold(chosen)
     with rare_searches():
         assert gc.get_threshold()[0] == chosen
@@ -42,7 +42,7 @@ def test_garbage_collection_that_is_off_or_rarer_is_not_changed(chosen: int) -> 
 
 
 @pytest.mark.usefixtures("thresholds")
-def test_gc_thresholds_set_by_a_program_are_kept_after_its_end() -> None:
+def test_garbage_collection_thresholds_set_by_a_program_stay_after_its_end() -> None:
     with rare_searches():
         gc.set_threshold(123)
     assert gc.get_threshold()[0] == 123

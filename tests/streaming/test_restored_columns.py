@@ -68,7 +68,9 @@ def batches(key: pa.DataType, times: bool) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_rolling_aggregates_continue_from_any_snapshot(how: str, key: Any, data: Any) -> None:
+def test_rolling_aggregates_of_columns_continue_after_a_restore_from_any_snapshot(
+    how: str, key: Any, data: Any
+) -> None:
     def operator() -> KeyedAggregateOperator:
         return KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
 
@@ -91,7 +93,9 @@ WATERMARKS = st.one_of(
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_window_aggregates_continue_from_any_snapshot(key: Any, data: Any) -> None:
+def test_window_aggregates_of_columns_continue_after_a_restore_from_any_snapshot(
+    key: Any, data: Any
+) -> None:
     size, slide = data.draw(st.sampled_from([(10, 10), (20, 10), (10, 4), (4, 10)]))
     aggregates = [
         ColumnAggregate("n", "count"),
@@ -134,7 +138,9 @@ class Joined(Rows):
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_rows_of_windows_continue_from_any_snapshot(key: Any, keys: Keys, data: Any) -> None:
+def test_rows_of_open_windows_continue_after_a_restore_from_any_snapshot(
+    key: Any, keys: Keys, data: Any
+) -> None:
     def operator() -> WindowBatchesOperator:
         wanted = ["k", "v", "window_start", "window_end"]
         return WindowBatchesOperator(lambda batch: batch.select(wanted), 10, 0, keys)
@@ -151,7 +157,9 @@ def test_rows_of_windows_continue_from_any_snapshot(key: Any, keys: Keys, data: 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
 @given(data=st.data())
-def test_window_joins_continue_from_any_snapshot(key: Any, data: Any) -> None:
+def test_window_joins_of_columns_continue_after_a_restore_from_any_snapshot(
+    key: Any, data: Any
+) -> None:
     def operator() -> WindowJoinOperator:
         return WindowJoinOperator(10, 0, Keys("k"), Keys("k"))
 

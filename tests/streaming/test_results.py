@@ -39,7 +39,7 @@ def test_immutable_results_of_a_function_are_not_copied(given: list[Any]) -> Non
 
 @pytest.mark.parametrize("given", OPEN)
 @pytest.mark.parametrize("before", PLAIN)
-def test_mutable_results_are_copied_also_after_immutable_results(
+def test_mutable_results_among_immutable_results_are_copied(
     before: list[Any], given: list[Any]
 ) -> None:
     for one in given:
@@ -59,7 +59,7 @@ def test_return_value_that_is_no_list_of_results_is_refused(value: Any) -> None:
         put_out(value)
 
 
-def test_type_error_within_a_function_is_raised_and_not_replaced() -> None:
+def test_type_error_raised_by_a_function_is_raised_unchanged() -> None:
     def fails(value: Any) -> Any:
         yield 1
         raise TypeError("in the function")
@@ -85,7 +85,7 @@ class Sized:
 
 
 @pytest.mark.parametrize("at", [None, [7]])
-def test_many_results_of_one_record_are_emitted_in_several_batches(
+def test_many_results_for_one_record_are_emitted_in_several_batches(
     at: list[int] | None,
 ) -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: range(20_000)))

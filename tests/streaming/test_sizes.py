@@ -48,7 +48,7 @@ def test_computed_size_of_large_records_is_about_their_memory(value: Any, record
     assert 0.8 * MEGABYTE < size < 1.4 * MEGABYTE
 
 
-def test_size_is_an_estimate_for_small_records_and_exact_for_columns() -> None:
+def test_size_of_small_records_is_estimated_and_size_of_columns_is_exact() -> None:
     assert bytes_of(Block([])) == 0
     assert bytes_of(Block(range(1000))) == 32_000
     assert 32_000 <= bytes_of(Block([(n,) for n in range(1000)])) < 200_000
@@ -63,7 +63,7 @@ def test_size_of_a_value_that_contains_itself_is_computed() -> None:
     assert bytes_of(Block([value])) >= MEGABYTE
 
 
-def test_channel_has_no_room_above_its_limit_of_elements_or_bytes() -> None:
+def test_channel_has_no_room_when_it_has_too_many_elements_or_bytes() -> None:
     channel = MemoryChannel(3, 2 * MEGABYTE)
     channel.put(Block([TEXT]))
     channel.put(Watermark(1))

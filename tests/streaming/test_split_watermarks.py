@@ -93,7 +93,7 @@ class Reading:
         return self.harness.output()
 
 
-def test_watermark_of_a_source_is_the_least_of_its_splits() -> None:
+def test_watermark_of_a_source_is_the_least_watermark_of_its_splits() -> None:
     reading = Reading()
     assert reading.time(("a", [100])) == []
     assert reading.time(("b", [30])) == [Watermark(29)]
@@ -101,7 +101,7 @@ def test_watermark_of_a_source_is_the_least_of_its_splits() -> None:
     assert reading.time(("b", [500])) == [Watermark(199)]
 
 
-def test_split_added_later_delays_the_watermark_but_does_not_lower_it() -> None:
+def test_later_split_delays_the_watermark_of_a_source_but_does_not_lower_it() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [90])) == [Watermark(89)]
     reading.operator.add_splits(["c"])
@@ -110,13 +110,13 @@ def test_split_added_later_delays_the_watermark_but_does_not_lower_it() -> None:
     assert reading.time(("c", [150])) == [Watermark(149)]
 
 
-def test_ended_split_does_not_delay_the_watermark() -> None:
+def test_split_that_has_ended_does_not_delay_the_watermark_of_its_source() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [30])) == [Watermark(29)]
     assert reading.time("b") == [Watermark(99)]
 
 
-def test_end_of_the_last_split_gives_the_watermark_of_its_last_record() -> None:
+def test_watermark_of_a_source_whose_last_split_ends_is_that_of_its_last_record() -> None:
     reading = Reading()
     assert reading.time(("a", [100]), ("b", [30]), "a", ("b", [80]), "b") == [Watermark(79)]
     reading.operator.add_splits(["c"])
@@ -138,7 +138,7 @@ def test_source_is_idle_when_all_its_splits_are_idle() -> None:
     assert reading.time(("b", [60])) == [WatermarkStatus(False), Watermark(59)]
 
 
-def test_watermark_on_a_record_is_emitted_once_all_splits_have_reached_it() -> None:
+def test_watermark_generated_on_a_record_waits_until_all_splits_have_reached_it() -> None:
     strategy = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_assigner(
         lambda value, _: value
     )
@@ -155,7 +155,9 @@ def test_watermark_on_a_record_is_emitted_once_all_splits_have_reached_it() -> N
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_file_still_to_be_read_delays_the_watermark(tmp_path: Path, restored: bool) -> None:
+def test_assigned_file_that_is_not_read_yet_delays_the_watermark(
+    tmp_path: Path, restored: bool
+) -> None:
     """Two files are assigned to one reader if a job is restored with fewer subtasks."""
     paths = [tmp_path / "new.json", tmp_path / "old.json"]
     for path, time in zip(paths, (1000, 10), strict=True):

@@ -116,7 +116,7 @@ def test_without_waiting_for_splits_watermarks_follow_the_records_read() -> None
     ]
 
 
-def test_restored_reader_does_not_request_another_split_at_first() -> None:
+def test_restored_reader_that_still_has_a_split_requests_none_at_first() -> None:
     harness = reading()
     harness.operator.add_splits([(7, 8)])  # type: ignore[attr-defined]
     harness.operator.emit_next()  # type: ignore[attr-defined]

@@ -173,7 +173,9 @@ class Later:
     ],
 )
 @pytest.mark.parametrize("contents", CONTENTS)
-def test_snapshot_has_the_windows_at_its_capture(make: Any, assigner: Any, contents: Any) -> None:
+def test_snapshot_written_later_has_the_windows_at_the_time_of_its_capture(
+    make: Any, assigner: Any, contents: Any
+) -> None:
     h = OperatorHarness(windows(make, assigner, contents), keyed=True)
     h.process(("a", [1]), ("a", [2]), ("b", [3]), at=[1, 7, 2])
     snapshot = Later(h)
@@ -189,7 +191,7 @@ def test_snapshot_has_the_windows_at_its_capture(make: Any, assigner: Any, conte
     assert sorted(lists(restored)) == [*of_a, [3, 5]]
 
 
-def test_snapshot_has_the_reduced_values_at_its_capture() -> None:
+def test_snapshot_written_later_has_the_reduced_values_at_the_time_of_its_capture() -> None:
     h = OperatorHarness(ReduceOperator(gathered, BY_FIRST), keyed=True)
     h.process(("a", [1]), ("a", [2]), ("b", [3]))
     assert lists(h) == [[1], [1, 2], [3]]
@@ -209,7 +211,7 @@ class Pairs:
         yield left[1] + right[1]
 
 
-def test_snapshot_has_the_waiting_join_records_at_its_capture() -> None:
+def test_snapshot_written_later_has_the_join_records_at_the_time_of_its_capture() -> None:
     def join() -> IntervalJoinOperator:
         return IntervalJoinOperator(Pairs(), 0, 10, BY_FIRST, BY_FIRST)
 
@@ -263,7 +265,7 @@ def test_expired_state_is_removed_without_any_record() -> None:
     assert left == 0
 
 
-def test_records_that_do_not_use_a_state_remove_its_expired_entries() -> None:
+def test_processing_a_record_removes_expired_entries_of_state_it_does_not_use() -> None:
     """KS-07"""
     config = StateTtlConfig.new_builder(10_000).cleanup_incrementally(10, True).build()
     h, state = remembering(config)

@@ -27,7 +27,7 @@ def new_loop(signal: Signal) -> TaskLoop:
     return TaskLoop(task, signal, clock, lambda: None, None)
 
 
-def test_time_spent_waiting_for_room_is_not_counted_as_work() -> None:
+def test_time_in_which_a_task_waits_for_room_does_not_count_as_work() -> None:
     signal = Signal()
     signal.set()
     answers = iter([False, True])
@@ -68,7 +68,7 @@ class CountedSignal(Signal):
         return True
 
 
-def test_task_that_waits_for_its_last_checkpoint_does_not_poll() -> None:
+def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
     """A due timer that never fires would keep the processor busy."""
     signal = CountedSignal()
     service = ProcessingTimeService(WaitingSystemClock())
@@ -133,7 +133,7 @@ class EndedError(Exception):
 
 
 @pytest.mark.parametrize("cancel_after", [None, 5])
-def test_record_with_many_results_waits_for_room_and_can_be_cancelled(
+def test_task_with_many_results_for_one_record_waits_for_room_and_can_be_cancelled(
     cancel_after: int | None,
 ) -> None:
     signal = Signal()

@@ -9,7 +9,7 @@ import pytest
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 
 
-def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
+def test_mailbox_with_endless_mail_does_not_starve_the_records_of_its_task() -> None:
     """ST-23: a round handles only the mail that was there when the round began."""
     mailbox = TaskMailbox()
     done: list[int] = []
@@ -24,7 +24,7 @@ def test_mail_that_keeps_coming_does_not_starve_the_task() -> None:
         assert len(done) == round_number
 
 
-def test_mail_with_priority_is_taken_first() -> None:
+def test_mail_with_priority_is_taken_before_other_mail() -> None:
     """ST-23"""
     mailbox = TaskMailbox()
     order: list[str] = []

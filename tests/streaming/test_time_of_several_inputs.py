@@ -121,13 +121,13 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_watermark_of_channels_equals_that_of_a_simple_model(events: list[Event]) -> None:
+def test_watermark_of_several_channels_equals_that_of_a_simple_model(events: list[Event]) -> None:
     valve = WatermarkValve(COUNT)
     assert followed(events, valve.watermark, valve.status) == naive(events, COUNT, True)
 
 
 @given(EVENTS)
-def test_watermark_of_inputs_equals_that_of_a_simple_model(events: list[Event]) -> None:
+def test_watermark_of_several_inputs_equals_that_of_a_simple_model(events: list[Event]) -> None:
     combined = CombinedWatermark(COUNT)
     assert followed(events, combined.watermark, combined.status) == naive(events, COUNT, False)
 

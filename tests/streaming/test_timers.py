@@ -58,7 +58,7 @@ def timers() -> Timers:
     return Timers()
 
 
-def test_same_timer_registered_several_times_counts_once(timers: Timers) -> None:
+def test_timer_registered_several_times_fires_once(timers: Timers) -> None:
     """ST-19"""
     for _ in range(3):
         timers.event("a", 10, "w1")
@@ -71,7 +71,7 @@ def test_same_timer_registered_several_times_counts_once(timers: Timers) -> None
     assert timers.service.number_of_processing_time_timers() == 1
 
 
-def test_service_knows_the_firing_timer_only_while_the_timer_fires(timers: Timers) -> None:
+def test_timer_service_knows_the_firing_timer_only_while_it_fires(timers: Timers) -> None:
     told: list[Any] = []
     timers.on_fire = lambda _: told.append(timers.service.firing)
     timers.event("a", 5)
@@ -100,7 +100,7 @@ def test_due_timers_fire_in_order_of_time_with_their_key(timers: Timers) -> None
     assert timers.service.number_of_event_time_timers() == 1
 
 
-def test_past_timer_registered_by_a_timer_fires_in_the_same_advance(
+def test_timer_in_the_past_that_a_timer_registers_fires_in_the_same_advance(
     timers: Timers,
 ) -> None:
     """ST-19"""
@@ -144,7 +144,7 @@ def test_only_the_earliest_processing_timer_is_scheduled(timers: Timers) -> None
     assert [fired[1] for fired in timers.fired] == [10, 20, 30]
 
 
-def test_timer_registered_while_firing_leaves_one_scheduled_timer(timers: Timers) -> None:
+def test_timer_registered_while_another_fires_leaves_one_timer_scheduled(timers: Timers) -> None:
     """ST-20"""
     timers.processing("a", 10)
     timers.processing("a", 50)
@@ -186,7 +186,7 @@ def test_restored_timers_fire_in_the_subtask_that_owns_their_key(timers: Timers)
     assert sorted(f[2] for f in fired if f[0] == "processing") == list(range(20))
 
 
-def test_all_past_processing_timers_fire_in_one_turn(timers: Timers) -> None:
+def test_all_past_processing_time_timers_fire_in_one_turn_of_the_task(timers: Timers) -> None:
     """A busy task has one turn in ten milliseconds: with timers of one time per turn, it never
     caught up."""
     for timestamp in range(1, 101):
@@ -195,7 +195,7 @@ def test_all_past_processing_timers_fire_in_one_turn(timers: Timers) -> None:
     assert [entry[1] for entry in timers.fired] == list(range(1, 101))
 
 
-def test_self_rescheduling_callbacks_do_not_starve_others() -> None:
+def test_callback_that_always_schedules_itself_again_does_not_starve_others() -> None:
     service = ProcessingTimeService(ManualClock())
     called: list[int] = []
 
@@ -208,7 +208,7 @@ def test_self_rescheduling_callbacks_do_not_starve_others() -> None:
     assert len(called) == MOST_AT_ONCE
 
 
-def test_slow_callbacks_do_not_starve_others() -> None:
+def test_slow_timer_callbacks_do_not_starve_other_work() -> None:
     clock = ManualClock()
     service = ProcessingTimeService(clock)
     called: list[int] = []
@@ -227,7 +227,7 @@ def test_slow_callbacks_do_not_starve_others() -> None:
     assert not service.fire_due()
 
 
-def test_earlier_timer_registered_while_firing_fires_before_later_timers(
+def test_earlier_timer_registered_while_timers_fire_fires_before_later_timers(
     timers: Timers,
 ) -> None:
     def register_earlier(timestamp: int) -> None:
@@ -269,7 +269,9 @@ def test_timer_whose_key_object_was_changed_raises_an_error(timers: Timers) -> N
         timers.at(10)
 
 
-def test_timers_of_other_keys_fire_before_the_error_about_a_changed_key(timers: Timers) -> None:
+def test_timers_of_other_keys_fire_before_the_error_about_a_key_that_changed(
+    timers: Timers,
+) -> None:
     key = _Changing(1)
     for one in (10, key, 11):
         timers.event(one, 10, 7)

@@ -41,16 +41,16 @@ def sizes(portions: int, seconds: Callable[[int, int], float]) -> list[int]:
     return found
 
 
-def test_portion_size_is_chosen_so_that_a_portion_takes_about_ten_milliseconds() -> None:
+def test_number_of_records_between_two_pauses_is_chosen_to_take_ten_milliseconds() -> None:
     assert sizes(8, lambda _, count: 0.001 * count)[-4:] == [4, 4, 4, 4]
     assert sizes(8, lambda _, count: 1e-6 * count)[-1] == 4096
 
 
-def test_portions_are_large_if_their_time_does_not_depend_on_their_size() -> None:
+def test_number_of_records_between_pauses_is_large_if_time_does_not_depend_on_it() -> None:
     assert sizes(8, lambda _, count: 5 * TARGET)[-1] == 4096
 
 
-def test_portions_shrink_when_their_time_begins_to_depend_on_their_size() -> None:
+def test_number_of_records_between_pauses_falls_when_time_begins_to_depend_on_it() -> None:
     def seconds(before: int, count: int) -> float:
         return 0.015 if before < 20_000 else 0.001 * count
 
@@ -58,7 +58,7 @@ def test_portions_shrink_when_their_time_begins_to_depend_on_their_size() -> Non
     assert sizes(20, seconds)[-1] <= 16
 
 
-def test_pause_of_a_task_does_not_shrink_its_portions() -> None:
+def test_pause_of_a_task_does_not_reduce_its_number_of_records_between_pauses() -> None:
     clock, turn = ManualClock(), Turn()
     portion = Portion(clock, turn)
     for _ in range(5):
@@ -120,7 +120,7 @@ class Waits(StreamOperator):
 SIZES: list[list[int]] = []
 
 
-def test_function_that_waits_gets_portions_of_one_record() -> None:
+def test_function_that_waits_is_paused_after_each_record() -> None:
     source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 99)))
     dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
     waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])

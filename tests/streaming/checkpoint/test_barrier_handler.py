@@ -115,7 +115,7 @@ def test_alignment_does_not_wait_for_a_closed_channel() -> None:
     assert task.done == ["performed 1"]
 
 
-def test_the_end_of_a_channel_counts_as_its_barrier() -> None:
+def test_alignment_counts_the_end_of_a_channel_as_its_barrier() -> None:
     """ST-04, as in Flink 2.0."""
     task = Task(2)
     task.barriers(1, 0)
@@ -214,7 +214,7 @@ def test_at_least_once_checkpoint_completes_although_a_later_one_has_begun() -> 
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_at_least_once_complete_checkpoint_drops_older_ones() -> None:
+def test_at_least_once_mode_drops_older_pending_checkpoints_when_one_completes() -> None:
     """ST-05."""
     task = Task(3, exactly_once=False)
     task.barriers(1, 0)
@@ -245,7 +245,7 @@ def test_at_least_once_does_not_perform_a_cancelled_checkpoint() -> None:
     assert task.done == ["aborted 1", "performed 2", "performed 4"]
 
 
-def test_at_least_once_forgets_the_oldest_of_too_many_pending_checkpoints() -> None:
+def test_at_least_once_mode_forgets_the_oldest_of_too_many_pending_checkpoints() -> None:
     task = Task(2, exactly_once=False)
     for checkpoint_id in range(1, MOST_TRACKED + 2):
         task.barriers(checkpoint_id, 0)

@@ -177,7 +177,7 @@ class Running(CheckpointResponder):
         return list(restored.operator.operator_state.list_state(SEEN).get())
 
 
-def test_snapshot_has_only_the_records_before_the_barriers() -> None:
+def test_snapshot_contains_only_records_before_the_barriers_though_written_later() -> None:
     """ST-01: the snapshot is written later, when the task has processed more records."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]))
@@ -189,7 +189,7 @@ def test_snapshot_has_only_the_records_before_the_barriers() -> None:
     assert sorted(running.seen(1)) == [1, 3, 4]
 
 
-def test_at_least_once_task_reads_a_channel_after_its_barrier() -> None:
+def test_at_least_once_mode_reads_a_channel_further_after_its_barrier() -> None:
     """ST-05."""
     running = Running(2, exactly_once=False)
     running.put(0, Barrier(1, 0), Block([1]))
@@ -198,7 +198,7 @@ def test_at_least_once_task_reads_a_channel_after_its_barrier() -> None:
     assert running.run() == [Barrier(1, 0)]
 
 
-def test_unaligned_snapshot_has_the_overtaken_records() -> None:
+def test_unaligned_snapshot_contains_the_records_that_the_barrier_overtook() -> None:
     """ST-06: in order and with the values of that moment, although a value changes later."""
     running = Running(2)
     running.put(0, Block([[1]]), Block([[2]]))
@@ -225,7 +225,7 @@ def test_unaligned_snapshot_has_the_overtaken_records() -> None:
     assert running.seen(1) == []
 
 
-def test_overtaken_results_are_reported_before_the_snapshot() -> None:
+def test_results_that_an_unaligned_barrier_overtook_are_reported_before_the_snapshot() -> None:
     """ST-06: with the positions of result and subpartition."""
     running = Running(other_results=[NotSentYet()])
     running.channels[0].put_first(Barrier(1, 0, unaligned=True))
@@ -239,7 +239,7 @@ def test_overtaken_results_are_reported_before_the_snapshot() -> None:
     ]
 
 
-def test_checkpoint_with_a_timeout_completes_when_all_its_barriers_are_sent() -> None:
+def test_checkpoint_with_alignment_timeout_is_complete_once_all_barriers_are_sent() -> None:
     """ST-08: or when they have overtaken waiting elements, which belong to the checkpoint."""
     late, later = NotSentYet(), NotSentYet()
     running = Running(other_results=[late, later])
@@ -267,7 +267,7 @@ def test_aligned_checkpoints_and_savepoints_have_no_data_in_flight(barrier: Barr
     assert running.reports == ["captured 1"]
 
 
-def test_aborted_checkpoint_gets_no_late_data_in_flight() -> None:
+def test_checkpoint_that_was_aborted_gets_no_data_in_flight_any_more() -> None:
     """Neither from results nor from channels."""
     late = NotSentYet()
     running = Running(2, other_results=[late])
@@ -326,7 +326,7 @@ def test_task_skips_a_checkpoint_aborted_before_its_barrier_comes() -> None:
     assert running.reports == ["aborted 1", "aborted 1", "captured 2"]
 
 
-def test_snapshot_of_a_checkpoint_aborted_later_is_released() -> None:
+def test_snapshot_is_released_when_its_checkpoint_is_aborted_later() -> None:
     """ST-10."""
     running = Running()
     running.put(0, Barrier(1, 0))
@@ -387,7 +387,7 @@ def test_operators_are_notified_only_of_increasing_completed_checkpoints(
     assert running.operator.told == heard
 
 
-def test_barrier_notifies_of_the_latest_completed_checkpoint_before_capture() -> None:
+def test_barrier_tells_operators_the_latest_completed_checkpoint_before_the_capture() -> None:
     """ST-12: the notification itself may be lost; if it comes later, it is not repeated."""
     running = Running(restored_from=2)
     running.operator.capture = lambda *a: running.operator.told.append(a)  # type: ignore
@@ -405,7 +405,7 @@ def test_barrier_notifies_of_the_latest_completed_checkpoint_before_capture() ->
 # --- stop with savepoint --------------------------------------------------------------------------
 
 
-def test_task_processes_nothing_after_a_stop_savepoint() -> None:
+def test_task_processes_no_record_after_a_stop_savepoint() -> None:
     """ST-13: when the savepoint is complete, the task ends without finishing its operators, so that
     a job can continue from the savepoint."""
     running = Running()
@@ -425,7 +425,7 @@ def test_task_processes_nothing_after_a_stop_savepoint() -> None:
     assert running.seen(4) == [1]
 
 
-def test_task_does_not_poll_while_its_last_savepoint_is_stored() -> None:
+def test_task_does_not_poll_while_its_stop_savepoint_is_being_stored() -> None:
     """A due timer that did not fire, or a source with records, kept the processor busy."""
     running, waits = Running(), []
 
@@ -470,7 +470,7 @@ def test_aborted_stop_savepoint_fails_the_task() -> None:
 # --- what goes ahead of barriers, and is committed with checkpoints -------------------------------
 
 
-def test_output_that_an_operator_emits_for_a_checkpoint_precedes_its_barrier() -> None:
+def test_records_that_an_operator_emits_for_a_checkpoint_precede_the_barrier() -> None:
     running = Running()
     running.operator.ahead = ["a"]
     running.put(0, Block([1]), Barrier(3, 0), Block([2]))
@@ -482,7 +482,7 @@ def test_operators_get_the_id_of_their_restored_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_task_ends_only_after_the_checkpoint_its_operators_commit_with(
+def test_task_with_a_committing_operator_ends_only_after_its_final_checkpoint(
     unaligned: bool,
 ) -> None:
     """It takes part in checkpoints that begin after the end of its input, and does nothing else."""
@@ -510,7 +510,7 @@ def test_task_ends_only_after_the_checkpoint_its_operators_commit_with(
     assert sorted(running.reports) == captured + completed
 
 
-def test_task_that_waits_for_its_last_checkpoint_has_sent_all_results() -> None:
+def test_task_that_waits_for_its_final_checkpoint_has_sent_all_results() -> None:
     running = Running()
     running.operator.commits_with = 1
     running.put(0, Block([1]), END_OF_INPUT)
@@ -522,7 +522,7 @@ def test_task_that_waits_for_its_last_checkpoint_has_sent_all_results() -> None:
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_task_at_its_end_takes_part_in_checkpoints_until_its_data_is_processed(
+def test_task_at_the_end_of_its_input_takes_part_in_checkpoints_until_it_is_done(
     unaligned: bool,
 ) -> None:
     """Barriers follow the end of the data, whether they come from the input or from a trigger after
@@ -548,7 +548,7 @@ def test_task_at_its_end_takes_part_in_checkpoints_until_its_data_is_processed(
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_work_due_after_the_end_of_input_runs_unless_a_savepoint_stopped_the_job(
+def test_work_left_at_the_end_of_input_is_done_unless_a_savepoint_stops_the_job(
     stops: bool,
 ) -> None:
     """An async operator does such work. After a stop savepoint, its results would be emitted
@@ -570,7 +570,7 @@ def test_work_due_after_the_end_of_input_runs_unless_a_savepoint_stopped_the_job
     assert told == ([] if stops else ["left", "due"])
 
 
-def test_task_whose_data_is_processed_waits_for_its_producers_to_end() -> None:
+def test_task_whose_results_are_all_processed_waits_for_its_producers_to_end() -> None:
     """A producer with another, slower consumer takes part in checkpoints and sends barriers."""
     running = Running(2)
     running.put(0, END_OF_DATA, END_OF_INPUT)
@@ -582,7 +582,7 @@ def test_task_whose_data_is_processed_waits_for_its_producers_to_end() -> None:
     assert running.run() == [END_OF_INPUT]
 
 
-def test_sender_is_told_of_processed_data_when_the_task_reads_the_end_of_data() -> None:
+def test_sender_is_told_that_its_data_is_processed_when_the_task_reads_its_end() -> None:
     """Not before: a snapshot would miss the data that still waits in the channel."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]), END_OF_DATA)
@@ -607,7 +607,7 @@ def test_barriers_after_the_end_of_data_are_aligned() -> None:
 
 
 @pytest.mark.parametrize("drains", [False, True])
-def test_task_at_its_end_takes_part_in_a_stop_savepoint(drains: bool) -> None:
+def test_task_at_the_end_of_its_input_takes_part_in_a_stop_savepoint(drains: bool) -> None:
     """ST-13: operators that have finished do not finish again."""
     running = Running()
     running.is_busy = True
@@ -622,7 +622,7 @@ def test_task_at_its_end_takes_part_in_a_stop_savepoint(drains: bool) -> None:
     assert running.operator.told == ["finish", 1]
 
 
-def test_stopped_task_reads_until_its_producers_have_ended() -> None:
+def test_task_stopped_by_a_savepoint_reads_on_until_its_producers_have_ended() -> None:
     """Also from a producer that was at the end of its data before the savepoint."""
     running = Running(3)
     barrier = Barrier(1, 0, savepoint=True, stops=True)
@@ -641,7 +641,7 @@ def test_stopped_task_reads_until_its_producers_have_ended() -> None:
 
 
 @pytest.mark.parametrize("channels", [0, 2])
-def test_restored_finished_task_forwards_barriers_until_its_end_is_read(channels: int) -> None:
+def test_task_restored_as_finished_forwards_barriers_until_its_end_is_read(channels: int) -> None:
     """Without inputs it ends at once, else together with its producers, which had finished as
     well."""
     running = Running(channels, had_finished=True)
@@ -661,7 +661,7 @@ def test_restored_finished_task_forwards_barriers_until_its_end_is_read(channels
     assert running.run() == [END_OF_INPUT]
 
 
-def test_checkpoint_triggered_while_the_task_ends_precedes_the_end_of_input() -> None:
+def test_checkpoint_triggered_while_a_task_ends_precedes_the_end_of_input() -> None:
     running = Running()
     running.is_busy = True
     running.put(0, END_OF_INPUT)

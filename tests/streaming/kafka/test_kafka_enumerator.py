@@ -158,7 +158,7 @@ def test_splits_of_a_failed_reader_are_assigned_to_its_next_attempt() -> None:
     assert run.readers.assigned[0] == [given]
 
 
-def test_failed_first_search_raises_and_a_later_failed_search_is_repeated(
+def test_failed_first_partition_search_raises_and_a_later_failed_search_is_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     finder = Finder(1)
@@ -176,7 +176,7 @@ def test_failed_first_search_raises_and_a_later_failed_search_is_repeated(
     assert run.given == partitions(0, 1)
 
 
-def test_vanished_partition_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_kafka_partition_that_vanished_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(Finder(2)).begin().add_readers().search()
     run.finder.partitions = 1
     with caplog.at_level(logging.WARNING, "flinkray.kafka"):

@@ -111,7 +111,7 @@ def test_empty_split_ends_at_once(broker: Broker) -> None:
     reading.reader.close()
 
 
-def test_split_added_later_is_read(broker: Broker) -> None:
+def test_kafka_split_added_while_another_is_read_is_read_too(broker: Broker) -> None:
     topic = broker.topic(2)
     broker.produce(topic, "a", 0)
     broker.produce(topic, "b", 1)
@@ -153,7 +153,7 @@ def test_offsets_are_committed_when_their_checkpoint_is_complete(each_broker: Br
     reading.reader.close()
 
 
-def test_offset_of_a_finished_split_is_committed(broker: Broker) -> None:
+def test_offset_of_a_finished_kafka_split_is_committed(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, "abcd")
     group = f"group-{topic}"
@@ -172,7 +172,7 @@ def test_offset_of_a_finished_split_is_committed(broker: Broker) -> None:
         lambda b: b.set_group_id("g").set_property("commit.offsets.on.checkpoint", "false"),
     ],
 )
-def test_no_offsets_are_kept_for_commits_without_a_group_or_when_disabled(
+def test_reader_that_never_commits_to_kafka_keeps_no_offsets_of_checkpoints(
     broker: Broker, change: Any
 ) -> None:
     topic = broker.topic()
@@ -342,7 +342,7 @@ def test_vanished_partition_is_logged_and_others_are_read(
     reading.reader.close()
 
 
-def test_records_beyond_the_read_ahead_limit_wait_and_are_not_lost(
+def test_kafka_records_beyond_the_read_ahead_limit_are_read_later(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "AHEAD", 10)

@@ -164,7 +164,7 @@ def test_full_channel_does_not_delay_other_channels_of_the_connection() -> None:
         assert consumer.number_of_connections == 1
 
 
-def test_back_pressured_time_of_the_writer_is_measured() -> None:
+def test_metric_of_back_pressured_time_is_the_time_in_which_the_writer_has_no_room() -> None:
     clock = ManualClock()
     with network() as make:
         producer = make("producer", settings=SMALL, clock=clock, manual_timers=True)
@@ -184,7 +184,7 @@ def test_back_pressured_time_of_the_writer_is_measured() -> None:
 # --- the books ------------------------------------------------------------------------------------
 
 
-def test_credit_is_returned_to_the_sender_in_few_messages() -> None:
+def test_receiver_returns_credit_to_the_sender_in_few_messages() -> None:
     credit = ReceiverCredit(1000, FloatingCredit(0))
     grants = []
     for _ in range(100):
@@ -220,7 +220,7 @@ def test_buffer_that_arrives_in_a_closed_channel_uses_no_floating_credit() -> No
         assert channel.metrics().queued_bytes == 0
 
 
-def test_credit_used_by_a_large_batch_is_returned_only_when_the_batch_is_taken() -> None:
+def test_credit_of_a_large_batch_is_returned_only_when_the_task_takes_the_batch() -> None:
     credit = ReceiverCredit(100, FloatingCredit(0))
     assert credit.on_received(10_000, backlog=10_000) == 0
     assert credit.in_use == 10_000
@@ -228,7 +228,7 @@ def test_credit_used_by_a_large_batch_is_returned_only_when_the_batch_is_taken()
     assert credit.in_use == 0
 
 
-def test_queued_bytes_of_a_small_buffer_include_an_overhead() -> None:
+def test_small_buffer_in_a_queue_counts_with_a_memory_overhead() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 1, buffer_timeout=0)
         partition.subpartitions[0].put(Watermark(1))

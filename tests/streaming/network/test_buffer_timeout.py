@@ -78,7 +78,7 @@ def test_buffer_timeout_restarts_with_the_first_batch_after_a_flush() -> None:
         assert len(channel.came()) == 1
 
 
-def test_unsendable_batch_fails_only_its_writer() -> None:
+def test_batch_that_cannot_be_sent_fails_only_its_own_writer() -> None:
     """Other partitions of the process continue."""
     clock = ManualClock()
     with network() as make:

@@ -94,7 +94,7 @@ def test_every_kind_of_element_arrives_unchanged_and_in_order(way: str, tmp_path
 
 
 @pytest.mark.parametrize("is_remote", [False, True])
-def test_producer_may_be_released_once_the_consumer_has_processed_its_data(
+def test_producer_may_be_released_once_its_consumer_has_processed_all_its_data(
     is_remote: bool,
 ) -> None:
     """Until then, the producer may send barriers; it is not needed for the elements left after
@@ -121,7 +121,7 @@ def test_producer_may_be_released_once_the_consumer_has_processed_its_data(
         assert reading.rest() == [Barrier(1, 0)]
 
 
-def test_barrier_that_waits_to_be_sent_is_reported_when_its_producer_ends() -> None:
+def test_barrier_waiting_to_be_sent_is_reported_when_the_producer_of_its_data_ends() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
@@ -188,7 +188,7 @@ def test_many_channels_between_two_processes_share_one_connection() -> None:
         assert right.number_of_connections == 1
 
 
-def test_gate_reads_channels_in_turn_and_skips_blocked_channels() -> None:
+def test_input_gate_reads_channels_in_turn_and_skips_blocked_channels() -> None:
     """ST-01."""
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
@@ -231,7 +231,7 @@ def test_request_to_a_closed_process_fails_at_once_with_its_name() -> None:
             gate.request()
 
 
-def test_metrics_of_sender_and_receiver_agree() -> None:
+def test_network_metrics_of_sender_and_receiver_agree() -> None:
     clock = ManualClock()
     with network() as make:
         producer, consumer = make("producer", clock=clock), make("consumer")

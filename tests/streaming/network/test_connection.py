@@ -107,7 +107,7 @@ class _Consumer:
 
 
 @pytest.mark.parametrize("batch", [SEGMENT, numbers(100)], ids=["large", "small"])
-def test_channels_send_one_buffer_each_in_turn(batch: Columns) -> None:
+def test_channels_of_a_connection_send_one_buffer_each_in_turn(batch: Columns) -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -126,7 +126,7 @@ def test_channels_send_one_buffer_each_in_turn(batch: Columns) -> None:
         consumer.connection.close("the test ends")
 
 
-def test_barrier_waits_only_for_the_buffers_that_are_being_sent() -> None:
+def test_unaligned_barrier_waits_only_for_the_buffers_that_are_being_sent() -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -231,7 +231,7 @@ def _with_credit_to_come(
     return wire, connection
 
 
-def test_thread_that_receives_credit_sends_buffers_up_to_a_limit() -> None:
+def test_thread_that_receives_credit_sends_a_limited_number_of_buffers_itself() -> None:
     """Waking the writing thread costs more than sending a few buffers."""
     with network() as make:
         environment = make("process")
@@ -244,7 +244,7 @@ def test_thread_that_receives_credit_sends_buffers_up_to_a_limit() -> None:
         connection.close("the test ends")
 
 
-def test_buffers_in_shared_memory_are_announced_before_all_are_copied() -> None:
+def test_buffers_put_into_shared_memory_are_announced_before_all_are_copied() -> None:
     with network() as make:
         environment = make("process")
         batches = [numbers(8_192)] * 13  # 64 kB each

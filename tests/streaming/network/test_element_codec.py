@@ -224,7 +224,7 @@ class Unwilling:
         return refuse, ()
 
 
-def test_unpicklable_records_raise_another_error_than_damaged_data() -> None:
+def test_record_that_cannot_be_unpickled_raises_another_error_than_damaged_bytes() -> None:
     encoded = ElementEncoder().encode([Block([Unwilling()])], set())
     body = pa.py_buffer(b"".join(bytes(part) for part in encoded.parts))
     told = "cannot be unpickled in the one that reads them: LookupError: not to be unpickled"
@@ -245,7 +245,7 @@ def test_adjacent_batches_of_the_same_kind_are_merged() -> None:
     ]
 
 
-def test_batch_above_the_size_limit_is_divided_into_pieces() -> None:
+def test_batch_above_the_size_limit_is_sent_in_several_batches() -> None:
     block = Block(list(range(10)), list(range(10)), list("abcdefghij"))
     pieces = in_pieces(block, 50 * 2**20)
     assert [piece.values for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]  # type: ignore[union-attr]

@@ -141,7 +141,7 @@ def request(connection: Connection) -> None:
     connection._handle(REQUEST, (0, codec.encode("p"), 0, 10**6, "Sink"), None)
 
 
-def test_request_that_arrives_after_asking_to_leave_keeps_the_connection_open() -> None:
+def test_connection_asked_to_close_stays_open_if_a_channel_request_arrives() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -155,7 +155,7 @@ def test_request_that_arrives_after_asking_to_leave_keeps_the_connection_open() 
         connection.fail("the test is over")
 
 
-def test_connection_that_serves_a_channel_refuses_to_leave() -> None:
+def test_connection_that_serves_a_channel_refuses_to_close_as_idle() -> None:
     with network() as make:
         environment = make("here")
         environment.create_partition("p", "Source", 1)
@@ -168,7 +168,7 @@ def test_connection_that_serves_a_channel_refuses_to_leave() -> None:
         connection.fail("the test is over")
 
 
-def test_connection_agrees_to_leave_only_unused_and_then_adds_no_channel() -> None:
+def test_connection_agrees_to_close_only_if_unused_and_then_adds_no_channel() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)
@@ -185,7 +185,7 @@ def test_connection_agrees_to_leave_only_unused_and_then_adds_no_channel() -> No
         assert channel.failed is None
 
 
-def test_connection_closes_if_both_sides_ask_to_leave_at_the_same_time() -> None:
+def test_connection_closes_if_both_sides_ask_to_close_it_at_the_same_time() -> None:
     with network() as make:
         environment = make("here")
         connection = Connection(SilentWire(), "there", environment, lambda _: None)

@@ -21,7 +21,7 @@ from flinkray.streaming.records.partitioners import RebalancePartitioner
 from tests.streaming.network.networks import Reading, network, numbers
 
 
-def test_batches_are_divided_among_consumers_and_watermarks_go_to_all() -> None:
+def test_writer_divides_batches_among_consumers_and_sends_watermarks_to_all() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 2, buffer_timeout=None)
@@ -47,7 +47,7 @@ def test_batches_are_divided_among_consumers_and_watermarks_go_to_all() -> None:
         assert sorted(values) == list(range(100))
 
 
-def test_only_the_greatest_of_adjacent_waiting_watermarks_is_sent() -> None:
+def test_of_adjacent_waiting_watermarks_only_the_greatest_is_sent() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         partition = producer.create_partition("p", "Source", 1, buffer_timeout=None)

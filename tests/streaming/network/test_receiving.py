@@ -61,7 +61,7 @@ def frame(number: int, body: bytes) -> bytes:
     return head(DATA, (number, len(body)), len(body) + len(pad)) + body + pad
 
 
-def test_frames_are_read_completely_for_any_fragmentation() -> None:
+def test_frames_are_read_completely_however_the_bytes_are_fragmented() -> None:
     for seed in range(20):
         pieces = random.Random(seed)
         sizes = [pieces.choice([0, 1, 100, 5_000, 20_000, 70_000, 300_000]) for _ in range(40)]

@@ -67,7 +67,7 @@ def memory_files() -> int:
     return count
 
 
-def test_shared_region_is_used_when_mapped_and_reused_when_nothing_reads_it() -> None:
+def test_shared_memory_region_is_reused_once_nothing_reads_it() -> None:
     pair = _Pair(MIB)
     first, second = np.arange(100_000), np.arange(100_000, 200_000)
     assert pair.put(first) is None
@@ -87,7 +87,7 @@ def test_shared_region_is_used_when_mapped_and_reused_when_nothing_reads_it() ->
     pair.close()
 
 
-def test_unused_shared_regions_are_replaced_by_larger_ones_within_the_budget() -> None:
+def test_unused_shared_memory_regions_are_replaced_by_larger_ones_within_the_budget() -> None:
     pair = _Pair(2 * MIB)
     before = memory_files()
     kept = []
@@ -152,7 +152,7 @@ def test_body_outside_of_its_shared_region_is_refused() -> None:
 
 
 @pytest.mark.parametrize("budget", [0, MIB, 64 * MIB])
-def test_batches_kept_by_the_consumer_are_not_overwritten(budget: int) -> None:
+def test_batches_in_shared_memory_that_the_consumer_keeps_are_not_overwritten(budget: int) -> None:
     settings = NetworkSettings(shared_memory=budget)
     with network() as make:
         producer, consumer = make("producer", settings=settings), make("consumer")

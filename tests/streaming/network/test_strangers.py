@@ -65,7 +65,7 @@ def test_half_open_connections_use_no_threads_and_barely_delay_others(
 
 
 @pytest.mark.parametrize("opening", [b"", b"\0", b"\0\0\0\x20half of a hello"])
-def test_slow_handshake_ends_after_one_total_timeout(
+def test_handshake_of_a_slow_client_ends_after_one_timeout_in_total(
     monkeypatch: pytest.MonkeyPatch, tls: Tls | None, opening: bytes
 ) -> None:
     monkeypatch.setattr(sockets, "HANDSHAKE_TIMEOUT", 0.3)

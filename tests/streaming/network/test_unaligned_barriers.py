@@ -120,7 +120,9 @@ class Arrivals:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_sender_keeps_overtaken_elements_and_sends_them_after_the_barrier(is_local: bool) -> None:
+def test_sender_sends_the_elements_that_a_barrier_overtook_after_the_barrier(
+    is_local: bool,
+) -> None:
     """ST-06."""
     with channel(is_local, buffer_timeout=None) as (partition, reads):
         for element in STORY[:3]:
@@ -150,7 +152,7 @@ def test_overtaken_local_elements_are_stored_unchanged() -> None:
         assert stored(kept_here) == [shown(Block([["encoded"]])), shown(Block([["as it is"]]))]
 
 
-def test_empty_subpartitions_are_not_reported_as_overtaken() -> None:
+def test_subpartition_without_elements_reports_none_as_overtaken() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 3, buffer_timeout=None)
         partition.subpartitions[1].put(Block([1]))
@@ -188,7 +190,7 @@ def test_unaligned_barriers_overtake_data_but_no_earlier_unaligned_barrier() -> 
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_sender_and_receiver_together_keep_all_elements_before_barrier(
+def test_sender_and_receiver_together_store_all_elements_before_an_unaligned_barrier(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ST-06: without elements written after the barrier, and without overtaken barriers. Some
@@ -226,7 +228,7 @@ def test_sender_and_receiver_together_keep_all_elements_before_barrier(
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_later_barrier_overtakes_elements_overtaken_by_an_earlier_one(is_local: bool) -> None:
+def test_elements_overtaken_by_two_barriers_belong_to_both_checkpoints(is_local: bool) -> None:
     """Elements not yet taken are part of both checkpoints; each element is polled once."""
     with channel(is_local) as (partition, reads):
         (subpartition,) = partition.subpartitions
@@ -269,7 +271,7 @@ def test_unaligned_barrier_is_read_although_its_channel_is_blocked(is_local: boo
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_elements_after_an_unaligned_barrier_do_not_overtake_it(
+def test_element_sent_after_an_unaligned_barrier_does_not_overtake_the_barrier(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Barrier and element come just after the gate has looked for barriers; the task takes the
@@ -408,7 +410,7 @@ def test_overtaken_elements_are_reported_before_the_barrier_arrives() -> None:
         assert known[0] == 1
 
 
-def test_sent_barrier_is_reported_once_by_racing_threads() -> None:
+def test_barrier_sent_by_racing_threads_is_reported_as_sent_once() -> None:
     """One thread sees that there is a barrier to report; another thread reports it first."""
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 1)
@@ -445,7 +447,7 @@ def test_overtaking_barrier_is_sent_without_credit(monkeypatch: pytest.MonkeyPat
         assert stored(reading.gate.in_flight(0)) == [shown(numbers(10_000))]
 
 
-def test_barrier_overtakes_only_in_subpartitions_where_it_was_unsent() -> None:
+def test_barrier_at_its_timeout_overtakes_only_in_subpartitions_that_did_not_send_it() -> None:
     """ST-08: the overtaken elements are reported when they are known for all subpartitions."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
@@ -462,7 +464,7 @@ def test_barrier_overtakes_only_in_subpartitions_where_it_was_unsent() -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_barrier_sent_within_its_timeout_overtakes_nothing_at_its_sender(is_local: bool) -> None:
+def test_barrier_sent_before_its_timeout_overtakes_nothing_at_its_sender(is_local: bool) -> None:
     """ST-08: not even after the last subpartition has sent it."""
     with network() as make:
         channel = TimedChannel(make, is_local)
@@ -533,7 +535,7 @@ def test_barrier_overtakes_at_the_receiver_when_its_timeout_ends(
         assert [shown(element) for element in reading.rest()] == [shown(Block([n])) for n in (2, 3)]
 
 
-def test_barrier_read_within_its_timeout_is_not_returned_again(
+def test_barrier_read_before_its_timeout_is_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ST-08: a closed gate returns no barrier either."""
@@ -573,7 +575,7 @@ class NotCopied:
         raise ArithmeticError("no copy")
 
 
-def test_writer_fails_when_overtaken_elements_cannot_be_kept() -> None:
+def test_writer_fails_when_elements_overtaken_by_a_barrier_cannot_be_stored() -> None:
     with network() as make:
         channel = TimedChannel(make, is_local=True)
         channel.reads()

@@ -287,7 +287,7 @@ def numbers(elements: Sequence[InFlight]) -> list[int]:
     return found
 
 
-def test_task_without_room_takes_an_unaligned_snapshot_within_a_batch() -> None:
+def test_task_without_room_for_results_takes_an_unaligned_snapshot_within_a_batch() -> None:
     """ST-06: the rest of the batch is in flight, before the data that waits in its channel; unsent
     results are in flight as well."""
     with network() as make:
@@ -314,7 +314,7 @@ def test_task_without_room_takes_an_unaligned_snapshot_within_a_batch() -> None:
         assert one.running.parts[1].is_complete
 
 
-def test_rest_of_an_interrupted_batch_is_in_flight_in_its_own_channel() -> None:
+def test_unprocessed_rest_of_a_batch_is_in_flight_in_the_channel_of_the_batch() -> None:
     """ST-06: although the barrier comes from another channel."""
     with network() as make:
         one = OneTask(make)
@@ -352,7 +352,7 @@ def test_aligned_checkpoint_of_a_task_becomes_unaligned_at_its_timeout() -> None
         assert one.running.parts[1].is_complete
 
 
-def test_unfinished_portions_of_work_are_finished_before_a_checkpoint() -> None:
+def test_unfinished_work_of_an_operator_is_done_before_a_checkpoint() -> None:
     """For an unaligned barrier, and for an alignment that times out."""
     with network() as make:
         one = OneTask(make, NetworkSettings())
@@ -369,7 +369,7 @@ def test_unfinished_portions_of_work_are_finished_before_a_checkpoint() -> None:
         assert work == [0, 0]
 
 
-def test_source_without_room_takes_its_snapshot_when_its_batch_is_done() -> None:
+def test_source_without_room_for_results_takes_its_snapshot_after_its_current_batch() -> None:
     """It then does not wait for room. An earlier snapshot would lose the rest of the batch."""
     with network() as make:
         clock = ManualClock(epoch=1e9)

@@ -117,7 +117,7 @@ class LockWithStep:
         self._lock.release()
 
 
-def test_writer_sees_room_that_appears_just_before_it_waits() -> None:
+def test_writer_that_is_about_to_wait_sees_room_that_just_appeared() -> None:
     """No thread was waiting yet, so none could be notified."""
     settings = NetworkSettings(buffers_per_channel=1, floating_buffers_per_gate=1)
     with network() as make:
@@ -155,7 +155,7 @@ def test_waiting_writer_is_woken_by_the_next_sent_buffer() -> None:
         assert partition.has_room()
 
 
-def test_new_listener_is_notified_of_data_that_arrived_before() -> None:
+def test_new_listener_of_an_input_gate_is_told_of_data_that_arrived_before() -> None:
     gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     gate.add(ScriptedChannel(lambda: Watermark(1)))
     gate.has_data(0)
@@ -164,7 +164,7 @@ def test_new_listener_is_notified_of_data_that_arrived_before() -> None:
     assert woken == [1]
 
 
-def test_writer_fails_if_the_connection_of_a_new_consumer_is_already_broken() -> None:
+def test_writer_fails_if_its_new_consumer_connects_by_a_broken_connection() -> None:
     """The loss was reported only to channels that were served before."""
     with network() as make:
         environment = make("p")

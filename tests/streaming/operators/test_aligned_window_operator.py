@@ -148,7 +148,7 @@ def test_largest_allowed_lateness_does_not_overflow_the_cleanup_time() -> None:
 
 @settings(deadline=None)
 @given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
-def test_aligned_window_operator_has_the_results_of_the_general_operator(
+def test_aligned_and_general_window_operator_have_equal_results(
     events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
 ) -> None:
     """WI-05, WI-06, WI-07"""
@@ -206,7 +206,7 @@ def test_function_gets_columns_as_rows_with_their_keys_and_timestamps() -> None:
     assert h.records() == [(Row(k="a", v=5), 9), (Row(k="b", v=2), 9)]
 
 
-def test_records_without_timestamps_are_refused() -> None:
+def test_aligned_window_operator_refuses_records_without_timestamps() -> None:
     with pytest.raises(StreamError, match="no timestamps"):
         harness(TEN).process(("a", 1))
 

@@ -157,7 +157,7 @@ def test_ordered_results_and_watermarks_keep_their_order() -> None:
 
 
 @BOTH
-def test_only_the_last_of_adjacent_watermarks_is_emitted(mode: Any) -> None:
+def test_async_operator_emits_only_the_last_of_adjacent_waiting_watermarks(mode: Any) -> None:
     """Otherwise watermarks accumulate behind a slow record."""
     calls = Calls()
     h = harness(calls, mode)
@@ -217,7 +217,7 @@ def test_number_of_concurrent_calls_is_at_most_the_capacity(capacity: int, mode:
     h.close()
 
 
-def test_completed_call_that_waits_for_its_turn_counts_for_the_capacity() -> None:
+def test_completed_async_call_that_waits_for_earlier_calls_counts_for_the_capacity() -> None:
     calls = Calls()
     h = harness(calls, capacity=2)
     turn = h.operator.context.turn
@@ -289,7 +289,7 @@ def test_emitted_result_is_a_copy_unless_objects_are_reused(object_reuse: bool) 
         (Row(1, 2), "should be of list type"),
     ],
 )
-def test_async_results_that_are_no_list_are_refused(result: Any, words: str) -> None:
+def test_async_function_whose_result_is_no_list_is_refused(result: Any, words: str) -> None:
     h = harness(Applied(lambda value: result))
     h.process(1)
     with pytest.raises(StreamError, match=words):
@@ -298,7 +298,7 @@ def test_async_results_that_are_no_list_are_refused(result: Any, words: str) -> 
 
 
 @pytest.mark.parametrize("results", [(1, 2), range(1, 3), iter([1, 2]), {1: "", 2: ""}.keys()])
-def test_elements_of_any_iterable_from_an_async_function_are_its_results(results: Any) -> None:
+def test_async_function_may_return_its_results_as_any_iterable(results: Any) -> None:
     h = harness(Applied(lambda value: results))
     h.process(0)
     h.finish()
@@ -333,7 +333,7 @@ def test_error_names_its_record_and_begins_with_the_frames_of_the_user(
     assert "ValueError: five is not liked" in error.story
 
 
-def test_error_is_raised_while_calls_for_earlier_records_are_pending() -> None:
+def test_async_error_is_raised_although_calls_for_earlier_records_are_pending() -> None:
     calls = Calls()
     h = harness(calls)
     h.process("a", "b")
@@ -615,7 +615,7 @@ def test_restore_of_more_pending_records_than_the_capacity_keeps_the_capacity(mo
 # --- life -----------------------------------------------------------------------------------------
 
 
-def test_close_cancels_endless_coroutines_and_ends_the_thread() -> None:
+def test_closing_an_async_operator_cancels_endless_coroutines_and_ends_its_thread() -> None:
     endless = Endless()
     with none_left():
         h = harness(endless)
@@ -688,7 +688,7 @@ def test_all_methods_of_an_async_function_run_in_its_loop_thread(is_async: bool)
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
-def test_errors_in_open_and_close_of_an_async_function_are_raised(method: str) -> None:
+def test_error_in_open_or_close_of_an_async_function_is_raised(method: str) -> None:
     def fail(*_: Any) -> None:
         unlike_five(5)
 

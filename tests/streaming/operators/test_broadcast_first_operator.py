@@ -57,7 +57,7 @@ def test_records_wait_for_the_end_of_the_broadcast_side() -> None:
     assert end == Watermark(MAX_TIMESTAMP)
 
 
-def test_last_watermark_is_emitted_after_the_waiting_records() -> None:
+def test_last_watermark_is_emitted_after_records_that_wait_for_the_broadcast_side() -> None:
     h = OperatorHarness(operator())
     h.process("a")
     h.watermark(MAX_TIMESTAMP)
@@ -82,7 +82,7 @@ def test_records_that_do_not_fit_into_memory_wait_in_a_file() -> None:
     assert not made.kept.has_file
 
 
-def test_records_of_a_look_up_do_not_wait_in_keyed_state() -> None:
+def test_look_up_in_batch_mode_does_not_keep_waiting_records_in_keyed_state() -> None:
     """In batch mode, only the table is in keyed state."""
     waiting: list[int] = []
 
@@ -99,7 +99,7 @@ def test_records_of_a_look_up_do_not_wait_in_keyed_state() -> None:
     assert waiting == [0, 0]
 
 
-def test_close_closes_the_function_and_deletes_waiting_records() -> None:
+def test_closing_the_operator_closes_its_function_and_deletes_waiting_records() -> None:
     made = operator(memory=1)
     OperatorHarness(made).process("a")
     assert made.kept.has_file

@@ -32,7 +32,7 @@ class ApplyRules(BroadcastProcessFunction[Any, Any, Any]):
         yield "rule", value
 
 
-def test_records_are_processed_with_the_state_of_the_broadcast_side() -> None:
+def test_broadcast_function_processes_records_with_the_state_of_the_broadcast_side() -> None:
     h = OperatorHarness(BroadcastProcessOperator(ApplyRules(), (RULES,)))
     h.process(5, at=1)
     h.process(3, on=1)
@@ -40,7 +40,7 @@ def test_records_are_processed_with_the_state_of_the_broadcast_side() -> None:
     assert h.values() == [(5, MIN_TIMESTAMP), ("rule", 3), (15, MIN_TIMESTAMP)]
 
 
-def test_broadcast_state_is_read_only_for_records_and_must_be_declared() -> None:
+def test_broadcast_state_must_be_declared_and_records_cannot_change_it() -> None:
     class Changes(ApplyRules):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES).put("factor", value)

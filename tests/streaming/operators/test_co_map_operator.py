@@ -48,7 +48,7 @@ class Fails(CoMapFunction[Any, Any, Any]):
         return unlike_five(value)
 
 
-def test_co_map_emits_no_record_for_none() -> None:
+def test_co_map_emits_no_record_for_a_result_of_none() -> None:
     h = OperatorHarness(CoMapOperator(Both()))
     h.process(10, at=3)
     h.process(10, 0, 20, on=1)

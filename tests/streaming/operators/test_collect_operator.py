@@ -42,7 +42,7 @@ def harness(restore: OperatorState | None = None) -> tuple[OperatorHarness, Kept
     return OperatorHarness(operator, restore=restore), kept
 
 
-def test_values_are_collected_batch_by_batch_and_columns_as_rows() -> None:
+def test_collect_operator_collects_values_in_batches_and_columns_as_rows() -> None:
     h, kept = harness()
     h.process(1, 2, at=[5, 6])
     h.process((3,))
@@ -50,7 +50,7 @@ def test_values_are_collected_batch_by_batch_and_columns_as_rows() -> None:
     assert kept.batches == [[1, 2], [(3,)], [Row(x=1), Row(x=2)]]
 
 
-def test_results_unread_by_the_client_are_restored_from_the_snapshot() -> None:
+def test_collected_results_that_the_client_has_not_read_are_restored() -> None:
     h, before = harness()
     state = h.snapshot(7)
     h.operator.notify_checkpoint_complete(7)
@@ -59,7 +59,7 @@ def test_results_unread_by_the_client_are_restored_from_the_snapshot() -> None:
     assert (kept.has_begun, kept.restored) == (True, [(7, b"piece")])
 
 
-def test_sink_emits_no_watermark_status_or_result() -> None:
+def test_collect_sink_emits_neither_watermarks_nor_status_nor_results() -> None:
     h, kept = harness()
     h.watermark(5)
     h.status(True)

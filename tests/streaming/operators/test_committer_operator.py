@@ -70,7 +70,7 @@ def test_committer_without_committables_does_not_wait_for_a_checkpoint() -> None
     assert not h.operator.is_retrying
 
 
-def test_committables_that_arrive_after_their_checkpoint_completed_are_committed() -> None:
+def test_committable_that_arrives_after_its_checkpoint_has_completed_is_committed() -> None:
     sink = Shelf()
     h = OperatorHarness(CommitterOperator(sink))
     h.snapshot(4)
@@ -179,7 +179,7 @@ def test_updated_commit_request_is_retried_and_stored_in_its_new_form() -> None:
     assert sink.commits == ["b"]
 
 
-def test_ordered_commits_wait_for_the_retry_of_an_earlier_commit() -> None:
+def test_commits_of_an_ordered_sink_wait_for_the_retry_of_an_earlier_commit() -> None:
     sink = Shelf(Failing(b=1))
     sink.commits_in_order = True
     h = OperatorHarness(CommitterOperator(sink))
@@ -217,7 +217,7 @@ def test_commit_failure_of_unknown_reason_fails_the_task_at_once() -> None:
         complete(h, 1)
 
 
-def test_job_continues_without_expired_committables_and_logs_them(
+def test_expired_committable_is_logged_and_the_job_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink = Shelf(lambda r: r.signal_failed_with_known_reason(ValueError("expired")))
@@ -329,7 +329,7 @@ def test_committer_emits_no_watermark_or_status_and_is_closed_once() -> None:
     assert sink.closed == ["committer"]
 
 
-def test_exception_of_a_committer_is_raised() -> None:
+def test_exception_raised_by_a_committer_fails_the_operator() -> None:
     def fails(request: CommitRequest[Any]) -> None:
         raise RuntimeError("broken")
 

@@ -25,7 +25,7 @@ def test_filter_keeps_values_with_their_timestamps() -> None:
     assert h.records() == [(1, 10), (3, 30), (5, None)]
 
 
-def test_batch_without_remaining_records_is_not_emitted() -> None:
+def test_batch_in_which_a_filter_keeps_no_record_is_not_emitted() -> None:
     h = OperatorHarness(FilterOperator(odd))
     h.process(2, 4)
     h.process(2, 4, at=[10, 20])

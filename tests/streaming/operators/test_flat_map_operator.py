@@ -38,7 +38,7 @@ def test_function_gets_columns_as_rows_and_results_keep_row_timestamps() -> None
     assert h.records() == [(2, 7), (2, 7), (1, 9)]
 
 
-def test_batch_without_results_is_not_emitted() -> None:
+def test_batch_without_flat_map_results_is_not_emitted() -> None:
     h = OperatorHarness(FlatMapOperator(lambda value: []))
     h.process(1, 2)
     h.process(1, 2, at=[3, 4])

@@ -77,7 +77,7 @@ def test_record_without_a_timestamp_is_refused_by_an_interval_join() -> None:
         join(0, 1).process(("a", 1))
 
 
-def test_late_records_are_not_joined() -> None:
+def test_late_records_are_not_joined_by_an_interval_join() -> None:
     """WI-15"""
     h = join(-1, 1, late_left=SIDE)
     h.watermark(5)
@@ -90,7 +90,7 @@ def test_late_records_are_not_joined() -> None:
     assert h.values() == [(6, 5)]
 
 
-def test_watermark_removes_join_records_that_can_find_no_partner() -> None:
+def test_watermark_removes_interval_join_records_that_can_find_no_partner() -> None:
     """WI-15"""
     h = join(0, 1)
     feed(h, 1, 2, 3, 4, 5)

@@ -32,7 +32,7 @@ def batch_of(h: OperatorHarness) -> pa.RecordBatch:
     return columns.batch
 
 
-def test_columns_become_a_struct_beside_a_key_column_and_keep_their_types() -> None:
+def test_columns_become_a_struct_column_beside_a_key_column_with_the_same_types() -> None:
     h = harness("a")
     given = pa.record_batch(
         {"a": pa.array([1, 2], pa.int16()), "b": pa.array([3, None], pa.int8())}
@@ -62,7 +62,9 @@ def test_key_function_computes_the_key_column_and_timestamps_are_kept() -> None:
         ([{"a": 1}, {"b": 2}], [{"a": 1, "b": None}, {"a": None, "b": 2}]),
     ],
 )
-def test_values_become_the_column_beside_their_keys(records: list[Any], values: list[Any]) -> None:
+def test_values_become_a_column_beside_the_column_of_their_keys(
+    records: list[Any], values: list[Any]
+) -> None:
     h = harness(lambda record: str(record)[:1])
     h.process(*records)
     batch = batch_of(h)

@@ -113,7 +113,7 @@ def test_stored_integers_are_widened_to_floats_and_stay_columns(how: str) -> Non
 
 
 @pytest.mark.parametrize("is_columnar", [True, False])
-def test_incompatible_subtask_states_are_merged_as_rows(is_columnar: bool) -> None:
+def test_states_of_subtasks_with_incompatible_columns_are_merged_as_rows(is_columnar: bool) -> None:
     subtasks = [
         OperatorHarness(rolling_sum(), keyed=True, parallelism=2, subtask_index=number)
         for number in range(2)
@@ -134,7 +134,7 @@ def test_incompatible_subtask_states_are_merged_as_rows(is_columnar: bool) -> No
     assert [tuple(row) for row in h.values()] == [("a", 21, 0.5), ("b", 42, "text")]
 
 
-def test_restored_key_of_an_aggregate_keeps_its_type() -> None:
+def test_restored_key_of_a_rolling_aggregate_has_its_type() -> None:
     h = OperatorHarness(rolling_sum(), keyed=True)
     h.process_columns(columns(k=[True, False], v=[1, 2]))
     h = OperatorHarness(rolling_sum(), keyed=True, restore=h.snapshot())

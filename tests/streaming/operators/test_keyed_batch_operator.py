@@ -51,7 +51,7 @@ def new(function: KeyedBatchFunction, keys: Keys = BY_KEY, **options: Any) -> Op
     return OperatorHarness(KeyedBatchOperator(function, keys), keyed=True, **options)
 
 
-def test_array_state_has_one_element_for_each_key() -> None:
+def test_array_state_of_a_batch_function_has_one_element_for_each_key() -> None:
     h = new(RunningSum())
     h.process_columns(columns([1, 2, 3], k=["a", "b", "a"], v=[1, 2, 3]))
     h.process_columns(columns([4, 5], k=["c", "a"], v=[4, 5]))
@@ -64,7 +64,7 @@ def test_array_state_has_one_element_for_each_key() -> None:
     ]
 
 
-def test_batch_function_gets_rows_as_columns_with_computed_keys() -> None:
+def test_batch_function_gets_rows_as_columns_and_a_column_of_computed_keys() -> None:
     h = new(RunningSum(), Keys(lambda row: row.k.lower()))
     h.process(Row(k="a", v=1), Row(k="A", v=2), at=[1, 2])
     h.process_columns(columns([3], k=["a"], v=[3]))
@@ -144,7 +144,7 @@ def test_array_state_of_a_non_numeric_type_is_refused(dtype: Any) -> None:
         ArrayStateDescriptor("sum", dtype)
 
 
-def test_empty_batches_are_not_processed() -> None:
+def test_empty_batches_are_not_passed_to_a_batch_function() -> None:
     h = new(RunningSum())
     h.process_columns(Columns(pa.record_batch({"k": pa.array([], pa.string())})))
     h.process()

@@ -47,7 +47,7 @@ def harness(keys: Keys = BY_FIRST, **context: Any) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True, **context)
 
 
-def test_keyed_broadcast_function_uses_keyed_state_timers_and_broadcast_rules() -> None:
+def test_keyed_broadcast_function_has_keyed_state_timers_and_broadcast_state() -> None:
     h = harness()
     h.process(10, on=1)
     h.process(("a", 6), ("b", 1), ("a", 6), at=5)
@@ -103,7 +103,7 @@ def test_keyed_state_is_refused_for_broadcast_records_and_in_open() -> None:
         OperatorHarness(early, keyed=True)
 
 
-def test_keyed_side_cannot_change_rules_and_broadcast_side_has_no_key() -> None:
+def test_keyed_side_cannot_change_broadcast_state_and_broadcast_side_has_no_key() -> None:
     class Changes(Limits):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.get_broadcast_state(RULES)["limit"] = 1

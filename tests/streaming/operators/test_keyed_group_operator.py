@@ -35,7 +35,7 @@ def new() -> OperatorHarness:
     return OperatorHarness(KeyedGroupOperator(Groups(), BY_FIRST), keyed=True)
 
 
-def test_records_of_a_key_in_a_batch_are_one_group_and_share_state() -> None:
+def test_group_function_gets_all_records_of_a_key_in_a_batch_at_once() -> None:
     h = new()
     h.process(*PAIRS)
     h.process(("a", 5))
@@ -46,7 +46,7 @@ def test_records_of_a_key_in_a_batch_are_one_group_and_share_state() -> None:
     ]
 
 
-def test_group_results_have_the_latest_timestamp_and_timers_fire() -> None:
+def test_results_of_a_group_have_its_latest_timestamp_and_timers_fire() -> None:
     h = new()
     h.process(*PAIRS, at=[3, 1, 7, 5])
     h.watermark(12)
@@ -65,7 +65,7 @@ def test_watermarks_and_idleness_pass_through() -> None:
     assert_time_passes_and_the_end_adds_nothing(new())
 
 
-def test_error_in_a_group_names_key_and_number_of_records() -> None:
+def test_error_of_a_group_function_names_the_key_and_the_number_of_records() -> None:
     class Failing(KeyedGroupFunction[Any, Any, Any]):
         def process_group(self, key: Any, values: list[Any], ctx: Any) -> Any:
             return [unlike_five(value) for value in values]

@@ -83,7 +83,7 @@ def columns_of(h: OperatorHarness) -> list[Columns]:
     return batches
 
 
-def test_each_key_gives_one_row_with_the_other_columns_of_its_first_row() -> None:
+def test_local_aggregate_of_a_key_is_one_row_with_other_columns_of_its_first_row() -> None:
     h = local()
     h.process_columns(batch(["a", "b", "a"], [1, 2, 3], other=["x", "y", "z"]))
     h.process_columns(batch(["c", "a"], [4, 5], other=["u", "v"]))
@@ -98,7 +98,7 @@ def test_each_key_gives_one_row_with_the_other_columns_of_its_first_row() -> Non
     ]
 
 
-def test_row_is_forwarded_after_the_aggregate_of_earlier_columns() -> None:
+def test_row_is_forwarded_after_the_local_aggregate_of_earlier_columns() -> None:
     h = local()
     h.watermark(5)
     h.status(True)
@@ -110,7 +110,7 @@ def test_row_is_forwarded_after_the_aggregate_of_earlier_columns() -> None:
     assert [tuple(record.value) for record in output[2:]] == [("a", 3), ("a", 10)]
 
 
-def test_columns_without_the_aggregated_field_are_forwarded() -> None:
+def test_columns_without_the_field_to_aggregate_are_forwarded_unchanged() -> None:
     h = local(field="missing")
     columns = batch(["a"], [1])
     h.process_columns(columns)
@@ -165,7 +165,7 @@ def test_local_aggregation_continues_if_keys_of_the_sample_repeat() -> None:
     assert [tuple(row) for row in columns.to_block().values] == [("a", 12), ("b", 6)]
 
 
-def test_local_aggregate_is_emitted_when_it_has_too_many_keys() -> None:
+def test_local_aggregate_with_too_many_keys_is_emitted_early() -> None:
     h = local(most_keys=3)
     h.process_columns(batch(["a", "b", "c"], [1, 2, 3]))
     assert h.output() == []

@@ -142,7 +142,7 @@ def rows_of(h: OperatorHarness) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_pane_emits_one_row_per_key_before_the_watermark_that_ends_the_pane() -> None:
+def test_local_pane_emits_one_row_per_key_before_the_watermark_that_ends_it() -> None:
     h = local()
     h.process_columns(columns([1, 12, 3], k=["a", "a", "b"], v=[1, 2, 3]))
     h.process_columns(columns([4], k=["a"], v=[4]))
@@ -156,7 +156,7 @@ def test_pane_emits_one_row_per_key_before_the_watermark_that_ends_the_pane() ->
 
 
 @pytest.mark.parametrize("what", ["barrier", "idleness", "end"])
-def test_local_panes_are_flushed_at_barrier_idleness_and_end(what: str) -> None:
+def test_local_panes_are_emitted_before_a_barrier_at_idleness_and_at_the_end(what: str) -> None:
     h = local()
     h.process_columns(columns([1], k=["a"], v=[1]))
     if what == "barrier":
@@ -172,7 +172,7 @@ def test_local_panes_are_flushed_at_barrier_idleness_and_end(what: str) -> None:
     assert rows_of(h) == [("a", 0, 1, 2)]
 
 
-def test_locally_late_records_are_forwarded_at_once() -> None:
+def test_records_late_only_for_the_local_task_are_forwarded_at_once() -> None:
     """After the exchange, where other tasks delay the watermark, they may be in time."""
     h = local()
     h.watermark(12)
@@ -231,7 +231,7 @@ def test_local_panes_are_forwarded_when_they_reach_their_memory_limit() -> None:
     assert rows_of(h) == [("a", 0, 1, 1), ("b", 0, 1, 3), ("a", 10, 1, 2)]
 
 
-def test_rows_and_columns_without_timestamps_are_forwarded() -> None:
+def test_rows_and_columns_without_timestamps_are_forwarded_by_local_windows() -> None:
     h = local()
     row = Row.of(["k", "v"], ["a", 1])
     h.process(row, at=3)

@@ -49,7 +49,7 @@ def test_look_up_pairs_a_record_with_the_table_row_of_its_key_or_none() -> None:
     assert h.output() == [Record((("a", 1), "A"), 7), Record((("c", 2), None), 8)]
 
 
-def test_records_wait_for_the_end_of_the_table_and_keep_their_order_by_key() -> None:
+def test_look_up_records_wait_for_the_end_of_the_table_in_order_of_their_key() -> None:
     h = harness()
     h.process(("a", 1), ("b", 2), at=[7, 3])
     h.process(("b", "B"), on=1)
@@ -87,7 +87,7 @@ def test_watermarks_of_records_do_not_overtake_waiting_records() -> None:
     assert h.output() == [Watermark(30)]
 
 
-def test_idleness_is_forwarded_once_no_record_waits() -> None:
+def test_idleness_is_forwarded_once_no_record_waits_for_a_look_up() -> None:
     h = harness()
     h.process(("a", 1), at=5)
     h.watermark(10)
@@ -97,7 +97,7 @@ def test_idleness_is_forwarded_once_no_record_waits() -> None:
     assert h.output() == [Record((("a", 1), None), 5), Watermark(10), WatermarkStatus(True)]
 
 
-def test_idle_period_before_the_end_of_the_table_is_not_forwarded() -> None:
+def test_idle_period_before_the_end_of_a_look_up_table_is_not_forwarded() -> None:
     h = harness()
     h.status(True)
     h.status(False)
@@ -105,7 +105,7 @@ def test_idle_period_before_the_end_of_the_table_is_not_forwarded() -> None:
     assert h.output() == []
 
 
-def test_complete_table_does_not_delay_the_watermark() -> None:
+def test_look_up_table_does_not_delay_the_watermark_once_it_is_complete() -> None:
     h = harness()
     end_table(h)
     assert_time_passes_and_the_end_adds_nothing(h)
@@ -282,7 +282,7 @@ def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
     return OperatorHarness(found, keyed=True, **context), room
 
 
-def test_too_many_waiting_records_are_reported_once_and_again_when_none_waits() -> None:
+def test_look_up_reports_too_many_waiting_records_once_and_again_when_none_waits() -> None:
     h, room = in_room()
     h.process(("a", 1), ("b", 2))
     assert room.told == []

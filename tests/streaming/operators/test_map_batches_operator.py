@@ -62,7 +62,7 @@ def test_rows_keep_their_timestamps_through_a_batch_function() -> None:
     assert h.values() == [Row(x=1), Row(x=2), Row(x=2), Row(x=2), Row(x=1)]
 
 
-def test_batch_returned_without_the_timestamp_column_has_no_timestamps() -> None:
+def test_batch_that_a_function_returns_without_timestamps_has_no_timestamps() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.select(["x"])))
     h.process_columns(columns([5, 6], x=[1, 2]))
     assert h.records() == [(Row(x=1), None), (Row(x=2), None)]
@@ -92,7 +92,7 @@ def test_values_become_columns_of_their_declared_type() -> None:
     assert batch.schema == pa.schema([("a", pa.int16()), ("b", pa.string())])
 
 
-def test_object_with_a_map_batch_method_is_opened_and_closed() -> None:
+def test_object_with_a_map_batch_method_is_opened_and_closed_by_the_operator() -> None:
     calls: list[Any] = []
 
     class Noted:
@@ -111,7 +111,7 @@ def test_object_with_a_map_batch_method_is_opened_and_closed() -> None:
     assert calls == [1, 2, "closed"]
 
 
-def test_object_with_open_but_without_close_is_opened() -> None:
+def test_object_with_open_but_without_close_is_opened_by_the_operator() -> None:
     class Opened:
         def open(self, runtime_context: Any) -> None:
             self.factor = 10
@@ -125,7 +125,7 @@ def test_object_with_open_but_without_close_is_opened() -> None:
     assert h.values() == [Row(x=10)]
 
 
-def test_empty_batches_are_neither_processed_nor_emitted() -> None:
+def test_batch_function_neither_gets_nor_emits_empty_batches() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.slice(0, 0)))
     h.process()
     h.process(1)

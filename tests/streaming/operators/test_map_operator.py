@@ -34,7 +34,7 @@ def test_map_keeps_the_timestamps_of_records() -> None:
     assert h.records() == [(2, 10), (4, 20), (6, None)]
 
 
-def test_results_of_a_map_do_not_have_the_keys_of_their_batch() -> None:
+def test_results_of_a_map_are_sent_without_the_keys_of_its_input() -> None:
     h = OperatorHarness(MapOperator(abs))
     h.operator.process_block(Block([-1, -2], [10, 20], ["k", "k"]))
     (batch,) = h.batches()
@@ -49,7 +49,7 @@ def test_function_gets_columns_as_rows_with_their_timestamps() -> None:
     assert h.records() == [((1, "one"), 7), ((2, "two"), 8), ((3, "three"), None)]
 
 
-def test_map_that_returns_its_row_emits_the_row_of_the_columns() -> None:
+def test_map_that_returns_its_row_emits_columns_as_rows() -> None:
     h = OperatorHarness(MapOperator(lambda row: row))
     h.process_columns(columns(x=[1]))
     assert h.values() == [Row(x=1)]

@@ -37,7 +37,7 @@ def test_printed_line_has_sink_name_subtask_and_text_of_the_value(
     assert capsys.readouterr().out == "null\ntrue\n(1, 'a')\n2> b\nname> c\nname:2> d\n"
 
 
-def test_columns_are_printed_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_operator_prints_columns_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
     OperatorHarness(PrintOperator()).process_columns(columns(x=[1, 2], y=["a", "b"]))
     assert capsys.readouterr().out == "+I[1, a]\n+I[2, b]\n"
 

@@ -34,14 +34,14 @@ def stored(harness: OperatorHarness) -> dict[Any, Any]:
     return dict(zip(places, table.point_reader()(places), strict=True))
 
 
-def test_queryable_state_has_the_last_record_of_each_key_and_emits_nothing() -> None:
+def test_queryable_state_operator_stores_the_last_record_of_each_key() -> None:
     h = last()
     h.process(*PAIRS)
     assert stored(h) == {"a": ("a", 4), "b": ("b", 2)}
     assert h.values() == []
 
 
-def test_records_are_added_to_queryable_reducing_state() -> None:
+def test_queryable_reducing_state_reduces_the_records_of_each_key() -> None:
     descriptor: StateDescriptor = ReducingStateDescriptor(
         "state", lambda one, other: (one[0], one[1] + other[1])
     )

@@ -34,7 +34,7 @@ def harness(type_info: TypeInformation | None) -> tuple[OperatorHarness, list[pa
         ([1, 2], [(1,), (2,)]),
     ],
 )
-def test_values_are_written_as_rows_batch_by_batch(
+def test_result_file_contains_values_as_rows_in_batches(
     values: list[Any], rows: list[tuple[Any, ...]]
 ) -> None:
     h, written = harness(None)
@@ -49,7 +49,7 @@ def test_columns_of_an_undeclared_type_are_written_unchanged() -> None:
     assert [batch.to_pydict() for batch in written] == [{"x": [1, 2]}]
 
 
-def test_every_written_batch_has_the_declared_columns() -> None:
+def test_every_batch_of_a_result_file_has_the_declared_columns() -> None:
     h, written = harness(LONG_AND_TEXT)
     h.process(Row(1, None))
     h.process_columns(columns(None, n=pa.array([2], pa.int32()), text=pa.array([None])))

@@ -44,7 +44,7 @@ def test_values_of_mixed_types_cannot_be_serialized_as_a_column() -> None:
         h.process(1, "two")
 
 
-def test_large_batch_is_serialized_in_independent_parts(
+def test_large_batch_is_serialized_in_several_independent_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serialize_batches, "MOST_BYTES", 4000)

@@ -50,7 +50,7 @@ def test_sink_emits_no_watermark_status_or_result() -> None:
     assert h.output() == []
 
 
-def test_sink_function_marked_as_shared_is_shared_by_its_operator() -> None:
+def test_sink_function_marked_as_shared_makes_its_operator_shared() -> None:
     shared = Noted()
     shared.shared = True  # type: ignore[attr-defined]
     assert SinkFunctionOperator(shared).shared

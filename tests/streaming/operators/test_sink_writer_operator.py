@@ -21,7 +21,7 @@ def prepared(h: OperatorHarness, checkpoint_id: int) -> list[Any]:
     return h.values()
 
 
-def test_committables_are_emitted_before_each_barrier_and_at_the_end() -> None:
+def test_sink_writer_emits_committables_before_each_barrier_and_at_the_end() -> None:
     h = OperatorHarness(SinkWriterOperator(Shelf()), subtask_index=1, parallelism=2)
     h.process(1, 2)
     assert prepared(h, 3) == [CommittableMessage(3, 1, ((1, 2), False))]
@@ -31,7 +31,7 @@ def test_committables_are_emitted_before_each_barrier_and_at_the_end() -> None:
     assert h.values() == [CommittableMessage(None, 1, ((3,), True))]
 
 
-def test_writer_is_not_asked_to_prepare_after_the_end_of_input() -> None:
+def test_sink_writer_is_asked_for_no_committables_after_the_end_of_input() -> None:
     asked: list[bool] = []
 
     class Asked(SinkWriter[Any]):

@@ -35,7 +35,7 @@ class Number(MapFunction[Any, Any]):
         return value[0], self.count.value()
 
 
-def test_keyed_state_in_batch_mode_has_only_the_current_key() -> None:
+def test_backend_in_batch_mode_has_keyed_state_of_the_current_key_only() -> None:
     operator = SortedInputsOperator(
         KeyedMapOperator(Number(), Keys(lambda v: v[0])), [Keys(lambda v: v[0])], memory=2_000
     )
@@ -78,7 +78,7 @@ def timers(keys: Keys = BY_FIRST) -> OperatorHarness:
     return OperatorHarness(operator, keyed=True)
 
 
-def test_records_are_processed_by_key_and_time_before_the_last_watermark() -> None:
+def test_batch_mode_processes_records_by_key_and_time_before_the_last_watermark() -> None:
     h = timers()
     h.process(("b", 1), ("a", 2), ("b", 3), at=[9, 8, 7])
     assert h.output() == []
@@ -122,7 +122,7 @@ class Sides(KeyedCoProcessFunction[Any, Any, Any, Any]):
         yield 2, value
 
 
-def test_two_inputs_are_merged_by_time_once_both_have_ended() -> None:
+def test_batch_mode_merges_two_inputs_by_time_once_both_have_ended() -> None:
     inner = KeyedCoProcessOperator(Sides(), BY_FIRST, BY_FIRST)
     h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST, BY_FIRST]), keyed=True)
     h.process(("a", "x"), ("a", "y"), at=[1, 5])
@@ -144,7 +144,7 @@ class Scaled(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         ctx.get_broadcast_state(RULES)["factor"] = value
 
 
-def test_broadcast_input_is_processed_before_the_sorted_input() -> None:
+def test_batch_mode_processes_the_broadcast_input_before_the_sorted_input() -> None:
     inner = KeyedBroadcastProcessOperator(Scaled(), BY_FIRST, (RULES,))
     h = OperatorHarness(SortedInputsOperator(inner, [BY_FIRST, None]), keyed=True)
     h.process(("a", 2))
@@ -167,7 +167,7 @@ def test_end_of_input_finishes_the_inner_operator() -> None:
     assert finished == ["yes"]
 
 
-def test_error_in_the_inner_operator_names_operator_and_record() -> None:
+def test_error_of_an_operator_in_batch_mode_names_operator_and_record() -> None:
     def act(h: OperatorHarness) -> None:
         h.process(("a", 4), ("b", 5))
         h.watermark(MAX_TIMESTAMP)
@@ -177,7 +177,7 @@ def test_error_in_the_inner_operator_names_operator_and_record() -> None:
     assert error.record == "('b', 5)"
 
 
-def test_many_keys_with_few_records_are_processed_between_two_pauses() -> None:
+def test_batch_mode_processes_many_keys_with_few_records_between_two_pauses() -> None:
     """A pause takes longer than a key with one record."""
     h = OperatorHarness(
         SortedInputsOperator(KeyedMapOperator(Number(), BY_FIRST), [BY_FIRST]), keyed=True

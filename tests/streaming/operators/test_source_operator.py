@@ -185,7 +185,7 @@ def test_windows_use_the_timestamps_of_the_source_strategy(mode: RuntimeExecutio
     assert list(sums.execute_and_collect()) == [5, 7, 12]
 
 
-def test_position_of_each_batch_is_the_number_of_records_before_it() -> None:
+def test_position_of_a_source_batch_is_the_number_of_records_before_it() -> None:
     operator = SourceOperator(Batches(Block([1, 2]), Block([3])))
     h = run(operator)
     operator.emit_next()

@@ -57,7 +57,7 @@ def test_watermarks_are_emitted_at_the_interval_and_never_decrease() -> None:
     assert h.output() == [Watermark(8)]
 
 
-def test_no_watermark_follows_the_last_watermark() -> None:
+def test_no_watermark_is_emitted_after_the_last_watermark() -> None:
     """ST-18: not even the watermark that is due when the input ends."""
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.process(3)
@@ -89,7 +89,7 @@ def test_only_the_last_watermark_from_upstream_is_forwarded() -> None:
     assert h.output() == [Watermark(MAX_TIMESTAMP)]
 
 
-def test_watermark_emitted_on_a_record_follows_this_record_directly() -> None:
+def test_watermark_that_a_generator_emits_on_a_record_directly_follows_the_record() -> None:
     """ST-18"""
 
     class OnMultiplesOfThree(WatermarkGenerator):
@@ -239,14 +239,14 @@ def test_timestamp_assigner_gets_columns_as_rows() -> None:
     assert watermark == Watermark(6)
 
 
-def test_idleness_from_upstream_is_not_forwarded() -> None:
+def test_idleness_of_the_input_of_a_watermark_operator_is_not_forwarded() -> None:
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.status(True)
     h.status(False)
     assert h.output() == []
 
 
-def test_end_of_input_emits_the_watermark_that_was_not_due_yet() -> None:
+def test_watermark_that_was_not_due_yet_is_emitted_at_the_end_of_input() -> None:
     h = harness(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(identity))
     h.process(8)
     h.output()
@@ -265,7 +265,7 @@ def test_batch_mode_assigns_timestamps_and_emits_only_the_last_watermark() -> No
     assert h.output() == [Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_records_without_timestamps_pass_if_there_is_no_assigner() -> None:
+def test_records_without_timestamps_are_forwarded_if_there_is_no_assigner() -> None:
     h = harness(WatermarkStrategy.no_watermarks())
     h.process(3, 5)
     h.process_columns(columns(x=[7]))

@@ -98,7 +98,7 @@ AGGREGATES = [ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "m
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_wider_numbers_widen_the_aggregates_in_all_panes(is_restored: bool) -> None:
+def test_wider_number_type_widens_window_aggregates_in_all_panes(is_restored: bool) -> None:
     """Also for keys that had only integers, or that were in no pane before."""
 
     def operator(**settings: Any) -> OperatorHarness:
@@ -222,7 +222,7 @@ def test_integer_keys_are_widened_to_floats_and_text_keys_refused() -> None:
         h.process_columns(columns([11], k=["x"], v=[0]))
 
 
-def test_keys_that_come_no_more_are_forgotten_and_windows_are_correct() -> None:
+def test_window_aggregate_forgets_keys_that_do_not_come_any_more() -> None:
     aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("high", "max", "v")]
     operator = WindowAggregateOperator(SLIDING, aggregates, Keys("k"))
     h = OperatorHarness(operator, keyed=True)
@@ -348,7 +348,7 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
     assert [(row.window_start, row.n) for row in restored.values()] == [(0, 2)]
 
 
-def test_window_fired_before_an_unaligned_barrier_does_not_fire_again() -> None:
+def test_window_that_fired_before_an_unaligned_barrier_does_not_fire_after_a_restore() -> None:
     def subtask(index: int, **settings: Any) -> OperatorHarness:
         made = WindowAggregateOperator(
             PaneTimes(10, 5, 0), [ColumnAggregate("n", "count")], Keys("k")
@@ -398,7 +398,7 @@ def late(h: OperatorHarness) -> int:
     return count
 
 
-def test_window_state_of_an_ended_stream_accepts_records_after_a_restore() -> None:
+def test_window_aggregate_restored_after_the_end_of_its_stream_accepts_records() -> None:
     h = counts()
     h.watermark(MAX_TIMESTAMP)
     operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
@@ -408,7 +408,7 @@ def test_window_state_of_an_ended_stream_accepts_records_after_a_restore() -> No
     assert [row.n for row in restored.values()] == [1]
 
 
-def test_restore_refuses_a_new_aggregate_only_while_windows_are_open() -> None:
+def test_additional_window_aggregate_is_refused_at_restore_while_windows_are_open() -> None:
     h = counts()
     h.process_columns(columns([5], k=["a"]))
     more = WindowAggregateOperator(TUMBLING, [ColumnAggregate("low", "min", "v")], Keys("k"))

@@ -36,7 +36,7 @@ def test_late_rows_are_dropped_and_counted() -> None:
     assert operator._late.get_count() == 1
 
 
-def test_function_gets_all_rows_of_a_window_at_once_in_order_of_windows() -> None:
+def test_window_function_gets_all_rows_of_a_window_at_once_in_order_of_windows() -> None:
     seen: list[list[int]] = []
 
     def first(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -83,7 +83,7 @@ def pairs_of(left: Columns, right: Columns, size: int) -> list[tuple[Any, ...]]:
         ([0], [2**32], 1, []),
     ],
 )
-def test_windows_far_apart_in_time_are_not_mixed_up(
+def test_window_join_does_not_mix_up_windows_that_are_far_apart_in_time(
     left: list[int], right: list[int], size: int, pairs: list[tuple[int, int]]
 ) -> None:
     """Windows were numbered with 32 bits."""
@@ -100,7 +100,7 @@ def test_zero_and_nan_keys_that_arrow_distinguishes_are_joined() -> None:
 
 
 @pytest.mark.parametrize("extra", [[[1, 2]], [{"a": 1}], [None]])
-def test_joined_rows_keep_columns_of_any_type(extra: list[Any]) -> None:
+def test_rows_of_a_window_join_keep_columns_of_any_type(extra: list[Any]) -> None:
     left = columns([1], k=[1], v=[7], x=pa.array(extra))
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     h.process_columns(left, on=0)
@@ -186,7 +186,7 @@ def test_rows_without_timestamps_are_refused() -> None:
         h.process_columns(Columns(batch), on=0)
 
 
-def test_rows_join_with_columns_and_results_are_columns() -> None:
+def test_window_join_joins_rows_with_columns_and_emits_columns() -> None:
     h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
     h.process(Row(k=1, v=5), Row(k=2, v=6), at=[3, 4])
     h.process_columns(columns([8, 12], k=[1, 1], w=[7, 8]), on=1)

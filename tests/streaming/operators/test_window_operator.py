@@ -222,7 +222,7 @@ def test_processing_time_session_ends_when_no_record_comes_for_the_gap() -> None
     assert h.values() == [("a", 3)]
 
 
-def test_continuous_trigger_fires_at_multiples_also_after_merge_and_restore() -> None:
+def test_continuous_trigger_fires_at_multiples_of_its_interval_after_a_merge_too() -> None:
     """WI-11"""
     h = sessions(trigger=ContinuousEventTimeTrigger.of(Time.seconds(2)))
     feed_sessions(h)
@@ -276,7 +276,7 @@ class SumScripted(ReduceFunction[Any]):
         return "a", value1[1] + value2[1], ""
 
 
-def test_fire_emits_purge_clears_and_fire_and_purge_does_both() -> None:
+def test_trigger_result_fire_emits_and_purge_clears_the_window() -> None:
     """WI-12"""
     h = harness(TumblingEventTimeWindows.of(10), Scripted(), contents=ReduceContents(SumScripted()))
     emitted = []
@@ -288,7 +288,7 @@ def test_fire_emits_purge_clears_and_fire_and_purge_does_both() -> None:
     assert emitted == [[], [3], [7], [], [16]]
 
 
-def test_purged_session_does_not_fire_but_still_merges() -> None:
+def test_purged_session_window_does_not_fire_but_still_merges() -> None:
     """WI-12"""
     h = harness(
         EventTimeSessionWindows.with_gap(10),
@@ -336,7 +336,7 @@ def test_record_of_a_window_that_the_watermark_just_ended_is_late() -> None:
     assert not len(h.operator.table)  # type: ignore[attr-defined]
 
 
-def test_session_of_a_late_record_is_not_stored() -> None:
+def test_session_window_of_a_late_record_is_not_stored() -> None:
     h = sessions(gap=10, late_tag=LATE)
     h.watermark(100)
     h.process(("a", 1), at=50)
@@ -353,7 +353,7 @@ def test_each_window_has_its_own_copy_of_a_mutable_record() -> None:
     assert first[1] is not second[1]
 
 
-def test_windows_merge_before_the_trigger_sees_the_record() -> None:
+def test_session_windows_merge_before_the_trigger_sees_their_new_record() -> None:
     """WI-13"""
     trigger = Scripted()
     h = harness(
@@ -402,7 +402,7 @@ def test_merging_into_a_window_that_has_ended_raises_an_error() -> None:
         h.process(("a", 1), at=60)
 
 
-def test_record_without_a_window_is_late_by_its_own_timestamp() -> None:
+def test_record_that_is_assigned_no_window_is_late_by_its_own_timestamp() -> None:
     """WI-14"""
 
     class Nowhere(WindowAssigner):
@@ -444,7 +444,7 @@ class PerWindowCount(ProcessWindowFunction[Any, Any, Any, Any]):
         context.window_state().get_state(ValueStateDescriptor("fired-0", default_value=0)).clear()
 
 
-def test_window_state_belongs_to_the_window_and_global_state_to_the_key() -> None:
+def test_window_state_is_kept_per_window_and_global_state_per_key() -> None:
     h = harness(
         TumblingEventTimeWindows.of(10),
         CountTrigger.of(1),

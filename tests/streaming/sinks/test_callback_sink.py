@@ -31,7 +31,7 @@ def test_callback_sink_calls_on_value_or_on_batch() -> None:
         CallbackSink()
 
 
-def test_callback_gets_columns_as_a_record_batch_or_as_single_rows() -> None:
+def test_callback_sink_gets_columns_as_a_record_batch_or_as_single_rows() -> None:
     values: list[Any] = []
     batches: list[Any] = []
     given = columns(x=[1, 2])

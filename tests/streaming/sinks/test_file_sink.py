@@ -109,7 +109,7 @@ def test_file_is_synced_before_it_is_renamed_to_its_final_name(
     assert size == durable_size > 0
 
 
-def test_committing_a_file_twice_is_harmless(tmp_path: Path) -> None:
+def test_committing_a_file_twice_is_accepted_by_the_file_sink(tmp_path: Path) -> None:
     hidden, shown = tmp_path / ".x", tmp_path / "x"
     hidden.write_text("once")
     outcomes = []
@@ -121,7 +121,7 @@ def test_committing_a_file_twice_is_harmless(tmp_path: Path) -> None:
     assert outcomes == [CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED]
 
 
-def test_commit_fails_if_a_file_exists_neither_hidden_nor_visible(tmp_path: Path) -> None:
+def test_commit_fails_if_the_file_is_missing_under_both_of_its_names(tmp_path: Path) -> None:
     hidden, shown = tmp_path / ".x", tmp_path / "x"
     request = CommitRequest(Rename(str(hidden), str(shown)))
     RenamingCommitter().commit([request])
@@ -246,7 +246,7 @@ def test_files_in_progress_of_removed_subtasks_are_removed_by_another_subtask(
     assert hidden(tmp_path) == ["of 0", "of 2"]
 
 
-def test_files_that_a_checkpoint_may_refer_to_are_not_removed(tmp_path: Path) -> None:
+def test_files_in_progress_that_a_checkpoint_may_need_are_not_removed(tmp_path: Path) -> None:
     first = attempt(tmp_path, "a0")
     savepoint = first.checkpoint()  # it is its user's: the job goes on from none
     second = attempt(tmp_path, "a1", attempt_number=1)
@@ -257,7 +257,7 @@ def test_files_that_a_checkpoint_may_refer_to_are_not_removed(tmp_path: Path) ->
     assert [path.read_text() for path in visible(tmp_path / "a")] == ["a0\n"]
 
 
-def test_attempt_whose_file_in_progress_was_removed_fails(
+def test_attempt_whose_file_in_progress_was_removed_by_a_later_one_fails(
     tmp_path: Path,
 ) -> None:
     """An attempt of another JobMaster, which stood still before the attempt began."""
@@ -693,7 +693,7 @@ def test_finished_files_become_visible_with_the_next_checkpoint(tmp_path: Path) 
     h.close()
 
 
-def test_on_checkpoint_rolling_policy_ignores_size_and_age(tmp_path: Path) -> None:
+def test_checkpoint_rolling_policy_ignores_size_and_age_of_a_file(tmp_path: Path) -> None:
     h = rolled(tmp_path, RollingPolicy.on_checkpoint_rolling_policy())
     h.process("a")
     h.processing_time(10**9)
@@ -796,7 +796,7 @@ def test_error_about_an_unknown_time_zone_names_the_time_zone() -> None:
         BucketAssigner.date_time_bucket_assigner(timezone_id="Mars/Olympus")
 
 
-def test_second_run_keeps_the_files_of_the_first_run(tmp_path: Path) -> None:
+def test_second_run_of_a_file_sink_keeps_the_files_of_the_first_run(tmp_path: Path) -> None:
     for _ in range(2):
         write(FileSink(tmp_path), ["a"])
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "a\n"]
@@ -815,7 +815,7 @@ TYPED = Types.ROW([Types.STRING(), Types.TUPLE([Types.BOOLEAN(), Types.LIST(Type
         ([{"a": False}], Types.MAP(Types.STRING(), Types.BOOLEAN()), ["{a=false}"]),
     ],
 )  # fmt: skip
-def test_text_files_have_the_lines_that_print_writes(
+def test_text_file_sink_writes_the_same_lines_as_print(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     values: list[Any],
@@ -877,7 +877,7 @@ def test_sink_of_an_endless_source_without_checkpoints_logs_a_warning(
         caplog.clear()
 
 
-def test_sink_with_visible_output_causes_no_warning(
+def test_file_sink_whose_files_become_visible_logs_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = CollectionSource(["a"])

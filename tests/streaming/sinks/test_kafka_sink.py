@@ -139,7 +139,7 @@ def test_restored_sink_commits_only_the_records_of_its_checkpoint(
     assert seen(broker, topic) == ["a", "b", "c"]
 
 
-def test_records_keep_their_order_in_a_committable_of_several_chunks(broker: Broker) -> None:
+def test_kafka_committable_of_several_chunks_keeps_the_order_of_its_records(broker: Broker) -> None:
     topic = broker.topic()
     values = [f"{n:05}" + "x" * 200 for n in range(4000)]
     h = SinkHarness(sink_to(broker, topic))
@@ -154,7 +154,9 @@ def test_records_keep_their_order_in_a_committable_of_several_chunks(broker: Bro
     h.close()
 
 
-def test_restarted_committer_knows_transactions_committed_before_a_kill(broker: Broker) -> None:
+def test_restarted_kafka_committer_knows_transactions_committed_before_a_kill(
+    broker: Broker,
+) -> None:
     topic = broker.topic()
     lane = Lane(broker, topic)
     first, second = lane.prepare("ab"), lane.prepare("cd")
@@ -164,7 +166,9 @@ def test_restarted_committer_knows_transactions_committed_before_a_kill(broker: 
     assert seen(broker, topic) == list("abcd")
 
 
-def test_commits_of_one_writer_do_not_hide_equal_numbers_of_another_writer(broker: Broker) -> None:
+def test_kafka_commit_of_one_writer_does_not_hide_the_same_number_of_another_writer(
+    broker: Broker,
+) -> None:
     """A job that restarts from an earlier checkpoint writes new records with a new writer."""
     topic = broker.topic()
     lane = Lane(broker, topic)
@@ -186,7 +190,7 @@ def test_transaction_of_a_dead_attempt_is_aborted(broker: Broker) -> None:
         assert seen(broker, topic) == ["behind"]
 
 
-def test_fenced_committer_writes_nothing_and_then_sees_earlier_commits(
+def test_fenced_kafka_committer_writes_nothing_and_then_sees_the_commits_before(
     broker: Broker,
 ) -> None:
     """Its process stood still while the next attempt committed the same transactions."""
@@ -228,7 +232,7 @@ def test_death_within_a_transaction_leaves_no_records_and_no_duplicates(
     assert seen(broker, topic) == ["a", "b", "c"]
 
 
-def test_commit_with_a_lost_answer_is_found_committed_at_the_retry(
+def test_kafka_commit_whose_answer_was_lost_counts_as_committed_at_its_retry(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.topic()
@@ -259,7 +263,9 @@ def test_commit_with_a_lost_answer_is_found_committed_at_the_retry(
     assert seen(broker, topic) == ["a", "b"]
 
 
-def test_committables_of_one_writer_are_committed_once_by_two_committers(broker: Broker) -> None:
+def test_committables_of_one_kafka_writer_are_committed_once_by_two_committers(
+    broker: Broker,
+) -> None:
     """This happens after a restart with another parallelism."""
     topic = broker.topic()
     lane = Lane(broker, topic)
@@ -307,7 +313,7 @@ def test_program_without_checkpoints_commits_to_kafka_at_its_end(broker: Broker)
 # --- what is known of commits ---------------------------------------------------------------------
 
 
-def test_commit_history_records_commits_made_in_any_order() -> None:
+def test_kafka_commit_history_contains_commits_made_in_any_order() -> None:
     history = CommitHistory()
     for run, number in [("a", 1), ("a", 4), ("a", 3), ("b", 1), ("a", 6)]:
         assert not history.has(run, number)
@@ -319,7 +325,7 @@ def test_commit_history_records_commits_made_in_any_order() -> None:
     assert again.plus("a", 2).text() == "b:1 a:4+6"
 
 
-def test_commit_history_forgets_writers_that_committed_longest_ago() -> None:
+def test_kafka_commit_history_forgets_the_writers_whose_commits_are_oldest() -> None:
     history = CommitHistory()
     for number in range(20):
         history = history.plus(f"{number:016x}", 1)
@@ -357,7 +363,7 @@ def test_at_least_once_sink_flushes_all_records_before_a_checkpoint(each_broker:
     h.close()
 
 
-def test_sink_without_guarantee_flushes_only_at_the_end(each_broker: Broker) -> None:
+def test_kafka_sink_without_guarantee_flushes_only_at_the_end(each_broker: Broker) -> None:
     topic = each_broker.topic()
     sink = sink_to(each_broker, topic, DeliveryGuarantee.NONE, linger_ms="60000")
     h = DirectHarness(sink)
@@ -430,7 +436,9 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
-def test_record_that_every_producer_refuses_fails_the_writer(guarantee: DeliveryGuarantee) -> None:
+def test_kafka_record_that_every_producer_refuses_fails_the_writer(
+    guarantee: DeliveryGuarantee,
+) -> None:
     """No checkpoint then ever contains the record."""
     writer = sink_of_records(Broker("127.0.0.1:1"), guarantee).create_writer(CONTEXT)
     for record, reason in REFUSED:

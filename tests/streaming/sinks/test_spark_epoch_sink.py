@@ -100,7 +100,7 @@ def test_checkpoint_without_rows_publishes_no_epoch(tmp_path: Path) -> None:
     assert published(tmp_path) == {}
 
 
-def test_rows_of_an_aborted_checkpoint_are_published_with_the_next(tmp_path: Path) -> None:
+def test_rows_of_an_aborted_checkpoint_are_published_with_the_next_epoch(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()
@@ -279,7 +279,7 @@ def moved(state: SinkState) -> SinkState:
     return state._replace(committer=replace(state.committer, files=files))
 
 
-def test_another_job_publishes_the_epochs_that_waited_at_the_savepoint(
+def test_job_started_from_a_savepoint_publishes_the_epochs_that_waited_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With their original ids: the first job may have published them since."""
@@ -319,7 +319,9 @@ def test_savepoint_of_a_restored_job_contains_its_waiting_epochs(tmp_path: Path)
     assert published(tmp_path / "3") == {2: [2]}
 
 
-def test_job_restored_from_a_savepoint_publishes_only_epochs_not_done(tmp_path: Path) -> None:
+def test_job_started_from_a_savepoint_publishes_only_epochs_that_spark_has_not_done(
+    tmp_path: Path,
+) -> None:
     out = harness(tmp_path / "1")
     out.process(1)
     out.checkpoint()
@@ -333,7 +335,7 @@ def test_job_restored_from_a_savepoint_publishes_only_epochs_not_done(tmp_path: 
     assert published(tmp_path / "2") == {2: [2]}
 
 
-def test_job_restored_from_its_own_savepoint_uses_its_own_files(tmp_path: Path) -> None:
+def test_job_restored_from_its_own_savepoint_uses_its_own_epoch_files(tmp_path: Path) -> None:
     """A job that was stopped with a savepoint, and failed after the savepoint."""
     out = harness(tmp_path)
     out.process(1)
@@ -391,7 +393,9 @@ def test_epoch_done_by_spark_is_deleted_with_the_next_checkpoint(tmp_path: Path)
     assert list((tmp_path / "rows").iterdir()) == []
 
 
-def test_done_epoch_is_deleted_although_earlier_epochs_were_deleted_before(tmp_path: Path) -> None:
+def test_epoch_done_by_spark_is_deleted_although_earlier_epochs_were_deleted_before(
+    tmp_path: Path,
+) -> None:
     out = harness(tmp_path)
     for value in (1, 2):
         out.process(value)
@@ -403,7 +407,7 @@ def test_done_epoch_is_deleted_although_earlier_epochs_were_deleted_before(tmp_p
         assert published(tmp_path) == {}
 
 
-def test_writer_closed_before_a_checkpoint_leaves_no_file(tmp_path: Path) -> None:
+def test_epoch_writer_closed_before_a_checkpoint_leaves_no_file(tmp_path: Path) -> None:
     out = harness(tmp_path)
     rows = pa.record_batch({"value": np.arange(2 << 20)})
     out.operator.process_columns(Columns(rows, None))
@@ -421,7 +425,7 @@ def test_only_savepoints_contain_the_files_of_waiting_epochs(tmp_path: Path) -> 
     assert out.checkpoint().committer.files == ()
 
 
-def test_done_epochs_are_not_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:
+def test_epochs_done_by_spark_are_not_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:
     out = harness(tmp_path)
     out.process(1)
     out.checkpoint()

@@ -33,7 +33,7 @@ def test_arrow_batches_with_different_types_are_read_with_one_type() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_rows_are_divided_among_subtasks(parallelism: int) -> None:
+def test_rows_of_an_arrow_table_are_divided_among_subtasks(parallelism: int) -> None:
     table = pa.table({"a": range(100)})
     assert sorted(row.a for row in read(ArrowSource(table), parallelism)) == list(range(100))
     assert read(ArrowSource(table.slice(0, 0)), parallelism) == []

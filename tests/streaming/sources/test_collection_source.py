@@ -19,12 +19,12 @@ def test_slices_of_a_collection_cover_each_element_once() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_elements_of_any_iterable_are_read_once(parallelism: int) -> None:
+def test_each_element_of_any_iterable_is_read_once_by_a_collection_source(parallelism: int) -> None:
     assert sorted(read(CollectionSource(iter("abcde")), parallelism)) == list("abcde")
     assert read(CollectionSource([]), parallelism) == []
 
 
-def test_subtask_without_a_slice_is_told_that_no_split_follows() -> None:
+def test_subtask_that_gets_no_elements_of_a_collection_is_told_to_end() -> None:
     readers = Readers(3)
     source = CollectionSource("ab")
     enumerator = source.create_enumerator(readers, ManualClock())  # type: ignore[arg-type]

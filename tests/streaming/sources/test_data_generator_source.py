@@ -23,11 +23,11 @@ def test_generator_keeps_its_rate_over_all_subtasks() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_generator_without_a_rate_makes_records_on_demand(parallelism: int) -> None:
+def test_data_generator_without_a_rate_makes_records_on_demand(parallelism: int) -> None:
     assert sorted(read(DataGeneratorSource(str, 5), parallelism)) == list("01234")
 
 
-def test_reader_generates_only_the_records_due_by_its_rate() -> None:
+def test_data_generator_makes_only_the_records_that_are_due_by_its_rate() -> None:
     clock = ManualClock()
     source = DataGeneratorSource(lambda n: n, 100, records_per_second=10)
     reader = source.create_reader(ReaderContext(0, 2, clock))
@@ -41,7 +41,7 @@ def test_reader_generates_only_the_records_due_by_its_rate() -> None:
     assert reader.snapshot_state(1) == [Slice(3, 50)]
 
 
-def test_restored_generator_continues_at_its_snapshot() -> None:
+def test_restored_data_generator_continues_at_its_snapshot() -> None:
     source = DataGeneratorSource(lambda n: n * n, 10)
     reader = reader_of(source, Slice(2, 6))
     assert list(reader.poll(1).values) == [4]

@@ -262,7 +262,7 @@ def test_compressed_text_and_json_are_read_like_plain_files(
 # --- directories ----------------------------------------------------------------------------------
 
 
-def test_files_reached_by_several_links_are_read_once(tmp_path: Path) -> None:
+def test_file_that_several_links_lead_to_is_read_once(tmp_path: Path) -> None:
     top, outside = tmp_path / "top", tmp_path / "outside"
     for folder in (top / "real", top / ".hidden", outside / "deep", outside / "_hidden"):
         folder.mkdir(parents=True)
@@ -373,7 +373,7 @@ def test_file_source_with_a_discovery_interval_is_unbounded(tmp_path: Path) -> N
     assert watching.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
 
 
-def test_restored_reader_continues_parquet_at_its_batch(tmp_path: Path) -> None:
+def test_restored_reader_continues_a_parquet_file_at_its_batch(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"x": range(70_000)}), path)
     source = FileSource(tmp_path, file_format="parquet")

@@ -66,7 +66,7 @@ def test_iterator_splits_are_divided_and_begin_at_their_offset() -> None:
     assert made == [(1, 2), (0, 1)]
 
 
-def test_boundedness_of_an_iterator_source_is_as_declared() -> None:
+def test_iterator_source_is_bounded_unless_declared_otherwise() -> None:
     assert IteratorSource.of(list).get_boundedness() is Boundedness.BOUNDED
     endless = IteratorSource.of(list, bounded=False)
     assert endless.get_boundedness() is Boundedness.CONTINUOUS_UNBOUNDED
@@ -123,7 +123,7 @@ def test_unfinished_generator_is_closed_in_the_thread_that_reads_it() -> None:
     assert threads == ["flinkray-iterator"]
 
 
-def test_only_few_large_records_are_read_ahead() -> None:
+def test_iterator_source_reads_only_a_few_large_records_ahead() -> None:
     made: list[int] = []
 
     def large() -> Any:

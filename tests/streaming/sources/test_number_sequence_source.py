@@ -33,7 +33,7 @@ def test_restored_number_reader_continues_at_its_snapshot() -> None:
     assert values == list(range(30, 100))
 
 
-def test_blocks_have_the_requested_size_and_end_with_their_slice() -> None:
+def test_number_sequence_is_read_in_blocks_of_the_requested_size() -> None:
     reader = reader_of(NumberSequenceSource(10, 99), Slice(0, 7), Slice(20, 22))
     found = [list(reader.poll(5).values) for _ in range(3)]
     assert found == [[10, 11, 12, 13, 14], [15, 16], [30, 31]]

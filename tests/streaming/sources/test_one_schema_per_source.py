@@ -447,7 +447,7 @@ class Growing:
         return values_of(batches_by(reader_of(self.source, *splits)))
 
 
-def test_schema_of_a_watched_folder_is_inferred_once_and_restored(tmp_path: Path) -> None:
+def test_schema_of_a_watched_folder_is_inferred_once_and_is_in_the_snapshot(tmp_path: Path) -> None:
     growing = Growing(tmp_path)
     (tmp_path / "0.csv").write_text("")  # without columns: it decides nothing
     assert growing.next_rows() == []

@@ -30,7 +30,7 @@ class Publication(PublishedSplitsEnumerator[tuple[int]]):
         self._remaining = list(checkpoint)
 
 
-def test_readers_get_published_splits_in_the_order_of_their_requests() -> None:
+def test_readers_get_published_splits_in_the_order_in_which_they_asked() -> None:
     readers, clock = Readers(3), ManualClock()
     enumerator = Publication(readers, clock)
     for subtask in (2, 0, 1, 0):
@@ -42,7 +42,7 @@ def test_readers_get_published_splits_in_the_order_of_their_requests() -> None:
     assert readers.done == []
 
 
-def test_enumerator_schedules_a_discovery_only_while_a_reader_waits() -> None:
+def test_discovery_of_splits_is_scheduled_only_while_a_reader_waits() -> None:
     readers, clock = Readers(1), ManualClock()
     enumerator = Publication(readers, clock)
     assert enumerator.next_discovery_time() is None
@@ -56,7 +56,7 @@ def test_enumerator_schedules_a_discovery_only_while_a_reader_waits() -> None:
     assert enumerator.next_discovery_time() is None
 
 
-def test_returned_splits_are_assigned_first_and_in_order() -> None:
+def test_returned_splits_are_assigned_before_others_and_in_order() -> None:
     readers, clock = Readers(3), ManualClock()
     enumerator = Publication(readers, clock)
     enumerator.published.append([(1,), (2,), (3,), (4,)])
@@ -72,7 +72,7 @@ def test_returned_splits_are_assigned_first_and_in_order() -> None:
     assert readers.assigned[2] == [(2,)]
 
 
-def test_each_reader_is_told_the_end_after_the_remaining_splits() -> None:
+def test_each_reader_is_told_to_end_after_all_splits_are_assigned() -> None:
     readers, clock = Readers(2), ManualClock()
     enumerator = Publication(readers, clock)
     enumerator.published.append([(1,), (2,)])

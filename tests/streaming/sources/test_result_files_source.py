@@ -34,7 +34,7 @@ def splits_of(directory: ResultDirectory) -> list[ResultFileSplit]:
     return [ResultFileSplit(rows) for rows in share_of([directory], 0, 1)]
 
 
-def test_result_file_is_read_by_batch_and_continued_at_the_snapshot(
+def test_result_file_is_read_in_batches_and_continued_at_the_snapshot(
     tmp_path: Path,
 ) -> None:
     reader = reader_of(SOURCE, *splits_of(written(tmp_path)))
@@ -46,7 +46,7 @@ def test_result_file_is_read_by_batch_and_continued_at_the_snapshot(
     assert read == list(range(ROWS))
 
 
-def test_reader_requests_no_splits_and_waits_for_assigned_ones(tmp_path: Path) -> None:
+def test_reader_of_result_files_waits_for_assigned_splits_and_requests_none(tmp_path: Path) -> None:
     reader = SOURCE.create_reader(ReaderContext(0, 1, ManualClock()))
     reader.start()
     assert reader.poll(1) is NOTHING_NOW

@@ -78,7 +78,7 @@ def new(source: Source[Any], **options: Any) -> SourceCoordinator:
     return coordinator
 
 
-def test_repeated_split_request_is_answered_once() -> None:
+def test_repeated_request_of_a_reader_for_a_split_gets_one_split() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(0, 0, 1)
@@ -88,7 +88,7 @@ def test_repeated_split_request_is_answered_once() -> None:
     assert coordinator.events(0, 0, 4) == ()
 
 
-def test_all_readers_are_told_that_no_split_follows_the_last_split() -> None:
+def test_all_readers_are_told_that_the_last_split_was_assigned() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(1, 0, 1)
@@ -98,7 +98,7 @@ def test_all_readers_are_told_that_no_split_follows_the_last_split() -> None:
     assert coordinator.events(1, 0, 1) == (NO_MORE_SPLITS,)
 
 
-def test_reader_told_the_end_gets_no_returned_splits() -> None:
+def test_reader_that_was_told_to_end_gets_no_splits_that_are_returned_later() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.heard(1, 0, 2)
@@ -119,7 +119,7 @@ def test_source_coordinator_lists_the_subtasks_that_were_not_told_of_the_end() -
     assert coordinator.reading_subtasks() == [1]
 
 
-def test_splits_of_an_attempt_are_returned_when_another_attempt_starts() -> None:
+def test_splits_of_an_attempt_are_returned_when_its_next_attempt_starts() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(1, 0, 2)
@@ -140,7 +140,7 @@ def test_splits_are_encoded_for_readers_and_decoded_on_return() -> None:
     assert ("back", ["a"], 0) in source.notes
 
 
-def test_splits_assigned_before_the_first_message_of_a_reader_are_kept() -> None:
+def test_splits_assigned_before_a_reader_has_sent_a_message_are_kept_for_the_reader() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.next_discovery_time() == 7.0
     coordinator.discover()
@@ -216,7 +216,7 @@ def test_restored_enumerator_state_is_in_snapshots_before_the_start() -> None:
     restored.close()
 
 
-def test_reset_returns_splits_assigned_after_the_checkpoint_once() -> None:
+def test_reset_of_a_reader_returns_splits_assigned_after_the_checkpoint_only_once() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(0, 0, 1)
@@ -234,7 +234,7 @@ def test_reset_returns_splits_assigned_after_the_checkpoint_once() -> None:
     assert coordinator.events(0, 1, 0) == ("c", "b", NO_MORE_SPLITS)
 
 
-def test_resetting_a_reader_to_another_than_the_complete_checkpoint_is_refused() -> None:
+def test_reset_of_a_reader_to_another_checkpoint_than_the_last_is_refused() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(3)
@@ -246,7 +246,7 @@ def test_resetting_a_reader_to_another_than_the_complete_checkpoint_is_refused()
     coordinator.reset_subtask(0, 1, 3)
 
 
-def test_enumerator_is_notified_once_of_increasing_complete_checkpoints() -> None:
+def test_enumerator_is_told_once_of_each_later_complete_checkpoint() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     for checkpoint_id in (1, 2):
@@ -256,7 +256,7 @@ def test_enumerator_is_notified_once_of_increasing_complete_checkpoints() -> Non
     assert source.notes == [("complete", 2)]
 
 
-def test_outdated_event_request_of_a_reader_gets_no_answer() -> None:
+def test_request_of_a_reader_for_events_it_has_already_gets_no_answer() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 2)
     coordinator.heard(0, 0, 2, position=1)
@@ -284,7 +284,7 @@ class EndlessSource(ThreeSplits):
         return Endless(context, [])
 
 
-def test_coordinator_keeps_only_events_the_latest_checkpoint_needs() -> None:
+def test_source_coordinator_forgets_events_that_the_latest_checkpoint_does_not_need() -> None:
     encoded: weakref.WeakSet[Path] = weakref.WeakSet()
 
     def encode(split: Path) -> Path:

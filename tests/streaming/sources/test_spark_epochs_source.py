@@ -20,7 +20,7 @@ def published(tmp_path: Path) -> Published:
     return Published(tmp_path, kind=SparkEpochsSource)
 
 
-def test_all_found_splits_are_assigned_to_readers_at_a_checkpoint(published: Published) -> None:
+def test_checkpoint_assigns_all_splits_found_so_far_to_readers(published: Published) -> None:
     """The readers copy them for a savepoint. A reader told the end may have ended already."""
     published.readers.done = [1]
     enumerator = published.enumerator()
@@ -37,7 +37,7 @@ def test_all_found_splits_are_assigned_to_readers_at_a_checkpoint(published: Pub
     assert places(published.readers.assigned[0])[4:] == [(0, 0)]
 
 
-def test_other_job_skips_batches_found_before_the_savepoint(
+def test_job_started_from_a_savepoint_skips_batches_found_before_the_savepoint(
     published: Published, tmp_path: Path
 ) -> None:
     enumerator = published.enumerator()
@@ -61,7 +61,9 @@ def test_other_job_skips_batches_found_before_the_savepoint(
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_epochs_that_no_restore_needs_are_reported_as_consumed(published: Published) -> None:
+def test_epochs_that_no_restore_needs_any_more_are_reported_as_consumed(
+    published: Published,
+) -> None:
     """Until then, the sink of the stage keeps these epochs."""
     enumerator = published.enumerator()
     published.publish(0, [1], origin=5)
@@ -82,7 +84,7 @@ def restored(source: SparkStreamSource, files: Any, splits: Any, is_complete: bo
     return reader
 
 
-def test_savepoint_contains_copies_of_partly_read_partitions(
+def test_savepoint_contains_copies_of_spark_partitions_that_are_partly_read(
     published: Published, tmp_path: Path
 ) -> None:
     published.publish(0, [0], [1, 2, 3], [4], origin=5)
@@ -108,7 +110,7 @@ def test_savepoint_contains_copies_of_partly_read_partitions(
     assert other.files() == 0
 
 
-def test_savepoint_of_a_restored_job_contains_the_copies_again(
+def test_savepoint_of_a_job_started_from_a_savepoint_contains_the_same_copies(
     published: Published, tmp_path: Path
 ) -> None:
     published.publish(0, [1, 2], origin=5)
@@ -123,7 +125,7 @@ def test_savepoint_of_a_restored_job_contains_the_copies_again(
     assert numbers_of(reader) == [1, 2]
 
 
-def test_checkpoint_of_another_job_without_copies_is_refused(
+def test_checkpoint_of_another_job_without_copied_partitions_is_refused(
     published: Published, tmp_path: Path
 ) -> None:
     published.publish(0, [1], origin=5)

@@ -61,7 +61,7 @@ def savepoint(published: Published) -> tuple[Any, list[Any], dict[str, StateFile
     return state, splits, {file.name: file for file in first.files()}
 
 
-def test_only_the_first_reader_adds_the_query_state_of_spark_to_savepoints(
+def test_first_reader_alone_adds_the_state_of_the_spark_query_to_savepoints(
     published: Published, other: Published
 ) -> None:
     _, splits, files = savepoint(published)
@@ -76,7 +76,7 @@ def test_only_the_first_reader_adds_the_query_state_of_spark_to_savepoints(
     assert not (there / "commits/1").exists()
 
 
-def test_rows_and_query_continue_in_another_job_from_a_savepoint(
+def test_job_started_from_a_savepoint_continues_rows_and_spark_query(
     published: Published, other: Published
 ) -> None:
     state, splits, files = savepoint(published)
@@ -100,7 +100,7 @@ def test_rows_and_query_continue_in_another_job_from_a_savepoint(
     assert places(other.readers.assigned[1]) == [(2, 0)]
 
 
-def test_job_failing_before_its_first_checkpoint_keeps_query_progress(
+def test_spark_query_keeps_its_progress_if_the_job_fails_before_a_checkpoint(
     published: Published, other: Published
 ) -> None:
     state, splits, files = savepoint(published)
@@ -117,7 +117,7 @@ def test_job_failing_before_its_first_checkpoint_keeps_query_progress(
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_restored_query_without_read_batches_starts_at_the_begin_of_its_sources(
+def test_query_restored_before_its_first_batch_starts_where_its_sources_started(
     published: Published, other: Published
 ) -> None:
     state = published.enumerator().snapshot_state(5)
@@ -187,7 +187,7 @@ def test_query_is_copied_although_a_later_checkpoint_removed_the_copied_position
     assert list(copy.pieces())
 
 
-def test_first_reader_of_a_job_without_state_lets_the_query_start_from_scratch(
+def test_first_reader_of_a_job_without_state_starts_the_spark_query_anew(
     published: Published,
 ) -> None:
     reader(published, 1).restore_files({}, is_complete=True)

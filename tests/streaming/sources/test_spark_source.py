@@ -67,7 +67,7 @@ def numbers(readers: Readers) -> dict[int, list[int]]:
 # --- handing out ----------------------------------------------------------------------------------
 
 
-def test_partitions_are_assigned_in_order_as_soon_as_they_are_written(
+def test_spark_partitions_are_assigned_in_order_as_soon_as_they_are_written(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -85,7 +85,7 @@ def test_partitions_are_assigned_in_order_as_soon_as_they_are_written(
     assert enumerator.next_discovery_time() is None
 
 
-def test_readers_are_told_the_end_once_all_partitions_are_assigned(
+def test_readers_of_spark_partitions_are_told_to_end_once_all_are_assigned(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -100,7 +100,9 @@ def test_readers_are_told_the_end_once_all_partitions_are_assigned(
     assert published.readers.done == [1]
 
 
-def test_missing_partition_raises_an_error_once_all_are_published(published: Published) -> None:
+def test_missing_spark_partition_raises_an_error_once_all_are_published(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     published.write(0, 1)
     published.partitions.seal("a", {0: 1, 1: 5})
@@ -109,7 +111,7 @@ def test_missing_partition_raises_an_error_once_all_are_published(published: Pub
         enumerator.handle_split_request(0)
 
 
-def test_already_assigned_partition_may_be_deleted(published: Published) -> None:
+def test_spark_partition_may_be_deleted_once_it_is_assigned(published: Published) -> None:
     enumerator = published.enumerator()
     first = published.write(0, 1)
     enumerator.handle_split_request(0)
@@ -120,7 +122,9 @@ def test_already_assigned_partition_may_be_deleted(published: Published) -> None
     assert numbers(published.readers) == {0: [0], 1: [1]}
 
 
-def test_unpublished_partition_numbers_are_skipped(published: Published) -> None:
+def test_numbers_of_spark_partitions_that_were_not_published_are_skipped(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     published.write(2, 1)
     published.partitions.seal("a", {2: 1})
@@ -130,7 +134,7 @@ def test_unpublished_partition_numbers_are_skipped(published: Published) -> None
     assert (numbers(published.readers), published.readers.done) == ({0: [2]}, [1])
 
 
-def test_returned_partitions_are_assigned_before_others(published: Published) -> None:
+def test_returned_spark_partitions_are_assigned_before_others(published: Published) -> None:
     enumerator = published.enumerator()
     for number in range(4):
         published.write(number, number)
@@ -144,7 +148,9 @@ def test_returned_partitions_are_assigned_before_others(published: Published) ->
     assert numbers(published.readers)[1] == [1, 0, 2, 3]
 
 
-def test_restored_enumerator_continues_after_assigned_partitions(published: Published) -> None:
+def test_restored_enumerator_continues_after_the_assigned_spark_partitions(
+    published: Published,
+) -> None:
     before = published.enumerator()
     for number in range(3):
         published.write(number, number)
@@ -171,7 +177,7 @@ def test_partitions_of_two_computations_of_a_dataframe_are_not_mixed(published: 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_spark_partition_is_read_by_batch_and_continued_at_the_snapshot(
+def test_spark_partition_is_read_in_batches_and_continued_at_the_snapshot(
     published: Published,
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2), published.write(1, 3, 4))
@@ -182,7 +188,7 @@ def test_spark_partition_is_read_by_batch_and_continued_at_the_snapshot(
     assert read == [1, 2, 3, 4]
 
 
-def test_new_job_waits_for_its_own_partition_and_reads_the_unread_rest(
+def test_job_started_from_a_savepoint_reads_the_unread_rest_of_its_own_new_partition(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))
@@ -202,7 +208,7 @@ def test_new_job_waits_for_its_own_partition_and_reads_the_unread_rest(
 
 
 @pytest.mark.parametrize("values", [(2, 1, 3), (1, 2), (1, 3, 2), (1, 2, 3, 4)])
-def test_recomputed_partition_with_other_rows_is_refused(
+def test_recomputed_spark_partition_with_other_rows_is_refused(
     published: Published, tmp_path: Path, values: tuple[int, ...]
 ) -> None:
     """Also a partition with the same rows in another order, even if its last row is the same."""
@@ -217,7 +223,7 @@ def test_recomputed_partition_with_other_rows_is_refused(
         reader_of(later.source, *reader.snapshot_state(1)).poll(10)
 
 
-def test_unread_rest_of_a_recomputed_partition_may_have_another_order(
+def test_recomputed_spark_partition_may_have_its_unread_rows_in_another_order(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2, 3))
@@ -239,7 +245,7 @@ def test_partition_missing_in_the_new_job_raises_an_error(
         reader_of(later.source, *reader.snapshot_state(1)).poll(10)
 
 
-def test_columns_are_converted_to_the_declared_type(tmp_path: Path) -> None:
+def test_columns_of_spark_partitions_are_converted_to_the_declared_type(tmp_path: Path) -> None:
     wanted = Types.ROW_NAMED(["count"], [Types.DOUBLE()])
     published = Published(tmp_path, wanted)
     reader = reader_of(published.source, published.write(0, 7))

@@ -110,7 +110,7 @@ def test_published_micro_batches_are_assigned_in_order(
     assert published.readers.done == []
 
 
-def test_empty_micro_batches_are_skipped_and_readers_are_told_the_end(published: Published) -> None:
+def test_empty_micro_batches_are_skipped_and_readers_are_told_to_end(published: Published) -> None:
     enumerator = published.enumerator()
     published.publish(0, [], [])
     published.publish(1)
@@ -122,7 +122,9 @@ def test_empty_micro_batches_are_skipped_and_readers_are_told_the_end(published:
     assert published.readers.done == [1]
 
 
-def test_assigning_a_micro_batch_decreases_the_number_of_waiting_ones(published: Published) -> None:
+def test_number_of_waiting_micro_batches_decreases_when_one_is_assigned(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -144,7 +146,7 @@ def test_missing_partition_file_raises_an_error_that_names_the_file(published: P
         reader_of(published.source, split).poll(1)
 
 
-def test_restored_reader_resumes_at_its_offset(published: Published) -> None:
+def test_restored_reader_of_micro_batches_resumes_at_its_offset(published: Published) -> None:
     published.publish(0, [1, 2, 3])
     enumerator = published.enumerator()
     enumerator.handle_split_request(0)
@@ -175,7 +177,7 @@ def test_read_partitions_are_deleted_after_a_completed_checkpoint(
     assert published.files() == 0
 
 
-def test_manifests_are_kept_while_a_checkpoint_needs_them(published: Published) -> None:
+def test_micro_batch_manifests_are_kept_while_a_checkpoint_needs_them(published: Published) -> None:
     enumerator = published.enumerator()
     for batch_id in range(3):
         published.publish(batch_id, [batch_id])
@@ -187,7 +189,7 @@ def test_manifests_are_kept_while_a_checkpoint_needs_them(published: Published) 
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_manifests_needed_by_a_checkpoint_of_a_dead_enumerator_are_kept(
+def test_micro_batch_manifests_that_a_checkpoint_of_a_dead_enumerator_needs_are_kept(
     published: Published,
 ) -> None:
     """The checkpoint can still complete, and the job can restore it."""
@@ -217,7 +219,7 @@ def test_restore_that_needs_a_deleted_micro_batch_names_the_micro_batch(
         published.enumerator(state)
 
 
-def test_end_of_another_execution_does_not_end_this_one(published: Published) -> None:
+def test_end_of_a_stream_in_one_execution_does_not_end_it_in_the_next(published: Published) -> None:
     published.source.locate(published.batches.location, "2")
     enumerator = published.enumerator()
     published.batches.end("1")
@@ -365,7 +367,7 @@ def do(run: Run, what: str, argument: Any) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=60))
-def test_each_row_is_read_once_despite_failures_and_rescaling(
+def test_each_row_of_a_micro_batch_is_read_once_despite_failures_and_rescaling(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = Run(Published(tmp_path_factory.mktemp("batches")), 2)
