@@ -628,7 +628,7 @@ def test_large_bytes_are_sent_without_a_copy_and_arrive_unchanged(value: object)
         (),
     ],
 )
-def test_value_without_large_bytes_is_encoded_in_one_part(value: object) -> None:
+def test_value_without_large_bytes_is_encoded_as_one_buffer(value: object) -> None:
     assert codec.encode_in_parts(value) == codec.encode(value)
 
 
@@ -661,7 +661,7 @@ def test_damaged_large_frames_are_refused(spoil: Callable[[bytes], bytes]) -> No
         unpack(spoil(frame))
 
 
-def test_envelope_with_a_large_head_is_unpacked() -> None:
+def test_envelope_whose_fields_before_the_payload_are_large_is_unpacked() -> None:
     parts = (PROTOCOL_VERSION, Kind.ASK, 1, 1, "m" * 100_000, None, None, None, LARGE_BYTES)
     assert unpack(msgpack.packb(parts)).payload == LARGE_BYTES
 
@@ -683,7 +683,7 @@ def test_bytes_too_long_for_one_value_are_not_sent_in_parts(
         frame_of((*answer, bytes(longest + 1)), 1_000_000)
 
 
-def test_tuple_with_large_and_with_too_long_bytes_is_decoded_unchanged(
+def test_tuple_with_bytes_that_are_large_or_too_long_is_decoded_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "LONGEST", LARGE + 1)
@@ -717,7 +717,7 @@ def test_payload_of_a_large_frame_is_a_view_and_that_of_a_small_one_a_copy(
         assert (len(frame) > LARGE) == (size > LARGE - head)
 
 
-def test_packer_that_has_packed_large_data_is_not_reused(
+def test_packer_is_not_reused_after_it_has_packed_large_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The packer would keep as much memory."""
@@ -750,7 +750,7 @@ def test_packer_that_has_packed_large_data_is_not_reused(
         (b"\xc1" * 100, 3, None),
     ],
 )
-def test_unpacking_all_but_the_last_value_gives_all_of_them_or_none(
+def test_partial_unpacking_returns_all_values_before_the_last_or_none(
     data: bytes, count: int, parts: tuple[object, ...] | None
 ) -> None:
     unpacked = packing.unpack_but_last(data, count)

@@ -97,7 +97,7 @@ def call(connection: ClientConnection) -> None:
 
 
 @on_virtual_time
-async def test_concurrent_connects_to_a_process_share_one_connection() -> None:
+async def test_concurrent_connects_to_one_process_share_one_connection() -> None:
     network = Network()
     pool = network.pool
     assert pool.get("host") is None
@@ -115,7 +115,7 @@ async def test_concurrent_connects_to_a_process_share_one_connection() -> None:
 
 
 @on_virtual_time
-async def test_failed_connect_is_reported_to_all_callers_and_the_next_call_tries_again() -> None:
+async def test_failed_connect_is_reported_to_all_its_callers_and_retried_by_the_next_call() -> None:
     network = Network()
     network.error = "there is nobody"
     connecting = [asyncio.ensure_future(network.pool.connect("host")) for _ in range(2)]
@@ -129,7 +129,7 @@ async def test_failed_connect_is_reported_to_all_callers_and_the_next_call_tries
 
 
 @on_virtual_time
-async def test_connection_lost_while_it_opens_is_not_kept_or_reported_as_opened() -> None:
+async def test_connection_that_is_lost_while_it_opens_is_not_added_to_the_pool() -> None:
     network = Network()
     network.lost_when_attached = "it was refused"
     connection = await network.pool.connect("host")
@@ -138,7 +138,7 @@ async def test_connection_lost_while_it_opens_is_not_kept_or_reported_as_opened(
 
 
 @on_virtual_time
-async def test_closed_pool_opens_no_connection_and_keeps_the_existing_ones() -> None:
+async def test_closed_connection_pool_opens_no_connection_and_keeps_the_existing_ones() -> None:
     network = Network()
     connection = await network.pool.connect("host")
     network.may_open.clear()
@@ -158,7 +158,7 @@ async def test_closed_pool_opens_no_connection_and_keeps_the_existing_ones() -> 
 
 
 @on_virtual_time
-async def test_connect_fails_when_its_attempt_is_cancelled() -> None:
+async def test_connect_whose_attempt_is_cancelled_by_the_service_fails() -> None:
     network = Network()
     network.may_open.clear()
     connecting = asyncio.ensure_future(network.pool.connect("other"))
@@ -172,7 +172,7 @@ async def test_connect_fails_when_its_attempt_is_cancelled() -> None:
 
 
 @on_virtual_time
-async def test_lost_connection_is_reopened_once_for_all_its_callers() -> None:
+async def test_lost_connection_is_opened_again_once_for_all_its_callers() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.followed.update((3, 4))
@@ -256,7 +256,7 @@ async def test_reason_of_an_unreachable_process_does_not_grow_with_each_attempt(
 
 
 @on_virtual_time
-async def test_lost_connection_to_a_dead_or_replaced_process_is_not_reopened() -> None:
+async def test_lost_connection_to_a_dead_or_replaced_process_is_not_opened_again() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -278,7 +278,7 @@ async def test_lost_connection_to_a_dead_or_replaced_process_is_not_reopened() -
 
 
 @on_virtual_time
-async def test_connect_during_a_reopening_uses_its_connection_and_closes_its_own() -> None:
+async def test_connect_that_overlaps_a_reopening_uses_the_reopened_connection() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -309,7 +309,7 @@ async def test_reopened_connection_lost_while_it_opens_is_not_reported_as_opened
 
 
 @on_virtual_time
-async def test_successor_that_never_opens_is_lost_with_the_reason_of_the_first_loss() -> None:
+async def test_reopened_connection_that_never_opens_is_lost_with_the_first_reason() -> None:
     network = Network()
     lost = await network.pool.connect("host")
     lost.break_off("the wire was cut")
@@ -357,7 +357,7 @@ async def test_connection_is_closed_after_several_checks_in_a_row_find_it_idle()
 
 
 @on_virtual_time
-async def test_watched_connections_and_those_within_the_process_are_not_closed_as_idle() -> None:
+async def test_connections_that_are_watched_or_within_the_process_are_never_idle() -> None:
     network = Network()
     network.pool.idle_timeout = float(IDLE_LOOKS)
     own, watched, idle = [await network.pool.connect(name) for name in ("own", "watched", "idle")]
@@ -374,7 +374,7 @@ async def test_watched_connections_and_those_within_the_process_are_not_closed_a
 
 
 @on_virtual_time
-async def test_new_idle_timeout_counts_from_the_moment_it_is_set() -> None:
+async def test_changed_idle_timeout_counts_from_the_time_of_the_change() -> None:
     network = Network()
     connection = await network.pool.connect("host")
     network.pool.idle_timeout = float(IDLE_LOOKS)

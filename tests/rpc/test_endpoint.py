@@ -170,7 +170,7 @@ async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Serv
 
 
 @on_every_service
-async def test_closing_twice_runs_on_stop_once(services: Services) -> None:
+async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
     service = services.host
     endpoint = RecordingEndpoint(service)
@@ -380,7 +380,7 @@ async def test_call_async_times_out_and_its_function_runs_on(
 
 
 @on_services_with_threads
-async def test_a_call_from_a_thread_times_out_although_the_main_thread_is_occupied(
+async def test_call_from_a_thread_times_out_although_the_main_thread_is_blocked(
     services: Services,
 ) -> None:
     """RPC-25: the function does not give the main thread back."""
@@ -411,7 +411,7 @@ async def test_a_call_from_a_thread_times_out_although_the_main_thread_is_occupi
 
 
 @on_every_service
-async def test_scheduled_work_runs_on_the_main_thread_when_its_delay_is_over(
+async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
     services: Services,
 ) -> None:
     """RPC-27"""
@@ -521,7 +521,7 @@ async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_ove
 
 
 @on_virtual_services
-async def test_cancelled_and_reported_watches_are_not_kept(
+async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     services: Services,
 ) -> None:
     endpoint, watched = RecordingEndpoint(services.host), EchoEndpoint(services.caller)

@@ -22,7 +22,7 @@ def kept(owner: object) -> int:
 
 
 @on_virtual_services
-async def test_connection_keeps_nothing_of_endpoints_that_have_ended(
+async def test_connection_keeps_no_data_of_endpoints_that_have_ended(
     services: Services,
 ) -> None:
     """Each of the endpoints was called and watched, and its caller knows the end."""
@@ -52,7 +52,7 @@ async def test_connection_keeps_nothing_of_endpoints_that_have_ended(
     assert (kept(connection), kept(peer)) == before
 
 
-async def test_end_notices_of_unknown_endpoints_are_not_kept() -> None:
+async def test_end_notices_of_endpoints_unknown_to_a_connection_are_dropped() -> None:
     network = LocalNetwork()
     host, caller = LocalRpcService("host", network), LocalRpcService("caller", network)
     endpoint = EchoEndpoint(host)
@@ -70,7 +70,7 @@ async def test_end_notices_of_unknown_endpoints_are_not_kept() -> None:
     await host.close()
 
 
-async def test_end_notice_that_arrives_with_the_resolved_endpoint_is_not_missed(
+async def test_end_notice_that_arrives_together_with_the_resolved_endpoint_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The notice arrives in the same turn of the loop as the answer."""

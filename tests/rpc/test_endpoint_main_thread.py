@@ -85,7 +85,9 @@ async def test_endpoint_has_its_address_service_clock_and_self_gateway() -> None
 
 
 @on_virtual_services
-async def test_second_start_raises_an_error_and_changes_nothing(services: Services) -> None:
+async def test_second_start_of_an_endpoint_raises_an_error_and_changes_nothing(
+    services: Services,
+) -> None:
     endpoint = running(services.host)
     with pytest.raises(RuntimeError, match="was started or closed before"):
         endpoint.start()
@@ -307,7 +309,7 @@ async def test_error_of_a_task_cancelled_with_its_endpoint_is_only_logged(
     assert any("error while it ended" in record.getMessage() for record in caplog.records)
 
 
-def test_error_of_an_endpoint_need_not_be_retrieved_from_its_future() -> None:
+def test_error_of_an_ended_endpoint_that_nobody_reads_causes_no_asyncio_complaint() -> None:
     """The error was logged; asyncio reports no exception that was never retrieved."""
     complaints: list[dict[str, Any]] = []
 
@@ -403,7 +405,7 @@ async def test_run_async_from_another_thread_wakes_the_main_thread(services: Ser
 
 
 @on_virtual_services
-async def test_timers_and_tasks_that_are_over_or_cannot_run_are_not_kept(
+async def test_finished_timers_and_tasks_of_an_endpoint_are_freed_at_once(
     services: Services,
 ) -> None:
     """RPC-28: not until the timer would have fired."""
@@ -439,7 +441,7 @@ async def test_timers_and_tasks_that_are_over_or_cannot_run_are_not_kept(
 
 
 @on_virtual_services
-async def test_finished_call_async_is_not_kept_until_its_timeout(
+async def test_finished_call_async_is_freed_before_its_timeout(
     services: Services,
 ) -> None:
     """RPC-25: a client with frequent calls and a long timeout would keep all answers."""
@@ -474,7 +476,7 @@ async def test_watches_created_by_an_endpoint_end_with_the_endpoint(services: Se
 
 
 @on_virtual_time
-async def test_waiting_and_new_calls_are_abandoned_when_the_process_dies() -> None:
+async def test_waiting_and_new_calls_of_an_endpoint_are_dropped_when_its_process_dies() -> None:
     service = LocalRpcService()
     starting, idle, busy = (
         Scripted(service, "starting"),

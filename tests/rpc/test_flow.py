@@ -109,7 +109,7 @@ async def quiet(progress: list[int]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_asks_beyond_the_buffers_wait_with_their_callers(
+async def test_asks_that_exceed_the_buffers_wait_for_their_answers_with_their_callers(
     pair: Pair,
 ) -> None:
     """An ask does not wait before it is sent: its caller waits for the answer."""
@@ -216,7 +216,7 @@ class Unwilling:
         pass
 
 
-async def test_calls_received_with_the_handshake_pause_reading_at_the_limit() -> None:
+async def test_calls_that_arrive_with_the_handshake_pause_reading_at_the_limit() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()
     transport, stream = await loop.create_connection(FrameStream, sock=theirs)

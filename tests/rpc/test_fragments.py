@@ -92,7 +92,7 @@ def test_frames_arrive_complete_and_in_order_within_each_lane(
             assert [frame for frame in arrived if frame in frames] == frames
 
 
-def test_small_frame_waits_for_at_most_one_fragment() -> None:
+def test_small_frame_waits_for_at_most_one_fragment_of_a_large_frame() -> None:
     splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
     for lane in range(3):
         splitter.put(bytes(MEBIBYTE), lane)
@@ -148,7 +148,7 @@ def fragment(number: int, total: int, size: int) -> bytes:
         ),
     ],
 )
-def test_impossible_fragments_are_refused_with_the_reason(
+def test_fragments_that_cannot_follow_each_other_are_refused_with_the_reason(
     fragments: list[bytes], reason: str
 ) -> None:
     joiner = FragmentJoiner(LIMIT)
@@ -257,7 +257,7 @@ def test_frames_arrive_complete_wherever_the_stream_is_cut_or_paused(
     assert sorted(asyncio.run(feed())) == sorted(frames)
 
 
-async def test_lost_connection_keeps_no_part_of_a_large_frame_in_memory() -> None:
+async def test_large_frame_that_was_partly_received_is_freed_when_the_connection_is_lost() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(MEBIBYTE), None)
     incoming = FrameStream(LIMIT)
@@ -270,7 +270,7 @@ async def test_lost_connection_keeps_no_part_of_a_large_frame_in_memory() -> Non
     assert partial() is None
 
 
-def test_memory_of_a_large_frame_is_reused_until_give_back() -> None:
+def test_memory_of_a_received_large_frame_is_reused_for_the_next_until_it_is_freed() -> None:
     joiner = FragmentJoiner(LIMIT)
 
     def receive(number: int, byte: bytes, size: int) -> memoryview:

@@ -123,7 +123,7 @@ def fragment(number: int, total: int, body: bytes, length: int | None = None) ->
 
 
 @on_virtual_time
-async def test_frames_sent_in_one_loop_turn_are_written_together_at_its_end() -> None:
+async def test_frames_sent_in_one_turn_of_the_loop_are_written_together() -> None:
     stream, socket = connected()
     assert not stream.has_unsent
     stream.send(b"one")
@@ -141,7 +141,7 @@ async def test_frames_sent_in_one_loop_turn_are_written_together_at_its_end() ->
 
 
 @on_virtual_time
-async def test_frames_are_written_at_once_above_a_number_of_bytes() -> None:
+async def test_frames_of_more_than_a_number_of_bytes_are_written_at_once() -> None:
     stream, socket = connected()
     stream.send(bytes(EARLY))
     assert socket.take() == []
@@ -155,7 +155,7 @@ async def test_frames_are_written_at_once_above_a_number_of_bytes() -> None:
 
 
 @on_virtual_time
-async def test_large_frame_is_written_over_several_turns_so_that_others_pass() -> None:
+async def test_large_frame_is_written_over_several_turns_between_other_frames() -> None:
     stream, socket = connected()
     stream.send(bytes(5 * FRAGMENT_SIZE), 1)
     head = LENGTH.size + FRAGMENT_HEAD.size
@@ -173,7 +173,7 @@ async def test_large_frame_is_written_over_several_turns_so_that_others_pass() -
 
 
 @on_virtual_time
-async def test_full_socket_gets_no_bytes_until_it_can_take_them() -> None:
+async def test_full_socket_is_not_written_to_until_it_can_take_more() -> None:
     stream, socket = connected()
     stream.send(bytes(5 * FRAGMENT_SIZE), 1)
     await asyncio.sleep(0)
@@ -286,7 +286,7 @@ async def test_nothing_is_written_after_the_connection_is_lost() -> None:
 
 
 @on_virtual_time
-async def test_stream_that_was_never_connected_accepts_all_calls_silently() -> None:
+async def test_frame_stream_that_was_never_connected_ignores_all_calls() -> None:
     stream = FrameStream(LIMIT)
     assert not stream.has_unsent
     stream.pause_reading()
@@ -307,7 +307,7 @@ async def test_stream_that_was_never_connected_accepts_all_calls_silently() -> N
     ],
 )
 @on_virtual_time
-async def test_receiver_gets_the_reason_of_the_lost_connection_once(
+async def test_receiver_gets_the_reason_of_a_lost_connection_only_once(
     error: Exception | None, told: str
 ) -> None:
     stream, _, receiver = attached()
@@ -321,7 +321,7 @@ async def test_receiver_gets_the_reason_of_the_lost_connection_once(
 
 
 @on_virtual_time
-async def test_first_reason_of_an_abort_is_reported_and_break_off_reports_nothing() -> None:
+async def test_first_reason_to_abort_a_stream_is_reported_and_breaking_off_reports_none() -> None:
     stream, socket, receiver = attached()
     stream.abort("the first")
     stream.abort("the second")
@@ -347,7 +347,7 @@ async def test_receiver_that_breaks_off_while_it_is_attached_gets_no_further_fra
 
 
 @on_virtual_time
-async def test_receiver_attached_after_the_end_gets_the_earlier_frames() -> None:
+async def test_receiver_attached_after_a_stream_has_ended_gets_the_earlier_frames() -> None:
     stream, socket = connected()
     came(stream, framed(b"one") + framed(b"two"))
     stream.connection_lost(None)
@@ -389,7 +389,7 @@ async def test_handshake_frame_larger_than_its_limit_is_refused() -> None:
 
 
 @on_virtual_time
-async def test_bytes_after_a_handshake_frame_stay_in_the_socket_until_requested() -> None:
+async def test_stream_reads_no_bytes_after_a_handshake_frame_until_they_are_requested() -> None:
     stream, socket = connected()
     assert len(stream.get_buffer(-1)) == MAX_HANDSHAKE_FRAME
     came(stream, framed(bytes(MAX_HANDSHAKE_FRAME - 4)))
@@ -501,7 +501,7 @@ def too_large(kind: str, size: int, limit: int) -> str:
     ],
 )
 @on_virtual_time
-async def test_impossible_frame_is_refused_and_nothing_after_it_is_read(
+async def test_impossible_frame_is_refused_and_later_bytes_are_not_read(
     limit: int, data: bytes, reason: str
 ) -> None:
     stream, socket, receiver = attached(limit)
@@ -544,7 +544,7 @@ async def test_large_frame_of_one_full_and_one_smallest_fragment_is_accepted() -
 
 
 @on_virtual_time
-async def test_spare_memory_for_large_frames_is_freed_periodically() -> None:
+async def test_unused_memory_for_large_frames_is_freed_periodically() -> None:
     stream, _, receiver = attached()
 
     def receive() -> None:
@@ -578,7 +578,7 @@ def lengths(splitter: FrameSplitter, size: int) -> list[int]:
     return found
 
 
-def test_small_frames_are_taken_together_up_to_a_number_of_bytes() -> None:
+def test_small_frames_are_written_together_up_to_a_number_of_bytes() -> None:
     splitter = FrameSplitter()
     assert not splitter
     for _ in range(3):
@@ -626,7 +626,7 @@ def test_frame_larger_than_one_fragment_counts_as_large() -> None:
     )
 
 
-def test_frame_behind_a_large_frame_waits_only_in_its_own_lane() -> None:
+def test_frame_sent_after_a_large_frame_waits_for_it_only_in_the_same_lane() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(2 * FRAGMENT_SIZE), 1)
     splitter.put(b"behind", 1)
@@ -660,7 +660,7 @@ def test_large_frames_without_a_lane_do_not_wait_for_each_other() -> None:
     assert len(numbers) == 2
 
 
-def test_numbers_of_large_frames_start_again_after_the_largest_number() -> None:
+def test_number_of_a_large_frame_starts_again_at_zero_after_the_largest_number() -> None:
     splitter = FrameSplitter()
     splitter._numbers = 0xFFFF_FFFE
     for lane in range(3):
@@ -672,7 +672,7 @@ def test_numbers_of_large_frames_start_again_after_the_largest_number() -> None:
     assert numbers == [0xFFFF_FFFF, 0, 1]
 
 
-def test_next_large_frame_begins_when_one_of_the_permitted_number_is_done() -> None:
+def test_large_frame_waits_while_the_permitted_number_of_large_frames_is_sent() -> None:
     splitter = FrameSplitter()
     for lane in range(MAX_LARGE_FRAMES + 2):
         splitter.put(bytes(2 * FRAGMENT_SIZE), lane)

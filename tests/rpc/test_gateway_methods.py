@@ -82,7 +82,7 @@ def test_decorators_of_a_gateway_method_apply_only_to_that_method() -> None:
     }
 
 
-def test_decorators_work_on_methods_of_a_class_made_at_run_time() -> None:
+def test_gateway_decorators_work_on_a_class_made_at_run_time() -> None:
     async def told(self: RpcGateway) -> None: ...
 
     async def late(self: RpcGateway) -> None: ...
@@ -100,7 +100,7 @@ def test_decorators_work_on_methods_of_a_class_made_at_run_time() -> None:
     assert methods["done"].runs_to_completion
 
 
-def test_gateway_without_a_connection_has_no_address_and_no_token() -> None:
+def test_gateway_class_that_is_not_connected_has_no_address_and_no_token() -> None:
     """Only proxies and endpoints have an address and a token."""
     gateway = FencedRpcGateway()
     with pytest.raises(NotImplementedError):

@@ -29,7 +29,7 @@ class Memory:
         return self.now
 
 
-def test_growth_is_reported_when_memory_and_age_exceed_their_limits() -> None:
+def test_memory_growth_is_reported_when_growth_and_age_exceed_their_limits() -> None:
     clock, memory = ManualClock(), Memory(500)
     watch = GrowthWatch(Renewal(growth=100, age=60.0), clock, memory)
     clock.advance(59.0)
@@ -44,7 +44,7 @@ def test_growth_is_reported_when_memory_and_age_exceed_their_limits() -> None:
 
 
 @pytest.mark.parametrize(("at_start", "later"), [(None, None), (None, 500), (1, None)])
-def test_no_growth_is_reported_when_the_memory_is_unknown(
+def test_memory_growth_is_not_reported_when_the_memory_cannot_be_read(
     at_start: int | None, later: int | None
 ) -> None:
     clock, memory = ManualClock(), Memory(at_start)

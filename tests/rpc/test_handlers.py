@@ -87,7 +87,7 @@ async def test_handlers_begin_in_order_and_a_waiting_handler_delays_no_other() -
 
 
 @on_virtual_time
-async def test_each_handler_has_its_own_context_and_while_it_waits_its_own_task() -> None:
+async def test_each_handler_runs_in_its_own_context_and_waits_in_its_own_task() -> None:
     service = LocalRpcService()
     endpoint, gateway = await started(service)
     names = {"a": None, "b": 1.0, "c": None, "d": 1.0}
@@ -145,7 +145,7 @@ async def test_handler_that_awaits_a_cancelled_future_fails_without_effect_on_ot
 
 
 @on_virtual_time
-async def test_timeout_within_a_handler_affects_only_that_handler() -> None:
+async def test_timeout_inside_a_handler_affects_only_this_handler() -> None:
     class Impatient(Work):
         async def work(self, name: str, seconds: float | None) -> str:
             try:
@@ -217,7 +217,7 @@ async def test_calls_waiting_when_their_queue_closes_are_abandoned() -> None:
 
 
 @on_virtual_time
-async def test_call_that_is_over_before_its_turn_is_not_begun() -> None:
+async def test_call_that_is_over_before_its_turn_is_never_handled() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     over, next_one = ScriptedCall(int, is_over=True), ScriptedCall(int)
     queue.post(over)
@@ -249,7 +249,7 @@ def test_keyboard_interrupt_in_a_handler_reaches_its_caller_and_the_event_loop(
 
 
 @on_virtual_time
-async def test_generator_exit_in_a_handler_cancels_its_call() -> None:
+async def test_generator_exit_raised_in_a_handler_cancels_its_call() -> None:
     def ends() -> None:
         raise GeneratorExit
 
@@ -345,7 +345,7 @@ async def test_error_of_a_handler_reaches_only_its_caller() -> None:
 
 @pytest.mark.parametrize("is_told", [False, True])
 @on_virtual_time
-async def test_cancelled_handler_cancels_its_task_unless_its_caller_is_answered(
+async def test_cancelled_handler_cancels_its_task_unless_the_caller_has_its_answer(
     is_told: bool,
 ) -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
@@ -360,7 +360,7 @@ async def test_cancelled_handler_cancels_its_task_unless_its_caller_is_answered(
     assert task.cancelled() is not is_told
 
 
-def test_handler_is_cancelled_when_its_closed_loop_is_collected() -> None:
+def test_handler_of_a_closed_loop_is_cancelled_when_the_loop_is_freed() -> None:
     async def begin() -> list[str]:
         queue, call = HandlerQueue(loop), WaitingCall(int)
         queue.open()

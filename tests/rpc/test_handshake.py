@@ -111,7 +111,7 @@ async def test_frames_of_all_sizes_arrive_whole_and_in_order(server: Server) -> 
     assert await recorder.lost.get()
 
 
-async def test_frames_sent_before_close_still_arrive(server: Server) -> None:
+async def test_frames_sent_before_a_stream_is_closed_still_arrive(server: Server) -> None:
     stream, _ = await introduced(server)
     stream.send(b"last words")
     stream.close()
@@ -265,7 +265,7 @@ async def test_sender_waits_until_its_peer_has_read_enough(server: Server) -> No
     stream.close()
 
 
-async def test_unread_bytes_of_a_stranger_are_bounded() -> None:
+async def test_unread_bytes_of_a_client_before_its_handshake_are_bounded() -> None:
     loop = asyncio.get_running_loop()
     mine, theirs = socket.socketpair()
     mine.setblocking(False)
@@ -392,7 +392,9 @@ def right_proof(client: Scripted) -> bytes:
         lambda client: b"",
     ],
 )
-async def test_wrong_or_malformed_proof_is_refused(answer: Callable[[Any], object]) -> None:
+async def test_wrong_or_malformed_handshake_proof_is_refused(
+    answer: Callable[[Any], object],
+) -> None:
     client = Scripted(lambda _: HELLO, answer)
     with pytest.raises(HandshakeError, match="the client does not know the cluster's secret"):
         await handshake.receive(client, SECRET, "server", "1")
@@ -400,7 +402,7 @@ async def test_wrong_or_malformed_proof_is_refused(answer: Callable[[Any], objec
     assert refusal == ("refused", "secret", "the client does not know the cluster's secret")
 
 
-async def test_right_proof_is_answered_with_a_welcome() -> None:
+async def test_right_handshake_proof_is_answered_with_a_welcome() -> None:
     client = Scripted(lambda _: HELLO, lambda client: ("proof", right_proof(client)))
     assert await handshake.receive(client, SECRET, "server", "1") == "client#1"
     (word, nonce, _), welcome = client.sent

@@ -87,7 +87,7 @@ async def test_heartbeat_restarts_the_timeout_and_silence_is_reported_once(
 
 
 @on_virtual_services
-async def test_sender_and_receiver_report_no_timeout_until_one_stops(
+async def test_heartbeats_are_in_time_on_both_sides_until_one_side_stops(
     services: Services,
 ) -> None:
     """HB-04"""
@@ -196,7 +196,7 @@ async def test_two_endpoints_report_no_timeout_until_one_falls_silent(
 
 
 @on_every_service
-async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_message(
+async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_heartbeat(
     services: Services,
 ) -> None:
     """HB-08"""
@@ -213,7 +213,7 @@ async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_messa
 
 
 @on_virtual_services
-async def test_unmonitored_target_is_not_reported(services: Services) -> None:
+async def test_target_that_is_monitored_no_more_is_not_reported(services: Services) -> None:
     """HB-05"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     heartbeats.manager.monitor_target(A, nowhere)
@@ -226,7 +226,7 @@ async def test_unmonitored_target_is_not_reported(services: Services) -> None:
 
 
 @on_virtual_services
-async def test_time_of_the_last_heartbeat_can_be_read(services: Services) -> None:
+async def test_time_of_the_last_heartbeat_of_a_target_can_be_read(services: Services) -> None:
     """HB-06"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     assert heartbeats.manager.last_heartbeat_from(A) == -1
@@ -238,7 +238,7 @@ async def test_time_of_the_last_heartbeat_can_be_read(services: Services) -> Non
 
 
 @on_virtual_services
-async def test_each_target_receives_its_own_payload(services: Services) -> None:
+async def test_each_heartbeat_target_receives_its_own_payload(services: Services) -> None:
     """HB-07"""
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: dict[ResourceID, list[str]] = {A: [], B: []}
@@ -272,7 +272,7 @@ async def test_fifth_failure_in_a_row_is_reported_as_unreachable_and_not_as_time
 
 
 @on_virtual_services
-async def test_a_heartbeat_that_arrives_resets_the_failures(services: Services) -> None:
+async def test_received_heartbeat_resets_the_count_of_failed_heartbeats(services: Services) -> None:
     """HB-08"""
     heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
     heartbeats.manager.monitor_target(A, failing(RecipientUnreachableError("nobody there")))
@@ -285,7 +285,7 @@ async def test_a_heartbeat_that_arrives_resets_the_failures(services: Services) 
 
 
 @on_virtual_services
-async def test_failure_threshold_1_reports_the_first_failure_and_minus_1_reports_none(
+async def test_heartbeat_failure_threshold_1_reports_the_first_failure_and_minus_1_none(
     services: Services,
 ) -> None:
     """HB-08"""
@@ -313,7 +313,7 @@ async def test_send_errors_other_than_unreachable_lead_only_to_a_timeout(
 
 
 @on_virtual_services
-async def test_target_monitored_again_has_a_full_timeout_and_its_new_sender(
+async def test_target_that_is_monitored_again_has_a_full_timeout_and_its_new_sender(
     services: Services,
 ) -> None:
     """HB-05"""
@@ -338,7 +338,9 @@ async def test_target_monitored_again_has_a_full_timeout_and_its_new_sender(
 
 
 @on_virtual_services
-async def test_target_monitored_twice_is_released_by_one_unmonitor(services: Services) -> None:
+async def test_target_that_is_monitored_twice_is_released_by_one_unmonitor_call(
+    services: Services,
+) -> None:
     """HB-05"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
     heartbeats.manager.monitor_target(A, nowhere)
@@ -402,7 +404,7 @@ async def test_target_times_out_although_other_targets_were_removed_and_added(
 
 
 @on_virtual_services
-async def test_failures_of_overlapping_sends_are_reported_once(services: Services) -> None:
+async def test_failures_of_overlapping_heartbeats_are_reported_once(services: Services) -> None:
     """HB-08"""
     heartbeats = RecordedManager(services.host, HeartbeatManager, HeartbeatSettings(1.0, 50.0, 2))
     go = asyncio.Event()
@@ -421,7 +423,7 @@ async def test_failures_of_overlapping_sends_are_reported_once(services: Service
 
 
 @on_virtual_services
-async def test_failure_of_a_send_started_before_a_target_was_replaced_is_ignored(
+async def test_failed_heartbeat_sent_before_its_target_was_replaced_is_ignored(
     services: Services,
 ) -> None:
     """HB-08"""

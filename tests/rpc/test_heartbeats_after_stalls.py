@@ -182,7 +182,7 @@ def on_jumping_loop(body: Callable[[JumpingLoop, socket.socket, Listener], Any])
 
 @pytest.mark.parametrize("stall", [45.0, 50.01, 60.0, 10_000.0])
 @pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
-def test_heartbeats_in_the_socket_after_a_stall_are_counted(
+def test_heartbeats_that_wait_in_the_socket_during_a_stall_count_after_it(
     stall: float, kind: type[HeartbeatManager[None, None]]
 ) -> None:
     async def body(loop: JumpingLoop, peer: socket.socket, listener: Listener) -> None:
@@ -206,7 +206,9 @@ def test_heartbeats_in_the_socket_after_a_stall_are_counted(
 
 
 @on_ray
-async def test_process_that_resumes_after_sigstop_keeps_its_peers(services: Services) -> None:
+async def test_process_that_resumes_after_sigstop_does_not_report_its_peers_as_lost(
+    services: Services,
+) -> None:
     """The peers ran on and have lost the stopped process."""
     spec = EndpointSpec("Listener", "stopped", f"{__name__}:create_listener")
     address = await services.caller.spawn(spec)
@@ -241,7 +243,7 @@ async def listener_in_a_process_of_its_own(simulation: Simulation) -> ListenerGa
 
 
 @simulate(seeds=20)
-async def test_simulated_process_that_resumes_after_a_stop_keeps_its_peers(
+async def test_simulated_process_that_resumes_after_a_stop_reports_no_peer_as_lost(
     simulation: Simulation,
 ) -> None:
     service = simulation.service("caller")
@@ -301,7 +303,7 @@ async def test_dead_peer_is_reported_by_a_process_that_stalls_most_of_the_time(
 
 
 @simulate(seeds=10)
-async def test_peer_that_stalled_too_has_the_rest_of_its_timeout(
+async def test_peer_that_stalled_at_the_same_time_has_the_rest_of_its_timeout(
     simulation: Simulation,
 ) -> None:
     """The machine of both processes was suspended, so nothing was sent meanwhile."""
@@ -325,7 +327,7 @@ async def test_peer_that_stalled_too_has_the_rest_of_its_timeout(
     ],
 )
 @simulate(seeds=10)
-async def test_heartbeat_that_arrives_during_a_stall_at_its_deadline_counts(
+async def test_heartbeat_that_arrives_during_a_stall_at_its_deadline_is_in_time(
     simulation: Simulation, begin: float, stall: float
 ) -> None:
     stopped = await listener_in_a_process_of_its_own(simulation)
@@ -339,7 +341,7 @@ async def test_heartbeat_that_arrives_during_a_stall_at_its_deadline_counts(
 
 
 @simulate(seeds=3)
-async def test_peer_that_sends_heartbeats_during_two_stalls_is_kept(
+async def test_peer_that_sends_heartbeats_during_two_stalls_is_not_reported(
     simulation: Simulation,
 ) -> None:
     stopped = await listener_in_a_process_of_its_own(simulation)

@@ -161,7 +161,7 @@ async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_end
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("what", ["tell", "ask", "end"])
 @on_virtual_services
-async def test_calls_and_end_notices_during_an_idle_close_are_not_lost_or_reordered(
+async def test_idle_close_of_a_connection_neither_loses_nor_reorders_calls(
     services: Services, turns: int, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each turn of the loop between the ping before the close and the time after it."""
@@ -284,7 +284,7 @@ def create_parked(service: RpcService, arguments: object) -> Parked:
 
 
 @on_ray
-async def test_actor_keeps_no_waiting_calls_of_closed_connections(
+async def test_process_keeps_no_waiting_calls_of_closed_connections(
     services: Services,
 ) -> None:
     spec = EndpointSpec("Parked", "worker", f"{__name__}:create_parked")

@@ -148,7 +148,7 @@ async def test_no_local_socket_is_opened_without_abstract_sockets(
         assert host.listener.listen_unix("flinkray-test") is None
 
 
-async def test_stranger_that_disconnects_makes_room_for_the_next_at_once(
+async def test_unknown_client_that_disconnects_makes_room_for_the_next_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "MAX_STRANGERS", 2)
@@ -169,7 +169,7 @@ async def test_stranger_that_disconnects_makes_room_for_the_next_at_once(
             stream.close()
 
 
-async def test_oldest_stranger_is_disconnected_for_a_new_one_after_its_time(
+async def test_oldest_unknown_client_is_disconnected_for_a_new_one_after_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "MAX_STRANGERS", 2)
@@ -201,7 +201,7 @@ async def test_oldest_stranger_is_disconnected_for_a_new_one_after_its_time(
         ),
     ],
 )
-async def test_failed_accept_does_not_stop_the_next_peer(
+async def test_failed_accept_of_a_client_does_not_stop_the_accept_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: OSError,

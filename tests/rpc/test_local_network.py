@@ -153,7 +153,7 @@ async def test_name_of_a_process_that_dies_while_starting_can_be_used_again() ->
 
 
 @on_virtual_time
-async def test_process_names_are_sorted_and_each_incarnation_is_new() -> None:
+async def test_process_names_are_sorted_and_a_restarted_process_has_a_new_incarnation() -> None:
     network = LocalNetwork()
     services = [LocalRpcService(name, network) for name in ("b", "a", "ab")]
     assert await services[0].process_names("") == ("a", "ab", "b")
@@ -239,7 +239,7 @@ async def test_process_whose_start_fails_after_its_parent_died_leaves_nothing(
 
 
 @on_virtual_time
-async def test_process_is_ended_when_its_spawn_is_cancelled_although_detached() -> None:
+async def test_detached_process_is_ended_when_its_spawn_is_cancelled() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spawning = asyncio.ensure_future(service.spawn(slow_spec(detached=True)))
@@ -308,7 +308,7 @@ async def test_process_that_is_closed_or_stopped_normally_does_not_restart(end: 
 
 
 @on_virtual_time
-async def test_restarted_process_is_not_affected_by_a_late_end_of_its_predecessor() -> None:
+async def test_late_end_of_a_predecessor_does_not_affect_the_restarted_process() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker", max_restarts=-1))
@@ -410,7 +410,7 @@ async def test_process_that_ends_with_an_error_is_removed_and_the_error_is_logge
 
 
 @on_virtual_time
-async def test_network_close_ends_processes_that_are_already_ending() -> None:
+async def test_closing_the_network_ends_processes_that_are_already_ending() -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     await service.spawn(echo_spec("worker"))
@@ -467,7 +467,7 @@ async def test_child_process_has_the_clock_and_the_ask_timeout_of_its_parent() -
 
 
 @on_virtual_time
-async def test_work_of_a_process_ends_with_its_death_and_it_can_call_nobody() -> None:
+async def test_dead_process_runs_no_more_and_its_pending_work_can_call_no_process() -> None:
     network = LocalNetwork()
     service, dying = LocalRpcService("caller", network), LocalRpcService("dying", network)
     echo = EchoEndpoint(service)

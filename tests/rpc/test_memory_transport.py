@@ -23,7 +23,7 @@ def joined() -> tuple[MemoryTransport, Recorder, MemoryTransport, Recorder]:
 
 
 @on_virtual_time
-async def test_late_receiver_gets_the_earlier_frames_and_the_end() -> None:
+async def test_receiver_attached_late_gets_the_earlier_frames_and_the_end() -> None:
     near, far = MemoryTransport.pair(asyncio.get_running_loop())
     far.attach(Recorder())
     far.send(b"one")
@@ -38,7 +38,7 @@ async def test_late_receiver_gets_the_earlier_frames_and_the_end() -> None:
 
 
 @on_virtual_time
-async def test_late_receiver_gets_the_reason_of_an_earlier_break_off() -> None:
+async def test_receiver_attached_late_gets_the_reason_of_an_earlier_break_off() -> None:
     near, far = MemoryTransport.pair(asyncio.get_running_loop())
     far.attach(Recorder())
     far.break_off("the process died")
@@ -50,7 +50,7 @@ async def test_late_receiver_gets_the_reason_of_an_earlier_break_off() -> None:
 
 
 @on_virtual_time
-async def test_frame_counts_as_unsent_until_the_next_turn_of_the_loop() -> None:
+async def test_frame_counts_as_unsent_until_the_receiver_is_called_in_the_next_turn() -> None:
     near, _, _, there = joined()
     assert not near.has_unsent
     near.send(b"one")
@@ -63,7 +63,7 @@ async def test_frame_counts_as_unsent_until_the_next_turn_of_the_loop() -> None:
 
 
 @on_virtual_time
-async def test_frame_sent_before_close_arrives_and_both_sides_learn_of_the_end() -> None:
+async def test_frame_sent_before_a_close_arrives_and_both_sides_are_told_of_the_end() -> None:
     near, here, far, there = joined()
     near.send(b"last words")
     near.close()
@@ -94,7 +94,7 @@ async def test_frames_in_transit_arrive_before_the_end_of_the_connection() -> No
 
 
 @on_virtual_time
-async def test_side_that_breaks_off_receives_and_sends_nothing_more() -> None:
+async def test_side_that_breaks_off_a_connection_neither_receives_nor_sends_any_more() -> None:
     near, here, far, there = joined()
     near.send(b"on its way")
     far.send(b"on its way")
@@ -193,7 +193,7 @@ async def test_senders_resume_at_exactly_half_of_the_high_water_mark() -> None:
 
 @pytest.mark.parametrize("end", ["close here", "close there", "break here", "break there"])
 @on_virtual_time
-async def test_waiting_sender_resumes_when_the_connection_ends(end: str) -> None:
+async def test_sender_that_waits_for_room_resumes_when_the_connection_ends(end: str) -> None:
     near, _, far, _ = joined()
     far.pause_reading()
     near.send(bytes(WRITE_HIGH_WATER + 1))
@@ -227,7 +227,7 @@ async def test_cancelled_sender_does_not_stop_other_waiting_senders() -> None:
 
 
 @on_virtual_time
-async def test_frames_sent_while_a_connection_opens_are_kept_with_their_lanes() -> None:
+async def test_frames_sent_while_a_connection_opens_are_sent_in_their_lanes() -> None:
     opening = OpeningTransport(asyncio.get_running_loop())
     assert opening.has_unsent  # what is yet to be opened is in use
     assert opening.is_congested

@@ -85,7 +85,7 @@ async def test_calls_are_counted_by_method_on_the_calling_and_the_called_side() 
 
 
 @on_virtual_time
-async def test_failures_are_counted_on_the_side_that_notices_them() -> None:
+async def test_failed_call_is_counted_on_the_side_that_notices_the_failure() -> None:
     caller, host, _, gateway = await processes()
     with pytest.raises(ValueError, match="-1"):
         await gateway.wait(-1)
@@ -113,7 +113,7 @@ async def test_failures_are_counted_on_the_side_that_notices_them() -> None:
 
 
 @on_virtual_time
-async def test_call_cancelled_by_its_caller_is_no_failure() -> None:
+async def test_call_that_its_caller_cancelled_does_not_count_as_failure() -> None:
     caller, _, _, gateway = await processes()
     waiting = asyncio.ensure_future(gateway.wait(1))
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ def of_task(number: int, value: float) -> MetricSample:
     return MetricSample("flinkray_taskmanager_job_task_numRecordsIn", "Records.", value, tags)
 
 
-def test_exporter_keeps_nothing_of_tasks_that_have_ended() -> None:
+def test_metrics_exporter_keeps_no_data_of_tasks_that_have_ended() -> None:
     """The number of tasks of a process has no limit."""
     exporter = MetricsExporter("flinkray-default", "process")
     sizes = []
@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, st
     return told
 
 
-def test_series_of_an_ended_task_is_exported_once_as_nan_and_then_dropped(
+def test_metric_of_an_ended_task_is_exported_once_as_nan_and_then_dropped(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
     exporter = MetricsExporter("flinkray-default", "process")
@@ -55,7 +55,7 @@ def test_series_of_an_ended_task_is_exported_once_as_nan_and_then_dropped(
     assert of_tasks["job 2"] == [2.0, 3.0]
 
 
-def test_each_series_has_labels_for_its_cluster_and_process(
+def test_each_exported_metric_has_labels_for_its_cluster_and_process(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
     """Two clusters on one Ray have processes with equal names."""
@@ -69,7 +69,7 @@ def test_each_series_has_labels_for_its_cluster_and_process(
     }
 
 
-def test_latency_of_unchanged_calls_is_not_exported_again(
+def test_latency_of_a_method_without_new_calls_is_not_exported_again(
     told: list[tuple[str, float, dict[str, str]]],
 ) -> None:
     histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)

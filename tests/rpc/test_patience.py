@@ -147,7 +147,7 @@ def test_expired_deadline_may_add_a_new_one() -> None:
 
 
 @given(st.floats(0.1, 1e7), st.floats(0.02, 1e6), st.floats(0.001, 100.0))
-def test_deadline_that_has_expired_lies_in_the_past_of_the_counted_time(
+def test_expired_deadline_is_in_the_past_of_the_time_without_stalls(
     begin: float, stall: float, seconds: float
 ) -> None:
     """Otherwise a caller that compares the times would check again and again, or expire too
@@ -170,7 +170,7 @@ def test_deadline_that_has_expired_lies_in_the_past_of_the_counted_time(
     assert len(looks) < 4
 
 
-def test_deadline_of_zero_seconds_added_repeatedly_lets_others_run() -> None:
+def test_deadline_of_zero_seconds_that_is_added_again_and_again_lets_others_run() -> None:
     bench = Bench()
     turns = 0
 
@@ -203,7 +203,7 @@ def test_closed_deadlines_never_expire() -> None:
 
 @pytest.mark.parametrize("stall", [2.0, 45.0, 60.0, 10_000.0])
 @pytest.mark.parametrize("before", [0.0, 20.0, 49.0, 49.9999])
-def test_stall_takes_at_most_a_quarter_of_the_remaining_time_of_a_deadline(
+def test_one_stall_uses_up_at_most_a_quarter_of_the_remaining_time_of_a_deadline(
     stall: float, before: float
 ) -> None:
     bench = Bench()
@@ -218,7 +218,7 @@ def test_stall_takes_at_most_a_quarter_of_the_remaining_time_of_a_deadline(
 
 
 @pytest.mark.parametrize("notice", ["the look", "the time", "another deadline"])
-def test_deadline_is_postponed_after_a_stall_so_that_heartbeats_can_cancel_it(
+def test_deadline_is_postponed_after_a_stall_so_that_a_heartbeat_can_cancel_it(
     notice: str,
 ) -> None:
     bench = Bench()
@@ -237,7 +237,7 @@ def test_deadline_is_postponed_after_a_stall_so_that_heartbeats_can_cancel_it(
     assert bench.names() == ["silent"]
 
 
-def test_deadline_is_postponed_after_a_short_stall_by_its_length() -> None:
+def test_deadline_is_postponed_by_the_length_of_a_short_stall() -> None:
     bench = Bench()
     bench.wait("it", 10.0)
     bench.loop.serve(9.9)
@@ -248,7 +248,7 @@ def test_deadline_is_postponed_after_a_short_stall_by_its_length() -> None:
     assert bench.names() == ["it"]
 
 
-def test_delay_of_a_few_milliseconds_counts_as_no_stall() -> None:
+def test_delay_of_a_few_milliseconds_does_not_count_as_a_stall() -> None:
     bench = Bench()
     bench.wait("it", 0.2)
     bench.loop.stand_still(0.2 + 0.9 * PUNCTUAL)
@@ -256,7 +256,7 @@ def test_delay_of_a_few_milliseconds_counts_as_no_stall() -> None:
     assert bench.names() == ["it"]
 
 
-def test_deadline_added_after_a_stall_expires_after_exactly_its_time() -> None:
+def test_deadline_added_after_a_stall_expires_after_its_full_time() -> None:
     """Whether the stall has been noticed or not."""
     bench = Bench()
     bench.wait("old", 10.0)
@@ -284,7 +284,7 @@ def test_deadline_expires_in_a_process_that_stalls_repeatedly() -> None:
     assert bench.names() == ["dead"]
 
 
-def test_cancelled_deadlines_renew_the_number_of_permitted_postponements() -> None:
+def test_deadline_cancelled_in_time_resets_the_count_of_postponements() -> None:
     """The count of postponements is reset when no deadline is due."""
     bench = Bench()
     for number in range(3):
@@ -303,7 +303,7 @@ def test_cancelled_deadlines_renew_the_number_of_permitted_postponements() -> No
     st.floats(0.5, 100.0),
     st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.02, 200.0)), max_size=12),
 )
-def test_deadline_expires_once_and_not_early_whatever_stalls_happen(
+def test_deadline_expires_once_and_not_early_whatever_stalls_there_are(
     seconds: float, story: list[tuple[float, float]]
 ) -> None:
     bench = Bench()
@@ -327,7 +327,7 @@ class Later(RpcEndpoint):
 
 
 @on_virtual_time
-async def test_scheduled_deadline_calls_its_endpoint_unless_the_endpoint_has_ended() -> None:
+async def test_scheduled_deadline_calls_its_endpoint_only_while_the_endpoint_runs() -> None:
     service = LocalRpcService("host")
     endpoint = Later(service)
     endpoint.start()
@@ -392,7 +392,7 @@ def answer(sequence: int, value: object) -> bytes:
 
 
 @pytest.mark.parametrize("stall", [11.0, 60.0, 10_000.0])
-def test_answer_in_the_socket_after_a_stall_wins_over_its_timeout(stall: float) -> None:
+def test_answer_that_waits_in_the_socket_after_a_stall_is_not_a_timeout(stall: float) -> None:
     loop = JumpingLoop()
 
     async def run() -> None:

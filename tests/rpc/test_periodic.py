@@ -129,7 +129,7 @@ async def test_periodic_interval_of_zero_is_refused(services: Services) -> None:
 
 
 @on_virtual_time
-async def test_error_of_a_periodic_run_after_its_cancellation_is_ignored(
+async def test_error_of_a_periodic_task_that_was_cancelled_during_its_run_is_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service = LocalRpcService()

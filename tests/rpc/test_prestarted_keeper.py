@@ -170,7 +170,7 @@ async def test_spawn_cancelled_while_it_claims_a_prestarted_process_ends_it() ->
 
 
 @on_virtual_time
-async def test_cancelled_spawn_does_not_end_a_process_claimed_by_another_spawn() -> None:
+async def test_cancelled_spawn_does_not_end_a_process_that_another_spawn_claimed() -> None:
     cluster = Cluster()
     assert cluster.book.remove_prestarted("Prestarted-1")
     cluster.may_answer.clear()
@@ -202,7 +202,7 @@ async def test_only_one_of_two_spawns_gets_the_same_prestarted_process() -> None
 
 
 @on_virtual_time
-async def test_process_that_took_over_a_role_is_not_killed_as_a_missing_prestarted_one() -> None:
+async def test_prestarted_process_that_took_over_a_role_is_not_killed_as_missing() -> None:
     """The process was in the directory at the first look and had its role when it was asked."""
     cluster = Cluster()
     created: list[str] = []
@@ -224,7 +224,7 @@ async def test_process_that_took_over_a_role_is_not_killed_as_a_missing_prestart
 
 
 @on_virtual_time
-async def test_dead_prestarted_process_is_removed_from_the_directory() -> None:
+async def test_dead_prestarted_process_is_removed_from_the_process_directory() -> None:
     cluster = Cluster()
     await cluster.host.close()
     keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
@@ -282,7 +282,7 @@ async def test_spawn_waits_at_most_a_minute_for_a_prestarted_process() -> None:
 
 
 @on_virtual_time
-async def test_claimed_and_taken_prestarted_processes_are_replaced() -> None:
+async def test_prestarted_processes_that_are_claimed_or_taken_are_replaced() -> None:
     cluster = Cluster()
     created: list[str] = []
 
@@ -311,7 +311,7 @@ async def test_claimed_and_taken_prestarted_processes_are_replaced() -> None:
 
 @pytest.mark.parametrize("has_role", [False, True])
 @on_virtual_time
-async def test_taken_prestarted_process_without_a_role_is_ended(has_role: bool) -> None:
+async def test_prestarted_process_that_was_taken_but_got_no_role_is_ended(has_role: bool) -> None:
     """The spawning process has died. A process whose role is being started stays."""
     cluster = Cluster()
     cluster.book.there.append("Prestarted-1")
@@ -333,7 +333,7 @@ async def test_taken_prestarted_process_without_a_role_is_ended(has_role: bool) 
 
 @pytest.mark.parametrize("has_role", [False, True])
 @on_virtual_time
-async def test_silent_taken_process_is_ended_unless_it_has_a_role(
+async def test_silent_prestarted_process_that_was_taken_is_ended_unless_it_has_a_role(
     has_role: bool,
 ) -> None:
     """A process that has taken over a role could not remove its old name."""
@@ -354,7 +354,7 @@ async def test_silent_taken_process_is_ended_unless_it_has_a_role(
 
 
 @on_virtual_time
-async def test_surplus_prestarted_processes_are_ended_after_a_while() -> None:
+async def test_prestarted_processes_beyond_the_wanted_number_are_ended_after_a_while() -> None:
     """They replaced claimed processes whose claimers have died."""
     cluster = Cluster()
     hosts = [cluster.host]

@@ -54,7 +54,7 @@ async def test_processes_are_found_by_the_prefix_of_their_names(services: Servic
 
 
 @on_every_service
-async def test_incarnation_is_dead_when_it_was_killed_or_replaced(
+async def test_incarnation_of_a_process_counts_as_dead_once_killed_or_replaced(
     services: Services,
 ) -> None:
     for name, restarts in (("killed", 0), ("restarted", -1)):
@@ -252,7 +252,7 @@ async def test_process_killed_before_its_restart_does_not_restart() -> None:
 
 @pytest.mark.parametrize("end", ["crash", "kill", "close"])
 @on_virtual_time
-async def test_children_end_once_however_their_parent_ends(end: str) -> None:
+async def test_child_processes_end_once_however_their_parent_ends(end: str) -> None:
     network = LocalNetwork()
     service = LocalRpcService("caller", network)
     spec = EndpointSpec("Spawner", "parent", "tests.rpc.endpoints:create_spawner")

@@ -21,7 +21,7 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @pytest.mark.ray
-async def test_kill_is_repeated_until_rays_head_answers(
+async def test_kill_of_a_process_is_repeated_until_rays_head_answers(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A Dispatcher, for example, must not fail because the head restarts."""
@@ -77,7 +77,7 @@ async def test_process_is_not_reported_dead_while_rays_head_cannot_be_asked(
     await service.close()
 
 
-async def test_closed_ray_head_client_asks_nothing() -> None:
+async def test_closed_client_of_rays_head_asks_the_head_nothing() -> None:
     """A program that does not close its client must not end with the traceback of a task."""
     head = RayHead("ending")
     await head.close(1.0)

@@ -22,14 +22,14 @@ def test_preferred_node_is_selected_with_any_other_node_as_fallback() -> None:
     }
 
 
-def test_avoided_node_is_selected_only_as_fallback() -> None:
+def test_node_to_avoid_is_selected_only_as_fallback() -> None:
     assert options_of(Placement(), avoided_node="b2") == {
         "label_selector": {ON_NODE: "!b2"},
         "fallback_strategy": [{"label_selector": {ON_NODE: "b2"}}],
     }
 
 
-def test_process_in_a_worker_group_or_without_a_wish_has_no_node_selector() -> None:
+def test_process_in_a_worker_group_or_without_a_preference_has_no_node_selector() -> None:
     nowhere = {"label_selector": None, "fallback_strategy": None}
     assert options_of(Placement()) == nowhere
     assert options_of(Placement(worker_group=WorkerGroupId("00" * 18)), "b2") == nowhere

@@ -92,7 +92,9 @@ async def test_prestarted_process_imports_modules_ahead_of_its_role(
     assert await (await service.connect(address, EchoGateway)).echo(1) == 1
 
 
-async def test_suspended_prestarted_process_is_skipped_and_ended(service: RayRpcService) -> None:
+async def test_suspended_prestarted_process_is_passed_over_and_ended(
+    service: RayRpcService,
+) -> None:
     name = await prestarted(service)
     stopped = (await record_of(service, name)).pid
     os.kill(stopped, signal.SIGSTOP)
@@ -107,7 +109,7 @@ async def test_suspended_prestarted_process_is_skipped_and_ended(service: RayRpc
         await service.kill("worker")
 
 
-async def test_prestarted_process_taken_and_given_no_role_is_ended_and_replaced(
+async def test_prestarted_process_that_was_taken_but_got_no_role_is_replaced(
     service: RayRpcService,
 ) -> None:
     """The spawning process has died before it gave a role."""
@@ -228,7 +230,9 @@ def test_each_prestarted_process_in_creation_is_claimed_once(ray_cluster: None) 
     assert directory.claimed_prestarted() == []
 
 
-def test_claim_of_a_process_that_became_ready_meanwhile_leaves_no_claim(ray_cluster: None) -> None:
+def test_prestarted_process_that_became_ready_during_its_claim_is_not_claimed(
+    ray_cluster: None,
+) -> None:
     class Overtaken(RayDirectory):
         def starting_prestarted(self) -> list[str]:
             names = super().starting_prestarted()

@@ -88,7 +88,7 @@ async def test_broken_connection_to_a_living_process_is_not_reported_as_its_end(
     await host.close()
 
 
-async def test_death_that_ray_reports_ends_the_connection_of_the_process(
+async def test_death_of_a_process_reported_by_ray_ends_its_connection(
     service: RayRpcService,
 ) -> None:
     address = await service.spawn(echo_spec("worker"))
@@ -291,7 +291,7 @@ async def test_watch_of_a_process_ends_without_error_when_the_interpreter_ends(
     await client.close()
 
 
-async def test_children_of_a_closed_service_are_removed_from_the_directory(
+async def test_closed_service_removes_its_child_processes_from_the_directory(
     service: RayRpcService,
 ) -> None:
     """Otherwise the addresses of the killed children would stay in Ray's head for ever."""
@@ -302,7 +302,7 @@ async def test_children_of_a_closed_service_are_removed_from_the_directory(
     assert await service.process_names("") == ("driver",)
 
 
-async def test_process_is_found_by_name_until_its_shutdown_is_complete(
+async def test_process_that_shuts_down_is_found_by_name_until_it_has_ended(
     service: RayRpcService, tmp_path: Path
 ) -> None:
     """Otherwise nobody could kill a process that hangs while it ends."""

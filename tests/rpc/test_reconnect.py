@@ -266,7 +266,7 @@ async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_2_se
 
 
 @on_every_service
-async def test_process_reported_dead_is_not_called_again_although_it_answers(
+async def test_process_reported_as_dead_is_not_called_again_although_it_answers(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC-23: as on a node that was given up, whose successor starts elsewhere."""
@@ -287,7 +287,7 @@ async def test_process_reported_dead_is_not_called_again_although_it_answers(
 
 
 @on_every_service
-async def test_connect_during_a_service_close_fails_and_is_not_cancelled(
+async def test_connect_while_its_service_closes_raises_an_error_and_is_not_cancelled(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unexpected cancellation ends whole programs."""

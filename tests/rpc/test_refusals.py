@@ -31,7 +31,9 @@ def test_many_refusals_are_logged_as_a_few_lines_and_a_count(
     assert len(caplog.messages) == 3 * (MAX_LINES + 1) + 1
 
 
-def test_count_of_unlogged_refusals_is_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_number_of_refusals_that_were_not_logged_is_logged_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = RefusalLog(logger, ManualClock().monotonic)
     for _ in range(MAX_LINES + 2):
         log.refused("refused a peer", "x")

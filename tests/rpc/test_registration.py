@@ -236,7 +236,7 @@ async def test_clients_refused_at_the_same_time_retry_at_different_times(
 
 
 @on_every_service
-async def test_registration_is_repeated_until_the_leader_is_there(services: Services) -> None:
+async def test_registration_is_repeated_until_the_leader_exists(services: Services) -> None:
     """REG-06"""
     client = Client(services.caller, "client")
     client.start()
@@ -275,7 +275,7 @@ async def test_cancelled_registration_makes_no_further_attempt(services: Service
 
 
 @on_virtual_services
-async def test_a_registration_that_is_cancelled_before_it_starts_makes_no_attempt(
+async def test_registration_cancelled_before_its_start_makes_no_attempt(
     services: Services,
 ) -> None:
     """REG-08"""
@@ -289,7 +289,7 @@ async def test_a_registration_that_is_cancelled_before_it_starts_makes_no_attemp
 
 
 @on_virtual_services
-async def test_attempt_after_silence_uses_the_existing_connection(
+async def test_registration_after_a_silence_uses_the_existing_connection(
     services: Services,
 ) -> None:
     """REG-04, REG-06: a new connection is opened only after an error."""
@@ -308,7 +308,7 @@ async def test_attempt_after_silence_uses_the_existing_connection(
 
 @pytest.mark.parametrize("turns", range(8))
 @on_every_service
-async def test_cancel_during_the_arrival_of_an_error_stops_the_registration(
+async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attempt(
     services: Services, turns: int
 ) -> None:
     """REG-08, at each turn of the loop between the arrival of an error and the next attempt."""
@@ -386,7 +386,7 @@ def connection_of(
 
 
 @on_every_service
-async def test_registered_connection_has_its_gateway(services: Services) -> None:
+async def test_connection_to_a_leader_has_its_gateway_once_registered(services: Services) -> None:
     """REG-10"""
     _, client = started(services)
     events = asyncio.Queue[object]()
@@ -403,7 +403,7 @@ async def test_registered_connection_has_its_gateway(services: Services) -> None
 
 
 @on_every_service
-async def test_failed_registration_is_reported_and_leaves_no_gateway(
+async def test_failed_registration_is_reported_and_leaves_the_connection_without_a_gateway(
     services: Services,
 ) -> None:
     """REG-11"""
@@ -424,7 +424,7 @@ async def test_failed_registration_is_reported_and_leaves_no_gateway(
 
 
 @on_every_service
-async def test_rejected_connection_reports_only_the_rejection(services: Services) -> None:
+async def test_rejected_registration_is_reported_once_and_nothing_else(services: Services) -> None:
     """REG-12"""
     _, client = started(services, rejection)
     events = asyncio.Queue[object]()
@@ -474,7 +474,7 @@ async def test_late_answer_to_an_older_registration_is_ignored(services: Service
 
 @pytest.mark.parametrize("turns", range(8))
 @on_every_service
-async def test_answer_overtaken_by_a_reconnect_before_its_callback_is_ignored(
+async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_moment(
     services: Services, turns: int
 ) -> None:
     """RM-02, at each turn of the loop between the arrival of the answer and the callback."""
@@ -509,7 +509,9 @@ async def test_answer_overtaken_by_a_reconnect_before_its_callback_is_ignored(
 
 
 @on_every_service
-async def test_closed_connection_calls_no_callback(services: Services) -> None:
+async def test_connection_closed_during_its_registration_calls_no_callback(
+    services: Services,
+) -> None:
     _, client = started(services)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)

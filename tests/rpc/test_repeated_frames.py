@@ -38,7 +38,7 @@ def note(kind: Kind, sequence: int, target: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [Kind.ASK, Kind.TELL])
 @on_virtual_time
-async def test_repeated_or_late_frame_is_refused_by_its_number_for_each_endpoint(
+async def test_frame_that_is_repeated_or_late_is_refused_for_its_endpoint(
     kind: Kind,
 ) -> None:
     service = LocalRpcService("host")

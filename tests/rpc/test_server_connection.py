@@ -223,7 +223,7 @@ async def test_each_connection_has_its_own_limit_of_pending_calls() -> None:
 
 
 @on_virtual_time
-async def test_asks_are_answered_with_their_numbers_and_tells_are_not_answered() -> None:
+async def test_ask_is_answered_with_its_number_and_a_tell_is_not_answered() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "hold", 1, b"", sequence=3)
     peer.tell(1, "hold_told", 2, b"", sequence=4)
@@ -236,7 +236,7 @@ async def test_asks_are_answered_with_their_numbers_and_tells_are_not_answered()
 
 
 @on_virtual_time
-async def test_failed_tell_is_only_logged_on_the_called_side(
+async def test_failed_tell_is_logged_on_the_called_side_and_not_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As a warning, unless the endpoint has ended normally."""
@@ -263,7 +263,7 @@ async def test_failed_tell_is_only_logged_on_the_called_side(
 
 
 @on_virtual_time
-async def test_failed_ask_is_reported_only_to_its_caller(
+async def test_failed_ask_is_reported_to_its_caller_and_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="flinkray.rpc.serving.dispatch")
@@ -399,7 +399,7 @@ async def test_arguments_that_cannot_be_decoded_are_refused_with_the_reason() ->
 
 
 @on_virtual_time
-async def test_endpoint_is_resolved_by_name_prefix_or_number(
+async def test_endpoint_is_found_by_its_name_or_prefix_or_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="flinkray.rpc.serving.dispatch")
@@ -520,7 +520,9 @@ async def test_end_of_an_endpoint_is_reported_once_to_peers_that_resolved_it() -
 
 
 @on_virtual_time
-async def test_connection_of_a_peer_keeps_nothing_of_ended_endpoints() -> None:
+async def test_connection_keeps_no_data_of_the_endpoints_that_a_peer_called_and_that_ended() -> (
+    None
+):
     service = LocalRpcService("host")
     peer = Peer(service)
     gone = []
@@ -542,7 +544,7 @@ async def test_connection_of_a_peer_keeps_nothing_of_ended_endpoints() -> None:
 
 
 @on_virtual_time
-async def test_nothing_is_sent_to_a_lost_peer() -> None:
+async def test_nothing_is_sent_to_a_peer_whose_connection_is_lost() -> None:
     service, holder, peer = hosting()
     peer.resolve("holder")
     peer.take()
@@ -557,7 +559,7 @@ async def test_nothing_is_sent_to_a_lost_peer() -> None:
 
 
 @on_virtual_time
-async def test_argument_that_a_handler_has_dropped_is_not_kept_while_it_waits() -> None:
+async def test_argument_that_a_waiting_handler_has_deleted_is_freed() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "unwrap", Parcel("a message"), timeout=1000.0)
     await asyncio.sleep(1)
@@ -569,7 +571,7 @@ async def test_argument_that_a_handler_has_dropped_is_not_kept_while_it_waits() 
 
 
 @on_virtual_time
-async def test_work_left_behind_by_a_failed_handler_has_no_deadline() -> None:
+async def test_background_work_of_a_failed_handler_has_no_deadline() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "fail_and_leave_work", timeout=10.0)
     await asyncio.sleep(2)
@@ -621,7 +623,7 @@ async def test_handler_of_a_call_made_before_the_start_is_cancelled_once_at_its_
 
 
 @on_virtual_time
-async def test_handler_task_is_cancelled_unless_its_deadline_was_over() -> None:
+async def test_cancelled_handler_cancels_its_task_unless_its_deadline_is_over() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "hold", 1, b"", timeout=10.0)
     peer.ask(1, "hold", 2, b"", timeout=100.0)

@@ -76,13 +76,13 @@ def test_factory_is_loaded_by_its_module_and_name() -> None:
         ("tests.rpc.endpoints:__name__", "is not a function"),
     ],
 )
-def test_factory_path_that_cannot_be_loaded_is_refused(path: str, problem: str) -> None:
+def test_factory_path_that_cannot_be_imported_is_refused(path: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(repr(path))) as caught:
         load_factory(path)
     assert problem in str(caught.value)
 
 
-def test_renewal_without_restarts_or_growth_is_refused() -> None:
+def test_renewal_of_a_process_that_never_restarts_or_grows_is_refused() -> None:
     EndpointSpec("Echo", "worker", FACTORY, max_restarts=-1, renewal=Renewal(1))
     with pytest.raises(ConfigurationError, match="worker would not be started again when it has"):
         EndpointSpec("Echo", "worker", FACTORY, renewal=Renewal(1))

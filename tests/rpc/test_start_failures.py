@@ -22,7 +22,7 @@ def test_missing_flinkray_on_a_ray_node_is_reported_in_one_line() -> None:
     assert "\n" not in told
 
 
-def test_other_start_failures_are_reported_in_the_words_of_ray() -> None:
+def test_start_failure_of_a_process_is_reported_in_the_words_of_ray() -> None:
     why = STACK.replace("flinkray'", "flinkrays'")
     assert (
         died_at_its_start("Dispatcher", why) == f"the process Dispatcher died at its start: {why}"
@@ -40,7 +40,7 @@ def test_other_start_failures_are_reported_in_the_words_of_ray() -> None:
         ),
     ],
 )
-def test_whatever_the_start_of_a_process_raises_is_reported_to_its_caller(
+def test_any_exception_raised_at_the_start_of_a_process_is_reported_to_its_caller(
     error: Exception, told: Exception
 ) -> None:
     """An error that cannot be sent must not end the process before its caller reads it."""

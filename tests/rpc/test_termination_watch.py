@@ -22,7 +22,7 @@ def connection() -> ClientConnection:
     return made
 
 
-def test_watch_reports_once_and_releases_its_resources_before_it_reports() -> None:
+def test_watch_releases_its_resources_and_then_reports_the_end_once() -> None:
     story: list[str] = []
     watch = TerminationWatch("host/echo", story.append)
     watch.on_end(lambda: story.append("released"))
@@ -75,7 +75,7 @@ class Watched:
 
 
 @on_virtual_time
-async def test_watch_moves_to_the_next_connection_until_the_endpoint_ends() -> None:
+async def test_watch_continues_on_the_next_connection_until_the_endpoint_ends() -> None:
     second = connection()
     watched = Watched(second)
     task = watched.keep()
@@ -92,7 +92,7 @@ async def test_watch_moves_to_the_next_connection_until_the_endpoint_ends() -> N
 
 
 @on_virtual_time
-async def test_watch_reports_the_end_when_no_other_connection_can_be_opened() -> None:
+async def test_watch_reports_the_end_of_an_endpoint_that_cannot_be_reached_again() -> None:
     watched = Watched()
     watched.keep()
     await asyncio.sleep(1)
@@ -166,7 +166,7 @@ def histogram(*seconds: float) -> LatencyHistogram:
     return recorder.snapshot().latency
 
 
-def test_bucket_bounds_of_latencies_double_from_one_microsecond() -> None:
+def test_bounds_of_latency_buckets_double_from_one_microsecond() -> None:
     bounds = LatencyHistogram.upper_bounds()
     assert len(bounds) == BUCKETS
     assert bounds[:4] == (1e-6, 2e-6, 4e-6, 8e-6)

@@ -25,7 +25,7 @@ async def test_cancellation_in_the_same_turn_as_the_result_takes_effect() -> Non
 
 
 @on_virtual_time
-async def test_within_returns_a_timely_result_and_raises_a_timely_error() -> None:
+async def test_time_limit_returns_a_timely_result_and_raises_a_timely_error() -> None:
     assert await within(1, asyncio.sleep(0.5, 7)) == 7
     assert await within(None, asyncio.sleep(1000, 8)) == 8
 
@@ -44,7 +44,7 @@ async def test_within_returns_a_timely_result_and_raises_a_timely_error() -> Non
     ],
 )
 @on_virtual_time
-async def test_work_is_cancelled_when_its_time_limit_passes_or_its_caller_is_cancelled(
+async def test_work_is_cancelled_at_its_time_limit_or_when_its_caller_is_cancelled(
     limit: float | None, error: type[BaseException]
 ) -> None:
     ended = asyncio.Event()
@@ -64,7 +64,7 @@ async def test_work_is_cancelled_when_its_time_limit_passes_or_its_caller_is_can
         await waiting
 
 
-def test_error_raised_after_the_time_limit_is_not_reported_as_unretrieved() -> None:
+def test_error_raised_after_a_time_limit_causes_no_asyncio_complaint() -> None:
     """asyncio would complain of an exception that nobody has retrieved."""
     complaints: list[dict[str, Any]] = []
 
@@ -89,7 +89,7 @@ def test_error_raised_after_the_time_limit_is_not_reported_as_unretrieved() -> N
 
 
 @on_virtual_time
-async def test_future_that_exceeds_the_time_limit_is_cancelled_and_raises_a_timeout() -> None:
+async def test_future_that_exceeds_its_time_limit_is_cancelled_and_raises_a_timeout() -> None:
     result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     with pytest.raises(asyncio.TimeoutError):
         await within(1.0, result)
