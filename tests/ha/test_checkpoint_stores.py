@@ -123,7 +123,7 @@ class PausedDirectory(LocalDirectory):
 
 
 @pytest.mark.parametrize("pause_before", range(1, 7))
-async def test_leader_paused_while_storing_reports_no_checkpoint_that_its_successor_lacks(
+async def test_paused_leader_does_not_report_a_checkpoint_that_its_successor_lacks(
     tmp_path: Path, executor: Executor, pause_before: int
 ) -> None:
     """Otherwise the successor would delete the files of a checkpoint whose pointer is stored
@@ -161,7 +161,7 @@ async def test_leader_paused_while_storing_reports_no_checkpoint_that_its_succes
     assert [it.checkpoint_id for it in later.records] == recovered
 
 
-async def test_checkpoint_store_and_counter_that_did_not_recover_refuse_changes(
+async def test_checkpoint_store_or_counter_that_has_not_recovered_refuses_changes(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     with pytest.raises(CheckpointStoreFencedError):
@@ -245,7 +245,7 @@ async def test_unreadable_pointer_of_an_old_version_is_reported_and_others_are_r
     assert entries.read("2.checkpoint") is None
 
 
-async def test_unreadable_pointers_are_reported_and_stay_unchanged(
+async def test_unreadable_checkpoint_pointers_are_reported_and_stay_unchanged(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     """No earlier checkpoints are taken for the last ones."""
@@ -358,7 +358,7 @@ class Unreadable(LocalDirectory):
         return super().read(name)
 
 
-def test_owner_that_repeatedly_fails_to_take_over_leaves_one_claim(tmp_path: Path) -> None:
+def test_owner_that_fails_to_take_over_again_and_again_leaves_one_claim(tmp_path: Path) -> None:
     EpochDirectory(LocalDirectory(tmp_path), "test", lambda _: False).take_over(b"first")
     directory = Unreadable(tmp_path)
     second = EpochDirectory(directory, "test", lambda _: False)
@@ -384,7 +384,7 @@ class FailsAfterwards(LocalDirectory):
             raise OSError("no answer came")
 
 
-def test_entry_stored_by_a_write_that_reported_failure_is_removed_by_a_delete(
+def test_entry_stored_by_a_write_that_reported_failure_can_be_deleted(
     tmp_path: Path,
 ) -> None:
     """Otherwise the next owner has a checkpoint without files, or a job that its submitter

@@ -135,7 +135,7 @@ def test_missing_directory_has_no_entries(tmp_path: Path) -> None:
     assert directory.names() == []
 
 
-def test_file_deleted_while_a_directory_is_listed_does_not_hide_other_entries(
+def test_file_deleted_during_a_directory_listing_does_not_hide_other_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example the unfinished file of a writer: a Dispatcher that listed the stored jobs found

@@ -92,7 +92,7 @@ async def test_leader_that_confirms_twice_is_announced_once(services: EmbeddedHa
     assert listener.leaders == [("here", contender.session_id)]
 
 
-async def test_stopped_leader_retrieval_gets_no_announcement_not_even_one_in_flight(
+async def test_stopped_leader_retrieval_gets_no_announcement_that_was_under_way(
     services: EmbeddedHaServices,
 ) -> None:
     listener = RecordingListener()
@@ -136,7 +136,7 @@ async def test_revoked_leader_loses_leadership_at_once_and_leads_again_in_a_new_
 
 
 @pytest.mark.parametrize("in_flight", ["grant", "revoke"])
-async def test_election_closed_with_an_event_in_flight_drops_it_and_a_later_election_works(
+async def test_election_closed_during_an_event_drops_the_event_and_a_new_election_works(
     services: EmbeddedHaServices, in_flight: str
 ) -> None:
     """SPEC HA-04."""
@@ -183,7 +183,9 @@ async def test_closed_leader_is_revoked_once_and_the_longest_waiting_contender_f
     assert [len(contender.story) for contender in contenders[1:]] == [1, 0]
 
 
-async def test_closing_the_ha_services_tells_every_contender(services: EmbeddedHaServices) -> None:
+async def test_closing_the_ha_services_is_reported_to_every_contender(
+    services: EmbeddedHaServices,
+) -> None:
     leader = await start(services.get_dispatcher_leader_election())
     waiting = await start(services.get_dispatcher_leader_election())
     await services.close()

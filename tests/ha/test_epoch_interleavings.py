@@ -373,7 +373,7 @@ def stories_of_files(make: MakeDirectory, most_successors: int = 2) -> Iterator[
         *stories_of_files(local_files, most_successors=1),
     ],
 )
-def test_changes_acknowledged_by_an_owner_are_seen_by_later_owners_in_every_order(
+def test_changes_acknowledged_to_one_owner_are_seen_by_all_later_owners(
     make: MakeDirectory, before: Owner, after: list[Owner]
 ) -> None:
     """The first owner has taken over, and stored entry 1, when the others begin."""

@@ -62,7 +62,7 @@ async def test_election_has_leadership_from_grant_to_close_for_the_granted_sessi
     assert contender.story == [session, "revoked"]
 
 
-async def test_grant_not_delivered_before_the_election_is_closed_is_dropped(
+async def test_leadership_grant_that_arrives_after_the_election_was_closed_is_dropped(
     services: HighAvailabilityServices,
 ) -> None:
     """SPEC HA-11."""

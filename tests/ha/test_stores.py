@@ -290,7 +290,7 @@ async def test_removed_job_result_is_gone_whether_dirty_clean_or_missing(
     assert not [name for name in left for job_id in (ONE, TWO) if job_id.hex() in name]
 
 
-async def test_job_result_left_dirty_and_clean_by_a_crash_counts_as_clean(
+async def test_job_result_stored_as_dirty_and_clean_counts_as_clean(
     directory: Directory, results: JobResultStore[Result]
 ) -> None:
     """The crash came after the clean entry was written and before the dirty entry was deleted."""
@@ -398,7 +398,7 @@ async def test_job_graphs_and_results_of_a_version_without_epochs_are_recovered(
     assert [name for name in results.names() if name.endswith(".dirty")] == [f"{TWO}.dirty"]
 
 
-async def test_next_owner_deletes_contents_of_earlier_owners_that_no_entry_refers_to(
+async def test_next_owner_deletes_contents_of_earlier_owners_that_are_no_entry(
     directory: Directory, services: StandaloneHaServices
 ) -> None:
     """Their writer died before it changed the entry, or was too late."""

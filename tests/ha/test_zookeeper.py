@@ -246,7 +246,7 @@ async def test_past_leader_does_not_change_the_address_published_by_its_successo
     assert await second.has_leadership(other.session_id)
 
 
-async def test_election_closed_with_a_grant_in_flight_drops_it_and_a_new_election_works(
+async def test_zookeeper_election_closed_during_a_grant_drops_it_and_a_new_one_works(
     make_services: MakeServices,
 ) -> None:
     """SPEC HA-04, HA-11, HA-15."""
@@ -321,7 +321,7 @@ async def test_leader_publishes_its_address_again_if_the_address_is_deleted(
     assert contender.story == [contender.session_id]
 
 
-async def test_leader_publishes_its_address_although_the_connection_breaks_while_it_checks(
+async def test_leader_publishes_its_address_although_the_connection_breaks_meanwhile(
     make_services: MakeServices, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the confirmation and with it the process of the leader would fail."""
@@ -373,7 +373,7 @@ def latches(services: ZooKeeperHaServices, path: str) -> list[str]:
     return services._client.blocking(lambda zk: list(zk.get_children(path)))
 
 
-async def test_connection_that_breaks_while_the_grant_is_answered_postpones_the_leadership(
+async def test_connection_break_while_a_grant_is_confirmed_postpones_the_leadership(
     make_services: MakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = await make_services()
@@ -521,7 +521,7 @@ class LoopOfOneThread(SteppedLoop):
         callback()
 
 
-def test_time_in_which_the_process_was_suspended_does_not_count_as_connection_loss() -> None:
+def test_suspended_time_of_a_process_does_not_count_as_connection_loss() -> None:
     """The session may be alive: the machine, and ZooKeeper with it, may have been suspended."""
     loop: Any = LoopOfOneThread()
     client = ZooKeeperClient(
@@ -698,7 +698,7 @@ async def test_job_graph_replaced_or_removed_without_an_answer_leaves_no_old_con
     assert list(contents.iterdir()) == []
 
 
-async def test_entry_whose_content_is_gone_is_unreadable_and_others_are_recovered(
+async def test_zookeeper_entry_without_content_is_unreadable_and_others_are_recovered(
     make_services: MakeServices, tmp_path: Path
 ) -> None:
     """Otherwise no Dispatcher can start, and a JobMaster waits for ever for its checkpoints."""
