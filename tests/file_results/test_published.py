@@ -69,7 +69,7 @@ def test_partition_whose_writing_fails_is_not_listed(tmp_path: Path) -> None:
     assert there(published) == []
 
 
-def test_all_accepted_attempts_of_a_partition_stay_readable(tmp_path: Path) -> None:
+def test_partition_stays_readable_in_every_attempt_that_was_accepted(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     first = published.write("a", 0, SCHEMA, [BATCH])
     second = published.write("a", 0, SCHEMA, [BATCH])
@@ -128,7 +128,7 @@ def test_second_seal_does_not_replace_the_first_publication(tmp_path: Path) -> N
     assert published.publication() == Publication("first", {0: 3})
 
 
-def test_publication_without_a_begin_is_visible_only_once_it_is_sealed(tmp_path: Path) -> None:
+def test_publication_that_was_not_begun_is_visible_only_once_it_is_sealed(tmp_path: Path) -> None:
     published = PublishedPartitions(str(tmp_path))
     published.accept("attempt", published.write("attempt", 0, SCHEMA, [BATCH]))
     assert published.publication() is None
@@ -138,7 +138,7 @@ def test_publication_without_a_begin_is_visible_only_once_it_is_sealed(tmp_path:
     assert there(published) == [0]
 
 
-def test_other_attempt_may_begin_only_while_no_partition_was_accepted(
+def test_second_attempt_may_begin_only_while_no_partition_of_the_first_is_accepted(
     tmp_path: Path,
 ) -> None:
     published = published_in(tmp_path)

@@ -138,7 +138,7 @@ def test_snapshot_that_may_be_of_an_uncommitted_attempt_is_not_used_alone(tmp_pa
     assert {"state/0/0/2_a2.zip", "state/0/0/3_a3.changelog", "state/0/0/4_a4.changelog"} <= state
 
 
-def test_state_of_an_operator_that_the_query_no_longer_has_is_copied_unchanged(
+def test_copy_of_a_query_checkpoint_contains_state_of_operators_that_are_gone(
     tmp_path: Path,
 ) -> None:
     logs(tmp_path / "a", offsets=9, commits=9)
@@ -191,7 +191,7 @@ def test_copy_with_a_missing_state_file_raises_an_error(tmp_path: Path, gone: st
         list(QueryCheckpoint(str(tmp_path)).pieces(4))
 
 
-def test_copy_of_state_that_is_deleted_meanwhile_raises_an_error_with_the_batch(
+def test_query_checkpoint_whose_state_is_deleted_during_the_copy_names_the_batch(
     tmp_path: Path,
 ) -> None:
     logs(tmp_path, offsets=2, commits=2)
@@ -231,7 +231,7 @@ def test_copy_of_a_file_that_grows_meanwhile_raises_an_error(tmp_path: Path) -> 
         list(pieces)
 
 
-def test_source_logs_compacted_during_the_copy_are_found_again(
+def test_source_logs_that_are_compacted_during_a_checkpoint_copy_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)
@@ -300,7 +300,7 @@ def test_restore_of_a_copy_cut_between_two_files_raises_an_error(tmp_path: Path)
 
 
 @pytest.mark.parametrize("size", range(0, 10_240, 512))
-def test_restore_reads_the_copy_to_its_end_and_fails_if_the_last_read_fails(
+def test_restore_of_a_query_checkpoint_fails_if_the_last_read_of_its_copy_fails(
     tmp_path: Path, size: int
 ) -> None:
     """The storage detects a damaged copy only at its end."""
