@@ -100,7 +100,7 @@ def with_slots() -> list[Any]:
     return [Plain(), One(), Derived(), Data(), OfMeta()]
 
 
-def test_objects_with_slots_can_be_sent_to_another_process_and_back() -> None:
+def test_objects_with_slots_can_be_pickled_to_another_process_and_back() -> None:
     """The other process gave the objects a dictionary, and could then not pickle them again."""
     values = with_slots()
     answer = subprocess.run(

@@ -26,7 +26,7 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
 
 
-def test_unset_option_has_its_default() -> None:
+def test_configuration_option_that_is_not_set_has_its_default() -> None:
     configuration = Configuration({"heartbeat.interval": "1 s"})
     assert configuration.get(options.HEARTBEAT_INTERVAL) == 1.0
     assert configuration.get(options.HEARTBEAT_TIMEOUT) == 50.0
@@ -144,7 +144,7 @@ def test_error_about_an_invalid_value_names_key_value_and_accepted_values(
         assert part in str(caught.value)
 
 
-def test_heartbeat_timeout_not_longer_than_the_interval_is_refused() -> None:
+def test_heartbeat_timeout_that_does_not_exceed_the_interval_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"heartbeat\.timeout \(5 s\) .* \(10 s\)"):
         Configuration({"heartbeat.timeout": "5 s"})
     shorter = Configuration({"heartbeat.timeout": "5 s", "heartbeat.interval": "1 s"})
@@ -157,7 +157,7 @@ def test_heartbeat_timeout_not_longer_than_the_interval_is_refused() -> None:
         Configuration({"client.heartbeat.timeout": "10 s"})
 
 
-def test_maximum_restart_delay_below_the_initial_delay_is_refused() -> None:
+def test_maximum_restart_delay_that_is_below_the_initial_delay_is_refused() -> None:
     prefix = "restart-strategy.exponential-delay"
     with pytest.raises(ConfigurationError, match=rf"{prefix}.max-backoff \(60 s\) must not be"):
         Configuration({f"{prefix}.initial-backoff": "61 s"})
@@ -169,7 +169,7 @@ def test_configuration_of_a_job_contains_only_the_options_of_jobs() -> None:
     assert Configuration(values).of_job() == {"restart-strategy.type": "failure-rate"}
 
 
-def test_old_name_of_an_option_is_accepted_and_its_current_name_wins() -> None:
+def test_old_name_of_an_option_is_accepted_but_its_current_name_wins() -> None:
     own, old = "execution.checkpointing.dir", "state.checkpoints.dir"
     assert Configuration({old: "/a"}).to_dict() == {own: "/a"}
     assert Configuration({old: "/a"}).of_job() == {own: "/a"}
@@ -185,7 +185,7 @@ def test_flink_constant_in_lower_case_with_hyphens_is_accepted() -> None:
     assert Configuration({key: "at-least-once"}).to_dict() == {key: "AT_LEAST_ONCE"}
 
 
-def test_with_values_returns_a_changed_copy_of_the_configuration() -> None:
+def test_changing_options_of_a_configuration_returns_a_changed_copy() -> None:
     first = Configuration({"cluster.id": "a", "taskmanager.memory": "512m"})
     second = first.with_values({"cluster.id": "b"})
     assert first.get(options.CLUSTER_ID) == "a"
@@ -248,7 +248,7 @@ def test_configuration_is_equal_after_it_is_written_and_read_as_texts(
     assert Configuration(texts) == configuration
 
 
-def test_with_values_keeps_options_that_it_does_not_change() -> None:
+def test_changing_options_of_a_configuration_keeps_its_other_options() -> None:
     configuration = Configuration({"restart-strategy.fixed-delay.delay": "200 ms"})
 
     changed = configuration.with_values({"cluster.id": "mine"})

@@ -28,13 +28,13 @@ class Text(str):
     __slots__ = ()
 
 
-def test_type_and_message_are_in_the_summary() -> None:
+def test_summary_of_an_error_has_its_type_and_message() -> None:
     assert summary_of(ValueError("seven")) == "ValueError: seven"
     assert summary_of(ValueError()) == "ValueError"
     assert summary_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
-def test_summary_names_the_exception_that_str_of_the_error_raised() -> None:
+def test_summary_of_an_error_names_the_exception_that_its_str_method_raised() -> None:
     assert summary_of(SilentError()) == "SilentError: (its __str__ raised KeyboardInterrupt)"
     assert "SilentError" in traceback_of(SilentError(), None)
 
@@ -51,7 +51,9 @@ def test_str_subclasses_become_plain_str() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "ü", "\N{SNOWMAN}", "\N{GRINNING FACE}", "\ud800"])
 @pytest.mark.parametrize("limit", [*range(90, 100), MOST_BYTES])
-def test_text_is_shortened_to_a_number_of_bytes_and_says_so(letter: str, limit: int) -> None:
+def test_text_is_shortened_to_a_number_of_bytes_with_a_note_about_its_length(
+    letter: str, limit: int
+) -> None:
     text = sendable(letter * 100_000, limit)
     assert limit - 20 < len(text.encode()) <= limit
     assert "(shortened: it has 100000 characters)" in text
@@ -109,7 +111,7 @@ HOSTILE: dict[str, tuple[BaseException, str]] = {
 
 
 @pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
-def test_summary_and_traceback_of_any_exception_can_be_encoded(
+def test_summary_and_traceback_of_any_exception_can_be_encoded_as_utf8(
     error: BaseException, summary: str
 ) -> None:
     try:
@@ -124,7 +126,9 @@ def test_summary_and_traceback_of_any_exception_can_be_encoded(
 
 
 @pytest.mark.parametrize(("error", "summary"), HOSTILE.values(), ids=HOSTILE)
-def test_any_exception_is_sent_and_its_message_arrives(error: BaseException, summary: str) -> None:
+def test_message_of_any_exception_arrives_when_the_exception_is_sent(
+    error: BaseException, summary: str
+) -> None:
     """An exception that cannot be sent arrives as a RemoteError; the answer is not lost."""
     arrived = codec.decode(codec.encode_error(error))
     text = f"{arrived.args[0]}: {arrived}" if isinstance(arrived, RemoteError) else str(arrived)
@@ -132,13 +136,13 @@ def test_any_exception_is_sent_and_its_message_arrives(error: BaseException, sum
 
 
 @pytest.mark.parametrize("letter", ["a", "ä", "\U0001f600"])
-def test_long_text_is_shortened_in_the_middle(letter: str) -> None:
+def test_text_above_the_limit_is_shortened_in_its_middle(letter: str) -> None:
     text = sendable("begin" + letter * 5 * MOST_BYTES + "end")
     assert text.startswith("begin")
     assert text.endswith("end")
 
 
-def test_shortened_summary_says_how_long_the_message_was() -> None:
+def test_summary_of_a_shortened_message_has_the_length_of_the_message() -> None:
     summary = summary_of(ValueError("x" * 100_000))
     assert "(shortened: it has 100000 characters)" in summary
     assert len(summary.encode()) <= MOST_BYTES

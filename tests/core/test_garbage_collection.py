@@ -20,7 +20,7 @@ def spared() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("spared")
-def test_garbage_collection_examines_new_objects_but_not_those_of_the_start() -> None:
+def test_garbage_collection_examines_only_objects_made_after_the_start() -> None:
     searches: list[int] = []
 
     def searched(phase: str, info: dict[str, int]) -> None:

@@ -58,13 +58,13 @@ def test_an_id_of_the_wrong_size_is_refused() -> None:
         JobID(b"abc")
 
 
-def test_new_ids_use_the_given_source_of_random_bytes() -> None:
+def test_new_ids_are_made_of_bytes_of_the_given_random_source() -> None:
     with random_bytes_from(lambda size: b"\x07" * size):
         assert JobID.generate() == JobID(b"\x07" * 16)
     assert JobID.generate() != JobID.generate()
 
 
-def test_fencing_token_gives_back_its_leader_session() -> None:
+def test_leader_session_of_a_fencing_token_can_be_read_from_it() -> None:
     session = LeaderSessionID.generate()
     token = JobMasterId.of(session)
     assert token.leader_session() == session
@@ -72,7 +72,7 @@ def test_fencing_token_gives_back_its_leader_session() -> None:
     assert DispatcherId.of(LeaderSessionID.standalone()).value == bytes(16)
 
 
-def test_text_of_a_compound_id_shows_its_parts() -> None:
+def test_text_of_a_compound_id_has_the_texts_of_its_components() -> None:
     vertex = ExecutionVertexID(JobVertexID(b"\xab" * 16), 3)
     assert str(vertex) == "abababab_3"
     graph = ExecutionGraphID(b"\xcd" * 16)

@@ -34,7 +34,7 @@ def test_message_type_is_found_by_its_name_and_its_instances_are_frozen() -> Non
     assert not hasattr(Known(1), "__dict__")
 
 
-def test_class_that_is_a_dataclass_already_is_refused_as_message() -> None:
+def test_class_decorated_as_dataclass_is_refused_as_message_type() -> None:
     with pytest.raises(
         TypeError, match=r"Twice is a dataclass already: .* leave out its @dataclass"
     ):
@@ -49,7 +49,7 @@ def test_lookup_of_an_unknown_type_name_returns_none() -> None:
     assert lookup("nowhere:Nothing") is None
 
 
-def test_second_type_with_a_registered_name_is_refused() -> None:
+def test_second_message_type_with_a_registered_name_is_refused() -> None:
     double: Any = type("Known", (), {"__module__": __name__})
     with pytest.raises(TypeError, match="Known is already registered"):
         register(double)

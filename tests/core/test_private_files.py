@@ -58,7 +58,7 @@ def write_everything(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_stored_files_and_folders_have_their_mode_whatever_the_umask(
+def test_stored_files_and_folders_have_their_configured_mode_whatever_the_umask(
     modes: tuple[int, int], tmp_path: Path
 ) -> None:
     root = tmp_path / "storage"
@@ -93,7 +93,7 @@ def test_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
         private_files.create_folder(tmp_path / "file")
 
 
-def test_restrict_makes_files_of_another_program_private(tmp_path: Path) -> None:
+def test_files_that_another_program_wrote_become_private(tmp_path: Path) -> None:
     folder = tmp_path / "of-spark"
     folder.mkdir(mode=0o755)
     (folder / "part").touch(mode=0o644)

@@ -213,7 +213,7 @@ class NoText(str, Enum):
     MEMBER = "member"
 
 
-def test_undeclared_str_subclass_is_read_as_plain_str() -> None:
+def test_text_of_an_undeclared_str_subclass_is_read_as_plain_str() -> None:
     order = Order(ORDER.order_id, Size.SMALL, notes={"name": NotDeclared("TaskExecutor-1")})
     read = decode_record(encode_record(order), Order)
     assert read == order

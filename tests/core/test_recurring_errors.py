@@ -121,7 +121,7 @@ def test_errors_made_by_programs_are_recognized_as_program_errors(error: Excepti
         caused(ValueError("no price"), of_driver("InterfaceError", Error)),
     ],
 )
-def test_errors_that_may_be_temporary_are_no_program_errors(error: Exception) -> None:
+def test_temporary_errors_do_not_count_as_program_errors(error: Exception) -> None:
     assert program_error_of(raised(error)) is None
 
 
@@ -136,7 +136,7 @@ def test_errors_that_may_be_temporary_are_no_program_errors(error: Exception) ->
         (KeyError("a"), False),
     ],
 )
-def test_errors_about_files_are_program_errors_that_may_pass(
+def test_errors_about_files_are_program_errors_that_may_not_recur(
     error: Exception, expected: bool
 ) -> None:
     told = outlook_of(raised(error))
@@ -145,7 +145,7 @@ def test_errors_about_files_are_program_errors_that_may_pass(
     assert told.program_error.may_pass is expected
 
 
-def test_same_error_at_another_line_of_a_file_is_another_record() -> None:
+def test_same_error_at_another_line_of_an_input_file_is_another_error() -> None:
     """Checkpoints that complete between two attempts are no progress if the line is the same."""
 
     def of(line: int) -> ProgramError:
@@ -158,7 +158,7 @@ def test_same_error_at_another_line_of_a_file_is_another_record() -> None:
     assert of(3).record != of(4).record
 
 
-def test_errors_with_equal_code_line_and_message_except_numbers_are_equal() -> None:
+def test_errors_equal_except_for_numbers_in_their_message_are_the_same_error() -> None:
     def fail(text: str) -> None:
         raise ValueError(text)
 

@@ -40,7 +40,7 @@ def test_memory_size_is_written_in_its_short_form(size: int, text: str) -> None:
 
 
 @given(profiles, profiles)
-def test_sum_of_profiles_minus_one_profile_is_the_other_profile(
+def test_sum_of_two_resource_profiles_minus_one_of_them_is_the_other(
     one: ResourceProfile, other: ResourceProfile
 ) -> None:
     total = one + other

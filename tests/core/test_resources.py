@@ -11,7 +11,7 @@ import pytest
 from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
 
 
-def test_profile_equals_its_rounded_copy_from_ray() -> None:
+def test_resource_profile_equals_its_copy_that_ray_has_rounded() -> None:
     profile = ResourceProfile(1 / 3, 2**30, {"GPU": 0.0, "accelerator": 2 / 3})
     ray_resources = {"CPU": 0.3333, "memory": float(2**30), "accelerator": 0.6667}
     assert profile.to_ray_resources() == ray_resources

@@ -125,7 +125,7 @@ class Counted(Plain):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_immutable_value_is_not_copied(value: Any) -> None:
+def test_immutable_value_is_not_copied_for_a_function(value: Any) -> None:
     assert own(value) is value
     values = [value, value]
     assert [one is value for one in own_all(values)] == [True, True]
@@ -182,7 +182,7 @@ def test_change_of_a_value_does_not_change_its_copy(value: Any, change: Any, see
         assert repr(seen(one)) == before
 
 
-def test_copied_row_keeps_its_kind_and_field_names() -> None:
+def test_copied_row_has_the_same_kind_and_field_names() -> None:
     row = Row(a=[1], b=2)
     row.set_row_kind(RowKind.DELETE)
     copied = own(row)
@@ -204,14 +204,14 @@ def test_value_that_contains_itself_is_copied() -> None:
     assert copied[1] is copied
 
 
-def test_locks_and_generators_are_shared_not_copied() -> None:
+def test_locks_and_generators_in_a_value_are_shared_by_its_copy() -> None:
     lock = threading.Lock()
     assert own(lock) is lock
     generator = (n for n in range(3))
     assert own(generator) is generator
 
 
-def test_object_that_cannot_be_copied_is_shared_everywhere_in_the_copy() -> None:
+def test_object_that_cannot_be_copied_is_shared_by_the_whole_copy_of_a_value() -> None:
     """No half-made copy of the object is found in the result."""
     inner = Locked([1])
     outer = Locked(inner)
@@ -222,7 +222,7 @@ def test_object_that_cannot_be_copied_is_shared_everywhere_in_the_copy() -> None
     assert copied[2] is not value[2]
 
 
-def test_part_that_occurs_twice_in_a_value_is_copied_once() -> None:
+def test_object_that_occurs_twice_in_a_value_is_copied_once() -> None:
     part = [1]
     value: list[Any] = [part]
     for _ in range(100):  # 2 ** 100 lists, if each was copied where it is found
@@ -275,7 +275,9 @@ def plain(part: Any) -> Plain:
 
 
 @hypothesis.given(st.data())
-def test_copies_share_parts_in_the_same_places_as_pickled_copies(data: st.DataObject) -> None:
+def test_copy_of_a_value_shares_objects_in_the_same_way_as_its_pickled_copy(
+    data: st.DataObject,
+) -> None:
     parts: list[Any] = [1, "a", None, (1, 2.5), frozenset({1})]
     some = st.lists(st.integers(0, 1000), max_size=3).map(
         lambda places: [parts[-1 - place % len(parts)] for place in places]
@@ -322,7 +324,7 @@ class FrozenModel(pydantic.BaseModel, frozen=True):
 
 
 @pytest.mark.parametrize("kind", [FrozenSlim, FrozenPlace, FrozenModel])
-def test_frozen_classes_of_plain_parts_are_not_copied(kind: Any) -> None:
+def test_frozen_object_with_only_immutable_fields_is_not_copied(kind: Any) -> None:
     plain, around = kind(part="a"), kind(part=[1])
     assert own(plain) is plain
     copied = own(around)
@@ -340,13 +342,13 @@ def test_plain_subclass_of_a_frozen_dataclass_is_copied() -> None:
     assert (owned, owned.note) == (value, "first")
 
 
-def test_a_frozen_dataclass_around_another_is_not_copied() -> None:
+def test_frozen_dataclass_in_a_frozen_dataclass_is_not_copied() -> None:
     nested = Point(1, Point(2, (3, 4)))
     assert own(nested) is nested
     assert own(Point(1, Point(2, [3]))).y.y is not nested.y.y
 
 
-def test_frozen_value_that_occurs_twice_is_the_same_object_in_the_copy() -> None:
+def test_frozen_object_that_occurs_twice_in_a_value_is_not_copied() -> None:
     nested = Point(1, (2, 3))
     first, second = own([nested, nested])
     assert first is second is nested
@@ -375,7 +377,7 @@ def test_frozen_class_with_a_single_mutable_slot_is_copied() -> None:
     assert own(value).part is not value.part
 
 
-def test_frozen_object_is_copied_if_an_attribute_outside_its_slots_is_mutable() -> None:
+def test_frozen_object_is_copied_if_it_has_a_mutable_attribute_beside_its_slots() -> None:
     value: Any = SlotsAndMore("a")
     assert own(value) is value
     object.__setattr__(value, "note", [1])
@@ -394,7 +396,7 @@ class SecretModel(pydantic.BaseModel, frozen=True):
     _part: list[int] = pydantic.PrivateAttr(default_factory=list)
 
 
-def test_mutable_models_and_models_with_mutable_parts_are_copied() -> None:
+def test_mutable_models_and_models_with_mutable_fields_are_copied() -> None:
     value = OpenModel(part="a")
     owned = own(value)
     value.part = "b"
