@@ -50,7 +50,7 @@ def interrupt_main_thread() -> None:
 # --- heartbeats -----------------------------------------------------------------------------------
 
 
-def test_client_sends_heartbeats_for_an_attached_job_until_the_job_is_detached(
+def test_client_sends_heartbeats_for_an_attached_job_until_it_is_detached(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
@@ -63,7 +63,7 @@ def test_client_sends_heartbeats_for_an_attached_job_until_the_job_is_detached(
     wait_until(lambda: world.heartbeats[-1] == (other,), 150, "heartbeats for the other job only")
 
 
-def test_heartbeats_go_to_the_next_dispatcher_when_one_has_died(
+def test_client_heartbeats_go_to_the_next_dispatcher_after_one_has_died(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
@@ -116,7 +116,7 @@ def a_program(
     return env, env.execute
 
 
-def test_job_with_collected_results_is_submitted_to_end_with_its_client() -> None:
+def test_job_whose_results_are_collected_ends_with_its_client() -> None:
     with scripted_cluster(configuration=QUICK) as (world, client):
         env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
         stream = env.from_sequence(1, 2)

@@ -187,7 +187,7 @@ def test_command_exits_with_3_when_the_ray_head_hangs(scheme: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_address_auto_means_the_address_in_ray_address_if_that_is_set(
+def test_ray_address_auto_is_replaced_by_the_variable_ray_address_if_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
@@ -635,7 +635,7 @@ def two_jobs(client: ClusterClient) -> None:
 
 @pytest.mark.usefixtures("two_jobs")
 @pytest.mark.parametrize("beginning", ["ab3", "AB34", SECOND.hex()])
-def test_a_unique_beginning_of_an_id_names_a_job(
+def test_unique_beginning_of_a_job_id_names_the_job(
     world: World, command: Command, output: Output, beginning: str
 ) -> None:
     assert command(["cancel", beginning]) == 0
@@ -751,9 +751,7 @@ def test_a_data_set_is_released_by_its_id(world: World, command: Command, output
         RpcTimeoutError("no answer"),
     ],
 )
-def test_command_exits_with_3_when_the_client_cannot_connect(
-    output: Output, error: Exception
-) -> None:
+def test_command_whose_client_cannot_connect_exits_with_3(output: Output, error: Exception) -> None:
     def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
         raise error
 
@@ -992,6 +990,6 @@ def test_format_seconds_prints_short_durations(seconds: float, text: str) -> Non
     assert cli_output.format_seconds(seconds) == text
 
 
-def test_duration_of_an_ended_job_ends_with_the_job() -> None:
+def test_shown_duration_of_an_ended_job_stops_at_its_end() -> None:
     details = replace(_DETAILS, end_time=12.5, status=JobStatus.FINISHED)
     assert "duration    2.5 s" in cli_output.job_details(details, now=1e6)

@@ -87,7 +87,7 @@ def test_doctor_finds_no_fault_with_a_complete_node() -> None:
 
 
 @pytest.mark.parametrize(("total", "free"), [(2**26, 2**26), (2**32, 2**20)])
-def test_little_shared_memory_is_a_warning(total: int, free: int) -> None:
+def test_doctor_warns_of_little_shared_memory(total: int, free: int) -> None:
     found = list(checks_of_node("10.0.0.1", _said(shm_total=total, shm_free=free), None))
     check = _of(found, "shared memory")
     assert check.state is Verdict.WARNING
@@ -95,7 +95,7 @@ def test_little_shared_memory_is_a_warning(total: int, free: int) -> None:
     assert "--shm-size" in check.way_out
 
 
-def test_doctor_finds_another_python_version_and_a_failing_storage_of_a_node() -> None:
+def test_doctor_warns_of_a_python_version_and_a_failing_storage_of_a_node() -> None:
     found = list(checks_of_node("a", _said(python="3.9.1", storage_error="OSError: no"), "/data"))
     assert _of(found, "node").state is Verdict.WARNING
     assert _of(found, "storage").state is Verdict.BAD
@@ -111,7 +111,7 @@ def test_doctor_finds_another_python_version_and_a_failing_storage_of_a_node() -
         (4.0, Verdict.BAD, "a is 6.0 s behind this machine"),
     ],
 )
-def test_node_clock_is_bad_only_if_the_request_time_cannot_explain_the_difference(
+def test_doctor_reports_a_node_clock_only_if_the_request_time_does_not_explain_it(
     there: float, state: Verdict, text: str
 ) -> None:
     check = check_of_clock("a", 10.0, there, 12.0)

@@ -33,7 +33,7 @@ def test_top_computes_rates_from_the_difference_of_two_samples() -> None:
 
 
 @pytest.mark.parametrize("before", [None, _look(5.0, None), _look(5.0, IOMetrics(*[900] * 7))])
-def test_top_shows_no_rates_in_the_first_sample_and_after_a_task_restart(
+def test_top_shows_no_rates_in_its_first_sample_and_after_a_task_restart(
     before: Look | None,
 ) -> None:
     (one,) = rates(before, _look(7.0, IOMetrics(300, 50, 0, 0, 100, 100, 100)))

@@ -199,7 +199,9 @@ def test_request_refused_under_a_past_leader_session_is_repeated_under_the_prese
         assert answer.result(300) == ()
 
 
-def test_request_is_sent_as_soon_as_a_dispatcher_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_request_is_sent_as_soon_as_a_dispatcher_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """HA-27: the request does not wait until the next attempt is due."""
     monkeypatch.setattr(dispatcher_connection, "_FIRST_DELAY", 1000.0)
     retriever = ToldRetriever()
@@ -226,7 +228,7 @@ def test_error_of_a_request_without_a_dispatcher_names_the_zookeeper_outage() ->
                 client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
 
 
-def test_error_of_a_request_says_that_no_dispatcher_leads() -> None:
+def test_error_of_a_client_request_says_that_no_dispatcher_leads() -> None:
     refused = pytest.raises(RpcConnectionError, match=r"cluster 'test' .*no Dispatcher leads")
     with scripted_cluster(ToldRetriever(), unreachable_limit=0.1) as (_, client), refused:
         client.list_jobs()
@@ -273,7 +275,7 @@ def test_waiting_longer_than_the_timeout_raises_and_the_job_runs_on(
     assert world.cancelled == []
 
 
-def test_ctrl_c_ends_the_waiting_at_once_but_not_the_job(
+def test_ctrl_c_while_waiting_for_a_job_ends_the_waiting_and_not_the_job(
     world: World, client: ClusterClient
 ) -> None:
     handle = client.submit(job_graph())
@@ -368,7 +370,7 @@ def test_closed_client_raises_client_closed_error_and_can_be_closed_again() -> N
         assert "closed" in repr(client)
 
 
-def test_blocking_call_on_the_clients_own_loop_is_refused(
+def test_blocking_client_call_on_the_loop_of_the_client_is_refused(
     world: World, client: ClusterClient
 ) -> None:
     async def call() -> None:

@@ -172,7 +172,7 @@ def start_straggler(name: str, namespace: str) -> Any:
     return straggler.options(**options).remote()
 
 
-def test_cluster_down_removes_leftovers_of_that_cluster_only(output: Output) -> None:
+def test_cluster_down_removes_only_processes_of_its_own_cluster(output: Output) -> None:
     ours, theirs = "flinkray-left", "flinkray-left-2"
     job = "0123456789abcdef" * 2
     names = [f"{ours}-{job}-0", f"{ours}-shared-1", f"{theirs}-shared-0", "flinkray-left-over"]
@@ -214,7 +214,7 @@ def test_cluster_up_refuses_an_unknown_storage_scheme_and_names_the_option(outpu
     assert actors_of("flinkray-no-storage") == set()
 
 
-def test_loser_of_two_simultaneous_cluster_ups_learns_which_options_do_not_apply(
+def test_second_of_two_simultaneous_cluster_ups_names_its_options_without_effect(
     tmp_path: Path,
 ) -> None:
     """Otherwise the two masters could differ in their configuration, or from the recorded one."""

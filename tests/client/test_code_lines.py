@@ -25,7 +25,9 @@ def traceback_of(script: object) -> str:
     )
 
 
-def test_traceback_frames_of_local_files_get_their_source_lines(tmp_path: Path) -> None:
+def test_frames_in_the_traceback_of_a_failed_job_get_their_local_source_lines(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     shown = with_code_lines(traceback_of(script))

@@ -100,14 +100,14 @@ def test_last_lines_of_an_output_file_respect_the_limits_of_lines_and_bytes(
     assert last_lines(file, lines, most_bytes) == text
 
 
-def test_overwritten_progress_bar_counts_as_one_line(tmp_path: Path) -> None:
+def test_progress_bar_in_an_output_file_counts_as_one_line(tmp_path: Path) -> None:
     """A progress bar must not push other lines out of the last lines of a file."""
     file = tmp_path / "worker.err"
     file.write_bytes(b"one\n 10 %\r 20 %\r 30 %\ntwo\n")
     assert last_lines(file, 2) == b" 10 %\r 20 %\r 30 %\ntwo\n"
 
 
-def test_output_of_a_process_that_replaces_another_is_shown_from_its_beginning(
+def test_output_of_a_replacing_process_is_shown_from_its_beginning(
     tmp_path: Path,
 ) -> None:
     """The last lines of the replaced process, which has the same name, are shown before."""

@@ -40,7 +40,7 @@ def test_closing_loop_thread_cancels_running_coroutines_and_lets_them_clean_up(
     assert told == ["cleaned up"]
 
 
-def test_closed_loop_thread_refuses_coroutines_and_closes_them(loop: LoopThread) -> None:
+def test_closed_loop_thread_refuses_coroutines_without_a_warning(loop: LoopThread) -> None:
     """Otherwise Python warns that the coroutine was never awaited."""
     loop.close()
     with pytest.raises(LoopEndedError, match="it was closed"):

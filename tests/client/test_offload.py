@@ -51,7 +51,7 @@ def test_code_up_to_the_limit_stays_in_the_graph() -> None:
     assert offload(job, 100) == (job, {})
 
 
-def test_largest_code_is_offloaded_until_the_rest_fits_the_limit() -> None:
+def test_largest_code_of_a_job_graph_is_offloaded_until_the_rest_fits_the_limit() -> None:
     codes = [b"a" * 50, b"b" * 200, b"c" * 60]
     small, blobs = offload(graph(*codes), 100)
     keys = [BlobKey.of(code) for code in codes]
@@ -65,7 +65,7 @@ def test_equal_code_of_two_vertices_is_offloaded_as_one_blob() -> None:
     assert len(blobs) == len(small.blobs) == 1
 
 
-def test_offloading_an_offloaded_graph_changes_nothing() -> None:
+def test_offloading_code_of_an_offloaded_job_graph_changes_nothing() -> None:
     small, _ = offload(graph(b"a" * 200), 100)
     assert offload(small, 100) == (small, {})
 
@@ -103,7 +103,7 @@ async def test_code_that_the_cluster_lost_before_the_submission_is_uploaded_agai
     await asyncio.gather(connection.close(), client.close(), masters.close())
 
 
-def test_largest_job_file_is_offloaded_and_small_code_stays_in_the_graph() -> None:
+def test_largest_file_of_a_job_is_offloaded_and_its_small_code_is_not() -> None:
     small, large = (
         JobFile(name, JobFileUse.CACHE, name.encode() * 100) for name in ("a", "words.txt")
     )

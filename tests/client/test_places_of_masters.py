@@ -30,7 +30,7 @@ def test_masters_may_run_on_any_node_when_the_head_is_unknown() -> None:
     assert places_of_masters(None, [], 2, False) == [None, None]
 
 
-def test_masters_avoid_the_head_where_there_is_another_node() -> None:
+def test_masters_avoid_the_head_node_if_there_is_another_node() -> None:
     assert places_of_masters("head", ["a", "b", "head"], 3, True) == ["a", "b", "a"]
     assert places_of_masters("head", ["head"], 2, True) == ["head", "head"]
 

@@ -96,7 +96,7 @@ def test_arguments_after_a_program_are_passed_to_the_program(
         (["--detach", "--help", "name", "-"], None),
     ],
 )
-def test_run_warns_of_its_own_options_given_after_the_program(
+def test_run_warns_of_options_of_its_own_that_are_given_after_the_program(
     cluster: ThreadedCluster,
     program: Path,
     tmp_path: Path,
@@ -245,7 +245,7 @@ env.from_sequence(1, 3).map(lambda n: n).print()
 """
 
 
-def test_run_notes_that_a_program_built_a_stream_but_never_executed_the_stream(
+def test_run_says_that_a_program_built_a_stream_but_never_executed_it(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last=""))
@@ -256,7 +256,7 @@ def test_run_notes_that_a_program_built_a_stream_but_never_executed_the_stream(
     )
 
 
-def test_run_notes_no_unexecuted_stream_when_the_program_executes_its_stream(
+def test_run_does_not_complain_when_a_program_executes_its_stream(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last="env.execute()"))

@@ -172,7 +172,7 @@ async def test_simultaneous_queries_share_one_location_request() -> None:
 
 
 @on_virtual_time
-async def test_missing_key_is_none_in_a_query_of_many_keys_and_an_error_alone() -> None:
+async def test_query_of_one_missing_key_fails_and_query_of_many_keys_returns_none_for_it() -> None:
     async with world() as it:
         it.serve("a")
         it.stored["a"][1] = None
@@ -186,7 +186,7 @@ async def test_missing_key_is_none_in_a_query_of_many_keys_and_an_error_alone() 
 
 @on_virtual_time
 @pytest.mark.parametrize("how", ["moved", "died", "gap", "nowhere"])
-async def test_moved_state_is_located_again_and_only_unanswered_keys_are_queried_again(
+async def test_query_locates_moved_state_again_and_repeats_only_its_unanswered_keys(
     how: str,
 ) -> None:
     async with world() as it:

@@ -97,7 +97,7 @@ def test_traceback_in_an_error_of_ray_is_shortened_to_its_last_line() -> None:
     )
 
 
-def test_error_that_is_its_own_cause_is_shown_once() -> None:
+def test_ray_error_that_is_its_own_cause_is_shown_once() -> None:
     """Ray raises an error like this when its dashboard does not start."""
     error = RuntimeError("Failed to start the dashboard")
     error.__cause__ = error
@@ -152,7 +152,7 @@ def test_ray_start_is_repeated_after_a_conflict_with_other_processes(words: str)
 
 
 @pytest.mark.parametrize("given", [DEFAULT_DASHBOARD_AGENT_LISTEN_PORT, 4711])
-def test_agents_and_raylet_of_ray_get_the_same_free_ports(
+def test_ray_agents_and_raylet_are_started_with_the_same_free_ports(
     given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's default for one of the ports is the same for every Ray on a machine."""

@@ -141,7 +141,7 @@ class Story:
 
 
 @pytest.mark.parametrize("start", [Checkpoint(), SAVEPOINT], ids=["anew", "from a savepoint"])
-async def test_each_result_is_shown_once_in_order_although_the_client_misses_attempts(
+async def test_each_result_is_shown_once_although_the_client_misses_some_attempts(
     start: Checkpoint,
 ) -> None:
     """Values that were read before a missed attempt are dropped."""
@@ -157,7 +157,7 @@ def place(restored: int | None, first: int = 0) -> CollectorPlace:
 
 
 @pytest.mark.parametrize("found", [place(None), place(1)])
-async def test_attempt_that_would_repeat_results_already_shown_is_refused(
+async def test_attempt_that_would_repeat_results_already_shown_fails(
     found: CollectorPlace,
 ) -> None:
     """The attempt's checkpoint has fewer pieces than were shown, or there is no checkpoint."""
