@@ -171,9 +171,7 @@ def test_progress_of_a_job_whose_settings_are_unknown_is_still_answered(
     "path",
     [f"jobs/{UNKNOWN}/progress", f"jobs/{UNKNOWN}/vertices/{UNKNOWN}/attempts"],
 )
-def test_progress_and_tasks_of_an_unknown_job_or_worker_are_answered_with_404(
-    path: str, ask: Asker
-) -> None:
+def test_progress_of_an_unknown_job_or_worker_is_answered_with_404(path: str, ask: Asker) -> None:
     """RE-05."""
     assert ask("GET", f"/{path}").status == 404
     assert ask("GET", f"/{path.replace(UNKNOWN, 'x')}").status == 400

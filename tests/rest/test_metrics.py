@@ -81,7 +81,7 @@ def names(listed: list[dict[str, str]]) -> set[str]:
     return {one["id"] for one in listed}
 
 
-def test_back_pressure_of_a_vertex_is_known_from_the_second_measurement_on(
+def test_back_pressure_of_a_vertex_is_unknown_until_its_second_measurement(
     ask: Asker, vertex: str
 ) -> None:
     """RE-44."""
@@ -281,7 +281,7 @@ def test_rates_are_computed_from_the_elapsed_time_that_the_task_has_measured() -
     assert measured.per_second(lambda it: it.records_out) is None
 
 
-def test_rate_is_unknown_if_the_record_count_of_an_attempt_has_decreased() -> None:
+def test_rate_is_unknown_if_the_record_count_of_a_task_has_decreased() -> None:
     """A JobMaster that knows nothing of its predecessor uses the same attempt numbers again."""
     measured = Measured(0, 0, True, after(0, 0, 2500, records=5), after(0, 0, 500, records=20))
     assert measured.per_second(lambda it: it.records_in) is None
@@ -298,7 +298,7 @@ class Looks:
 
 
 @on_virtual_time
-async def test_previous_measurement_is_used_for_a_limited_time() -> None:
+async def test_earlier_measurement_is_used_for_rates_only_for_a_limited_time() -> None:
     """Requests that share a measurement count as one."""
     jobs = [job_of(execution(after(n, 0, 0))) for n in range(4)]
     measurements = Measurements(ClusterView(Looks(*jobs), 3.0, 10.0), lambda: 0.0)

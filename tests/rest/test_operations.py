@@ -199,9 +199,7 @@ def test_savepoint_disposal_succeeds_although_the_first_answer_is_lost() -> None
         client.run(server.close())
 
 
-def test_polling_an_operation_that_was_never_started_is_answered_with_404(
-    job: str, ask: Asker
-) -> None:
+def test_polling_an_unknown_operation_is_answered_with_404(job: str, ask: Asker) -> None:
     """RE-23."""
     trigger = TriggerID.generate().hex()
     for path in (f"/jobs/{job}/savepoints", f"/jobs/{job}/checkpoints", "/savepoint-disposal"):
@@ -252,7 +250,7 @@ async def test_result_of_an_operation_is_kept_for_the_configured_time() -> None:
 
 
 @on_virtual_time
-async def test_operation_restarted_after_a_refusal_does_not_expire_with_the_refused_one() -> None:
+async def test_operation_restarted_after_a_refusal_does_not_expire_early() -> None:
     """A client may use the id of a refused operation again."""
     operations, asked_twice = Operations(60.0), key()
     may_end = asyncio.Event()

@@ -165,7 +165,7 @@ def test_request_after_the_death_of_the_dispatcher_is_answered_by_the_next_one(
     assert ask.get("/jobs") == before
 
 
-def test_slow_answer_does_not_delay_the_answer_to_another_request(cluster: ThreadedCluster) -> None:
+def test_slow_rest_request_does_not_delay_the_answer_to_another(cluster: ThreadedCluster) -> None:
     """RE-06."""
     blocked = Blocked(cluster, "list the jobs")
     with served(cluster, blocked) as ask, ThreadPoolExecutor() as threads:
@@ -177,7 +177,7 @@ def test_slow_answer_does_not_delay_the_answer_to_another_request(cluster: Threa
         assert waiting.result(10).status == 200
 
 
-def test_closing_the_server_waits_for_the_answer_in_progress(cluster: ThreadedCluster) -> None:
+def test_closing_the_rest_server_waits_for_the_answer_in_progress(cluster: ThreadedCluster) -> None:
     """RE-10."""
     blocked = Blocked(cluster, "list the jobs")
     server = RestServer(blocked, settings())
@@ -214,7 +214,7 @@ def test_same_answer_is_encoded_as_json_only_once() -> None:
     assert written.of(first, lambda: next(bodies)).text == '{"of":"the first again"}'
 
 
-def test_answer_about_the_cluster_is_used_again_for_the_overview_of_its_jobs(
+def test_fetched_cluster_overview_is_used_again_for_the_overview_of_its_jobs(
     cluster: ThreadedCluster,
 ) -> None:
     counting = Counting(cluster)
@@ -239,7 +239,7 @@ def test_overview_requests_do_not_fetch_the_list_of_task_executors(
 
 
 @on_virtual_time
-async def test_shared_answer_is_available_from_its_arrival_until_it_expires() -> None:
+async def test_shared_answer_can_be_used_from_its_arrival_until_it_expires() -> None:
     looks = SharedLooks(3.0)
 
     async def fetch() -> int:
@@ -256,7 +256,7 @@ async def test_shared_answer_is_available_from_its_arrival_until_it_expires() ->
 
 
 @on_virtual_time
-async def test_shared_answer_is_reused_until_it_expires_and_an_error_is_not_reused() -> None:
+async def test_shared_answer_is_fetched_again_once_expired_or_after_an_error() -> None:
     """RE-12."""
     fetched: list[int] = []
     looks = SharedLooks(3.0)
@@ -428,7 +428,7 @@ def test_request_with_the_token_is_answered_and_without_it_refused_with_401(
 
 
 @pytest.mark.parametrize("values", [{"rest_token": ""}, READS, {"rest_token": "", **READS}])
-def test_without_the_token_every_path_that_changes_something_is_refused_with_401(
+def test_every_changing_path_is_refused_with_401_without_the_token(
     values: dict[str, str], cluster: ThreadedCluster, counting: Counting
 ) -> None:
     """Anonymous read access allows no change, by any method and in any API version."""
@@ -550,7 +550,7 @@ def test_public_endpoint_without_tls_logs_a_warning_with_the_options_to_set(
     assert "set rest.ssl.certificate and rest.ssl.key" in caplog.text
 
 
-def test_dashboard_configuration_has_the_time_zone_offset_of_the_season(
+def test_dashboard_configuration_has_the_current_time_zone_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")

@@ -85,7 +85,9 @@ def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize("path", FLINK)
-def test_answer_has_the_keys_and_types_of_flinks_answer(path: str, ask: Asker, job: str) -> None:
+def test_each_rest_answer_has_the_keys_and_types_of_flinks_answer(
+    path: str, ask: Asker, job: str
+) -> None:
     vertex = ask.get(f"/jobs/{job}")["vertices"][-1]["id"]
     checkpoint = ask.get(f"/jobs/{job}/checkpoints")["latest"]["completed"]["id"]
     executor = ask.get("/taskmanagers")["taskmanagers"][0]["id"]
@@ -96,7 +98,7 @@ def test_answer_has_the_keys_and_types_of_flinks_answer(path: str, ask: Asker, j
     assert set(differences(ask.get(asked), FLINK[path])) == absent
 
 
-def test_times_and_task_counts_of_a_running_job_are_consistent(ask: Asker, job: str) -> None:
+def test_times_and_task_counts_of_a_running_job_agree_in_rest_answers(ask: Asker, job: str) -> None:
     found = ask.get(f"/v1/jobs/{job}")
     assert found["state"] == "RUNNING"
     assert found["end-time"] == -1

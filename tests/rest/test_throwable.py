@@ -32,7 +32,7 @@ def read(java: JavaGateway, data: bytes) -> Any:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("text", TEXTS, ids=["empty", "short", "unicode", "long"])
-def test_java_deserializes_the_exception_with_its_message(text: str, java: JavaGateway) -> None:
+def test_java_deserializes_a_failure_cause_with_its_message(text: str, java: JavaGateway) -> None:
     found = read(java, java_exception(text))
     assert found.getClass().getName() == "java.lang.Exception"
     assert found.getMessage() == text
@@ -52,7 +52,7 @@ def test_exception_keeps_its_message_when_java_writes_and_reads_it_again(java: J
     assert again.getMessage() == "no room"
 
 
-def test_failure_cause_has_the_traceback_or_else_the_message() -> None:
+def test_failure_cause_has_the_traceback_or_else_the_message_of_the_error() -> None:
     cause = failure_cause("no room", "Traceback: no room")
     assert cause["stack-trace"] == "Traceback: no room"
     assert base64.b64decode(cause["serialized-throwable"]) == java_exception("no room")

@@ -102,7 +102,7 @@ def test_created_token_is_kept_in_a_file_that_only_its_user_can_read(state_folde
     ]
 
 
-def test_endpoints_that_start_at_the_same_time_create_one_token(state_folder: Path) -> None:
+def test_rest_endpoints_that_start_at_the_same_time_create_one_token(state_folder: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         tokens = set(threads.map(created_token, ["one"] * 32))
     assert len(tokens) == 1

@@ -220,7 +220,7 @@ def test_savepoint_requested_again_after_a_lost_answer_is_taken_once(
     assert len(list(folder.glob("savepoint-*"))) == 1
 
 
-def test_rescale_dialog_offers_no_change_while_the_bounds_are_unknown(
+def test_rescale_dialog_does_not_offer_a_change_while_it_has_no_bounds(
     page: Page, endpoint: Served, job: str
 ) -> None:
     open_job(page, endpoint, job)
@@ -288,7 +288,7 @@ def test_job_can_be_rescaled_and_cancelled_in_the_browser(
     expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
 
 
-def test_page_asks_for_the_token_and_keeps_it_for_the_browser_session(
+def test_web_page_asks_for_the_token_and_keeps_it_for_the_browser_session(
     page: Page, cluster: ThreadedCluster
 ) -> None:
     served = Served(cluster, rest_token=TOKEN)
@@ -347,7 +347,7 @@ def test_anonymous_reader_is_asked_for_the_token_before_a_change(
         served.close()
 
 
-def test_partly_typed_token_stays_while_the_tab_is_hidden(
+def test_partly_typed_token_is_kept_while_the_tab_is_hidden(
     page: Page, cluster: ThreadedCluster
 ) -> None:
     """The token is often copied from another tab."""
@@ -451,7 +451,7 @@ Caused by: java.io.EOFException
         ("TaskExecutor lost\nmore", ["TaskExecutor lost", None, []]),
     ],
 )
-def test_innermost_cause_of_a_traceback_is_shown_first(
+def test_web_page_shows_the_innermost_cause_of_a_traceback_first(
     trace: str, cause: list[Any], page: Page, endpoint: Served
 ) -> None:
     page.goto(endpoint.url)
@@ -498,7 +498,7 @@ NAMES_OF_VERTICES = """import('/web/graph.js').then(({ drawing, SIZE }) => {
 })"""
 
 
-def test_vertex_names_fit_into_their_boxes(page: Page, endpoint: Served) -> None:
+def test_vertex_names_in_the_graph_fit_into_their_boxes(page: Page, endpoint: Served) -> None:
     page.goto(f"{endpoint.url}/")
     names = ["short", "Keyed Reduce -> slow mapper with a rather long name", "W" * 90, "i" * 40]
     names.append("\N{GRINNING FACE}" * 60)
