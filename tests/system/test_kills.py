@@ -62,7 +62,7 @@ def running(handle: JobHandle) -> int:
 
 
 @pytest.mark.slow  # test_spark_job and test_stage kill JobMasters and executors
-def test_spark_job_without_restarts_outlives_slot_pool_executor_and_masters(
+def test_spark_job_outlives_kills_of_slot_pool_executor_and_masters(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     """ResourceManager and Dispatcher are dead as the job ends. The job's exceptions include the
@@ -130,7 +130,7 @@ def test_spark_job_is_right_after_kills_of_a_task_executor_its_driver_and_its_jv
 
 
 @pytest.mark.slow
-def test_job_without_restarts_fails_with_the_cause_after_a_kill(
+def test_job_without_restarts_fails_with_the_cause_after_a_process_is_killed(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     victims = {"TaskExecutor": task_executor, "Spark driver": of_job("SparkDriver")}

@@ -152,7 +152,7 @@ def tell_of_leaders(leaders: Leaders, kills: Iterable[Kill]) -> None:
 
 
 @pytest.mark.timeout(900 + 60 * KILLS)
-def test_random_kills_of_masters_restart_no_task_and_two_never_lead_at_a_time(
+def test_random_kills_of_masters_restart_no_task_and_there_is_one_leader_at_a_time(
     streams: ClusterClient, zookeeper: ZooKeeperServer | None, tmp_path: Path
 ) -> None:
     """E2E-04, HA-27, HA-29, DI-16: runs one job after another until the wanted number of masters is

@@ -313,7 +313,7 @@ def test_disagreement_of_ray_and_masters_in_a_resource_sample_is_a_difference(ca
     assert any(words in one for one in found), found
 
 
-def test_sampler_counts_samples_and_raises_the_first_impossible_sample() -> None:
+def test_resource_sampler_counts_samples_and_raises_the_first_impossible_one() -> None:
     contradictory, words = CONTRADICTIONS["two jobs are in a slot"]
     samples = [contradictory, sample()]
     with pytest.raises(ImpossibleSampleError) as failure, Sampler(samples.pop) as sampler:
@@ -324,14 +324,14 @@ def test_sampler_counts_samples_and_raises_the_first_impossible_sample() -> None
         sampler.latest()
 
 
-def test_error_of_the_test_is_the_context_of_the_impossible_sample_error() -> None:
+def test_test_error_is_the_context_of_an_impossible_sample_error() -> None:
     contradictory, _ = CONTRADICTIONS["two jobs are in a slot"]
     with pytest.raises(ImpossibleSampleError) as failure, Sampler([contradictory].pop):
         raise TimeoutError
     assert isinstance(failure.value.__context__, TimeoutError)
 
 
-def test_sampler_raises_the_error_of_a_failed_sample() -> None:
+def test_resource_sampler_raises_the_error_of_a_failed_sample() -> None:
     nothing: list[Sample] = []
     with pytest.raises(IndexError), Sampler(nothing.pop):
         pass

@@ -72,7 +72,7 @@ def stop_and_go_on(victims: list[int], seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_stopped_processes_drop_no_connected_process_when_they_run_again(
+def test_stopped_processes_drop_no_connected_process_when_they_resume(
     client: ClusterClient,
 ) -> None:
     """First only the masters are stopped: TaskExecutors and JobMaster disconnect, and register
