@@ -63,7 +63,7 @@ def changed(body: str) -> list[str]:
         ("def g(c: int = 1) -> None:\n    a(c)", ["def g(c: int=1) -> None: pass"]),
     ],
 )  # fmt: skip
-def test_function_has_the_expected_mutants_of_its_statements(
+def test_mutants_of_a_function_are_those_expected_for_its_statements(
     body: str, expected: list[str]
 ) -> None:
     assert changed(body) == expected
@@ -109,7 +109,7 @@ def exchange(mutant: Mutant) -> int:
         ("Shop.__init__: `super().__init__()` → `pass`", 6, [0, 5]),
     ],
 )
-def test_existing_objects_run_the_mutant_until_the_original_is_restored(
+def test_existing_objects_run_mutated_code_until_the_original_is_restored(
     name: str, price: int, prices: list[int]
 ) -> None:
     shop = Shop(5)

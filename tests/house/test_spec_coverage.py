@@ -53,7 +53,7 @@ def test_case_cited_by_tests_lists_their_files_and_other_cases_keep_their_reason
     assert render(page, {"RPC-01": ["tests/a/test_a.py", "tests/b/test_b.py"]}) == page
 
 
-def test_case_that_lost_its_test_must_be_explained() -> None:
+def test_spec_case_that_lost_its_test_must_be_explained() -> None:
     page = render(SMALL_PAGE, {"RPC-01": ["tests/a/test_a.py"]})
     with pytest.raises(PageError, match="RPC-01 is cited in no test's docstring"):
         render(page, {})
@@ -70,7 +70,7 @@ def test_spec_case_listed_twice_is_refused() -> None:
         render(twice, {})
 
 
-def test_case_ids_are_found_only_in_docstrings(tmp_path: Path) -> None:
+def test_spec_case_ids_are_found_only_in_docstrings(tmp_path: Path) -> None:
     test = tmp_path / "tests" / "rpc" / "test_a.py"
     test.parent.mkdir(parents=True)
     test.write_text(
