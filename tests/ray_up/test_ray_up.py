@@ -90,7 +90,7 @@ def test_head_and_worker_join_the_ray_and_flinkray_cluster_status_answers(cluste
     assert "Ray namespace flinkray-default" in cluster.on_head("flinkray cluster status")
 
 
-def test_a_second_ray_up_restarts_no_master(cluster: Cluster) -> None:
+def test_second_ray_up_restarts_no_master(cluster: Cluster) -> None:
     def masters() -> list[str]:
         listed = cluster.on_head("ray list actors --filter state=ALIVE --detail")
         return sorted(line for line in listed.splitlines() if "actor_id" in line)
