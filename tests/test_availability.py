@@ -32,11 +32,11 @@ def whats(*history: Event) -> list[str]:
 WELL = seen(RUNNING, 5, 10, 15, 20, 25)
 
 
-def test_job_that_always_runs_has_no_violations() -> None:
+def test_job_that_always_runs_has_no_availability_violations() -> None:
     assert whats(*WELL) == []
 
 
-def test_job_counts_as_running_only_after_five_sightings_in_a_row() -> None:
+def test_availability_check_counts_a_job_as_running_after_five_sightings_in_a_row() -> None:
     """E2E-07."""
     assert whats(*WELL[:4]) == [NEVER_RUNNING]
     interrupted: list[Event] = [*WELL[:4], *seen(RESTARTING, 21), *seen(RUNNING, 25)]
@@ -59,7 +59,7 @@ def test_job_or_cluster_that_does_not_run_after_the_grace_period_is_a_violation(
     assert whats(*WELL, *fault, *late, *again) == [JOB_IS_NOT_RUNNING, CLUSTER_IS_NOT_RUNNING]
 
 
-def test_grace_period_starts_when_all_overlapping_faults_are_over() -> None:
+def test_grace_period_after_overlapping_faults_starts_when_all_are_over() -> None:
     faults: list[Event] = [
         FaultBegan(30, "a"),
         FaultBegan(31, "b"),
@@ -69,7 +69,7 @@ def test_grace_period_starts_when_all_overlapping_faults_are_over() -> None:
     assert whats(*WELL, *faults, FaultEnded(501, "b"), *seen(RUNNING, 505)) == [NOT_SETTLED]
 
 
-def test_sightings_before_the_end_of_a_fault_do_not_count_after_it() -> None:
+def test_availability_check_ignores_sightings_from_before_the_end_of_a_fault() -> None:
     """E2E-07."""
     fault: list[Event] = [
         FaultBegan(30, "kill"),
@@ -93,7 +93,7 @@ def test_cancelled_job_that_does_not_end_in_time_is_a_violation() -> None:
     assert whats(*WELL, Cancelled(30), *seen(None, 60)) == []
 
 
-def test_job_is_healthy_only_after_enough_sightings_since_the_given_one() -> None:
+def test_job_is_healthy_only_after_enough_sightings_since_a_given_one() -> None:
     assert is_healthy(WELL, 0)
     assert not is_healthy(WELL, 1)
     assert not is_healthy([*WELL, *seen(RESTARTING, 30)], 0)
