@@ -68,7 +68,7 @@ def test_function_of_a_users_module_runs_where_the_module_is_not_installed(
     assert run_elsewhere(dump_function(module.pipeline), tmp_path) == '["session!"]\n'  # type: ignore[attr-defined]
 
 
-def test_function_of_a_module_loaded_under_two_names_can_be_sent(
+def test_function_of_a_module_that_is_loaded_under_two_names_can_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_users_module(tmp_path, "users_twice", "def f(s):\n    return s\n", monkeypatch)
@@ -105,7 +105,7 @@ def test_function_can_be_sent_although_odd_objects_are_loaded_as_modules(
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
-def test_error_while_pickling_is_raised_although_the_module_registry_was_changed(
+def test_pickling_error_is_raised_although_the_module_registry_changed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a framework that sends functions while this function is pickled."""
@@ -151,7 +151,7 @@ def guarded(session):
 """
 
 
-def test_distribution_in_its_own_folder_is_imported_and_not_sent(
+def test_installed_distribution_in_a_folder_of_its_own_is_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As created by ``pip install --target``, or an environment that a .pth file names."""
@@ -180,7 +180,7 @@ def test_distribution_in_its_own_folder_is_imported_and_not_sent(
     assert run_elsewhere(code, tmp_path) == "session\n"
 
 
-def test_own_modules_beside_installed_distributions_are_sent(
+def test_users_modules_beside_installed_distributions_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "something-1.0.dist-info").mkdir()
