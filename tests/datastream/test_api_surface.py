@@ -230,7 +230,7 @@ assert not {"ray", "pyspark", "pandas"} & set(sys.modules)
     assert done.returncode == 0, done.stderr
 
 
-def test_program_started_with_execute_async_finishes_and_gives_its_result(env: Any) -> None:
+def test_program_started_with_execute_async_finishes_and_returns_its_result(env: Any) -> None:
     env.from_collection([1, 2]).map(lambda v: v)
     client = env.execute_async("beside")
     result = client.get_job_execution_result().result(timeout=300)

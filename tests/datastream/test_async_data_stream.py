@@ -208,7 +208,7 @@ class AfterTheFirst(AsyncFunction[Any, Any]):
 
 
 @PLACES
-def test_finished_results_are_sent_before_the_task_waits_for_others(
+def test_finished_async_results_are_sent_before_the_task_waits_for_others(
     env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The task waits in the middle of a batch. In one process no buffer time-out sends the
@@ -271,7 +271,7 @@ def test_task_that_waits_for_an_async_result_uses_little_processor_time() -> Non
 
 
 @PLACES
-def test_results_are_sent_while_no_further_records_arrive(
+def test_async_results_are_sent_although_no_further_records_arrive(
     env_of: EnvironmentOf, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The source gives the next record when the earlier result has been received."""
@@ -400,7 +400,9 @@ class EveryThird(AsyncFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_records_waiting_for_results_give_them_once_after_a_restore(parallelism: int) -> None:
+def test_records_that_wait_for_async_results_give_them_once_after_a_restore(
+    parallelism: int,
+) -> None:
     job = LocalJob(waiting_program(2).get_stream_graph())
     done: list[Checkpoint] = []
     job.step()

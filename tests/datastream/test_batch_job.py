@@ -163,7 +163,7 @@ def test_stream_program_may_add_sources_of_its_own(
     assert sorted(str(row["n"]) for row in rows) == ["-1", "-2", "-3"]
 
 
-def test_program_may_be_two_stages_of_a_job_one_after_the_other(
+def test_program_function_may_be_used_for_two_consecutive_stages_of_a_job(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     def plus_one(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
@@ -287,7 +287,7 @@ def test_stream_stage_whose_result_nobody_reads_is_refused() -> None:
         job.build()
 
 
-def test_stage_whose_program_ends_in_sinks_cannot_be_read() -> None:
+def test_result_of_a_stage_whose_program_ends_in_sinks_cannot_be_read() -> None:
     def prints(env: StreamExecutionEnvironment, numbers: DataStream) -> None:
         numbers.print()
 

@@ -156,7 +156,7 @@ def test_state_and_timers_keep_their_key_when_a_function_changes_the_object(
     assert results == [1, 2, 3, ("ann", 3)]
 
 
-def test_selector_may_return_one_object_that_it_changes_for_each_record() -> None:
+def test_key_selector_may_return_one_object_that_it_changes_for_each_record() -> None:
     key = Customer("")
 
     def select(value: str) -> Customer:

@@ -125,7 +125,7 @@ def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) 
     assert cluster.client.job(job.job_id).details().restarts == 1
 
 
-def test_reader_fails_when_a_restart_would_repeat_results_it_already_has(
+def test_client_that_has_read_results_fails_when_a_restart_would_repeat_them(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     marker = tmp_path / "stuck"
@@ -174,7 +174,7 @@ def test_checkpoint_interval_of_a_program_is_part_of_its_job(cluster: ThreadedCl
     assert job.restart_strategy is None
 
 
-def test_a_program_that_is_stuck_in_user_code_can_be_cancelled(
+def test_program_stuck_in_user_code_is_cancelled_on_a_local_cluster(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The task process ends with the job and need not be killed, which would happen after 180 s."""
@@ -248,7 +248,7 @@ def test_source_waits_for_a_slower_source_of_its_alignment_group(
     assert len(list(results)) == 100_002
 
 
-def test_program_with_unread_results_waits_with_bounded_memory(
+def test_program_whose_results_the_client_does_not_read_waits_with_bounded_memory(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     counted = tmp_path / "count"

@@ -172,7 +172,7 @@ def test_job_that_resumes_from_its_own_savepoint_gives_each_result_once(
     assert shown + list(program.results) == portions(0, 1, 2, 3, 4, 5)
 
 
-def test_stop_with_savepoint_is_answered_only_when_the_job_cannot_resume_any_more(
+def test_stop_with_savepoint_is_answered_only_when_its_job_cannot_restart_any_more(
     cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E2E-06: the JobMaster dies after the end of the job, before the Dispatcher has stored the

@@ -329,7 +329,7 @@ def test_stop_with_drain_fires_timers_before_the_savepoint(
     assert shown
 
 
-def test_savepoint_is_kept_until_the_job_that_drops_part_of_it_needs_it_no_more(
+def test_savepoint_is_kept_as_long_as_a_job_that_dropped_some_of_its_state_needs_it(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     """E2E-06: the job has no operator for some of the state and may drop that state."""

@@ -170,7 +170,7 @@ def test_process_death_during_commit_still_writes_each_number_once(
 
 
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
-def test_output_of_an_ended_subtask_is_not_written_twice_when_another_fails(
+def test_output_of_an_ended_subtask_is_written_once_although_another_subtask_fails(
     mode: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """No checkpoints: the region runs again from the beginning."""

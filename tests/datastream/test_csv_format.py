@@ -115,7 +115,9 @@ def test_array_column_without_a_separator_uses_that_of_the_schema(tmp_path: Path
     assert read(tmp_path, whole, "a:b/c\n")[0].x == ["a:b/c"]
 
 
-def test_comments_header_and_skipped_first_row_give_no_records(tmp_path: Path) -> None:
+def test_csv_comments_header_and_skipped_first_row_are_not_returned_as_records(
+    tmp_path: Path,
+) -> None:
     text = '# comment\nx,b\nfirst,row\n  # more\n"# text\n# text",2\n'
     schema = names().set_allow_comments().set_use_header().set_skip_first_data_row().build()
     assert read(tmp_path, schema, text) == [Row(a="# text\n# text", b="2")]

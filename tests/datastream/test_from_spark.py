@@ -58,7 +58,7 @@ def test_from_spark_stage_is_a_vertex_with_slots_of_its_own() -> None:
     assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}
 
 
-def test_stages_that_share_a_session_have_guest_slots_and_request_executors() -> None:
+def test_stages_that_share_a_session_have_slots_without_cpu_and_request_executors() -> None:
     """The slot of a stage holds only the process of its function."""
     env = StreamExecutionEnvironment()
     shared: dict[str, Any] = {"executors": 3, "cpu": 2, "memory": "2g", "session": "shared"}

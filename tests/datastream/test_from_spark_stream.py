@@ -22,7 +22,7 @@ def rates(spark: Any) -> Any:
     return spark.readStream.format("rate").load()
 
 
-def test_from_spark_stream_stage_is_a_vertex_known_to_the_tasks_that_read_it() -> None:
+def test_from_spark_stream_is_a_vertex_known_to_the_tasks_that_read_it() -> None:
     env = StreamExecutionEnvironment().set_parallelism(2)
     stream = env.from_spark_stream(
         rates, executors=3, cpu=2, memory="2g", source_name="rates", trigger={"availableNow": True}
@@ -47,7 +47,7 @@ def test_from_spark_stream_stage_is_a_vertex_known_to_the_tasks_that_read_it() -
         ({"trigger": {"once": True}, "output_mode": "update"}, {"once": True}, "update"),
     ],
 )
-def test_trigger_and_output_mode_are_sent_with_the_function(
+def test_trigger_and_output_mode_of_from_spark_stream_are_sent_with_its_function(
     arguments: dict[str, Any], trigger: dict[str, object], output_mode: str
 ) -> None:
     env = StreamExecutionEnvironment()

@@ -165,7 +165,7 @@ def seen(n: int) -> int:
     return n
 
 
-def test_tasks_use_the_objects_and_modules_of_their_process_without_copies() -> None:
+def test_tasks_in_one_process_use_its_objects_and_modules_without_copies() -> None:
     """A sink that keeps a list, and a module that a function refers to."""
     taken: list[int] = []
     env = environment(2).enable_checkpointing(1000)
@@ -287,7 +287,7 @@ while program.get_job_status().result().name != "RUNNING":
 """
 
 
-def test_running_program_ends_silently_with_its_process(tmp_path: Path) -> None:
+def test_process_with_a_running_program_ends_without_output(tmp_path: Path) -> None:
     """The program removes its folder. The folder of a killed process is removed by the next
     process."""
     folder = tmp_path / "of-processes"
@@ -321,7 +321,9 @@ with env.from_sequence(1, 2).map(doubled).execute_and_collect() as results:
 """
 
 
-def test_forked_children_leave_a_running_program_to_their_parent(tmp_path: Path) -> None:
+def test_forked_child_process_does_not_end_the_running_program_of_its_parent(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "of-processes"
     folder.mkdir()
     ended = run(FORKS, folder)

@@ -58,7 +58,7 @@ def run_with_checkpoint(job: LocalJob, taken: list[Any]) -> tuple[Checkpoint, li
     return result
 
 
-def test_checkpoint_completes_whichever_tasks_have_ended_before() -> None:
+def test_checkpoint_completes_although_any_of_the_tasks_have_ended() -> None:
     ended: set[frozenset[str]] = set()
     for steps in count():
         taken: list[Any] = []
@@ -88,7 +88,7 @@ def test_checkpoint_of_a_job_that_has_ended_is_declined() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_checkpoint_is_declined_when_the_job_is_cancelled_before_it_is_complete(
+def test_checkpoint_that_is_incomplete_when_its_job_is_cancelled_is_declined(
     steps: int,
 ) -> None:
     job = job_of([])

@@ -83,7 +83,7 @@ class Inner(MapFunction[Any, Any]):
         self.results.close()
 
 
-def test_inner_program_fails_where_the_outer_function_takes_its_results() -> None:
+def test_program_that_runs_inside_a_function_fails_where_its_results_are_taken() -> None:
     """The inner task is paused in one step of the outer task and fails in a later step."""
     stream = environment().from_collection(range(1001)).rebalance().map(Inner())
     results = [*stream.execute_and_collect()]

@@ -173,7 +173,7 @@ RUNS = st.lists(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), RUNS, st.builds(Run, st.sampled_from([1, 2, 4]), st.just(0), st.just(False)))
-def test_look_up_answers_equal_those_of_a_naive_evaluator_whatever_fails(
+def test_look_up_results_equal_those_of_a_naive_evaluator_despite_failures(
     program: Program, runs: list[Run], last: Run
 ) -> None:
     """A run that fails after all of its output may repeat that output."""

@@ -358,7 +358,7 @@ def test_function_that_refers_to_its_environment_or_stream_is_refused(
         env.execute()
 
 
-def test_two_runs_of_one_program_in_one_task_process_keep_their_results_apart(
+def test_two_runs_of_one_program_in_one_task_process_have_separate_results(
     tmp_path: Path,
 ) -> None:
     """Equal vertex ids would give the tasks equal attempt ids."""
@@ -498,7 +498,7 @@ BRING_ALONG: list[Add] = [
         lambda env, path: env.set_python_requirements(__file__, path),
     ],
 )
-def test_a_file_that_is_not_there_is_refused_where_it_is_given(add: Add) -> None:
+def test_missing_file_is_refused_by_the_call_that_adds_it_to_the_program(add: Add) -> None:
     with pytest.raises(
         JobFileError, match=r"no/such/module\.py cannot be sent along .*: No such file or directory"
     ):

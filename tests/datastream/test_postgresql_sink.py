@@ -136,7 +136,7 @@ def state_of_one_checkpoint(server: PostgresServer) -> SinkState:
     return state
 
 
-def test_attempt_that_starts_late_removes_no_rows_of_its_successor(
+def test_postgresql_attempt_that_starts_late_removes_no_rows_of_its_successor(
     server: PostgresServer, table: str
 ) -> None:
     """The process of the attempt was suspended, and a successor was restored from the same
@@ -159,7 +159,7 @@ def test_attempt_that_starts_late_removes_no_rows_of_its_successor(
     successor.close()
 
 
-def test_attempt_that_starts_two_checkpoints_late_removes_no_staged_rows(
+def test_postgresql_attempt_that_starts_two_checkpoints_late_removes_no_rows(
     server: PostgresServer, table: str
 ) -> None:
     state = state_of_one_checkpoint(server)
@@ -262,7 +262,7 @@ def test_job_started_from_a_savepoint_can_be_restarted_several_times(
     assert [n for n, _ in rows_of(server)] == [0, 1, 2]
 
 
-def test_covered_rows_stay_staged_until_the_committer_is_restored(
+def test_postgresql_rows_of_a_checkpoint_stay_staged_until_their_commit_is_restored(
     server: PostgresServer, table: str
 ) -> None:
     """The writer may be restored twice before the committer."""
@@ -324,7 +324,7 @@ def test_rows_committed_again_do_not_replace_rows_of_a_later_checkpoint(
     h.close()
 
 
-def test_rows_with_a_key_wait_for_an_earlier_checkpoint_that_meets_a_lock(
+def test_keyed_postgresql_rows_wait_for_an_earlier_checkpoint_that_meets_a_lock(
     server: PostgresServer, table: str
 ) -> None:
     """Both checkpoints become complete at the same time."""
@@ -403,7 +403,7 @@ def test_staged_rows_are_converted_when_the_table_changes_its_types(
         ("ADD more integer", "it has rows without that"),
     ],
 )
-def test_staging_table_that_no_longer_fits_is_reported_with_a_remedy(
+def test_postgresql_staging_table_that_no_longer_fits_is_reported_with_a_remedy(
     change: str, reason: str, server: PostgresServer, table: str
 ) -> None:
     first = SinkHarness(sink_of(server))
@@ -424,7 +424,7 @@ def test_staging_table_that_no_longer_fits_is_reported_with_a_remedy(
     ("index", "kept"),
     [("UNIQUE (k, n)", [1, 2, 4]), ("UNIQUE NULLS NOT DISTINCT (n, k)", [2, 4])],
 )
-def test_keys_with_a_null_are_equal_only_if_the_index_says_so(
+def test_postgresql_keys_with_a_null_are_equal_only_if_the_index_says_so(
     index: str, kept: list[int], server: PostgresServer
 ) -> None:
     new_table(server, "nulls", f"k text, n int, v int, {index}")
@@ -676,7 +676,7 @@ def test_lock_waits_are_limited_unless_the_user_sets_a_timeout(
         assert after == ("0" if limit == "5s" else limit,), "a pool gives it to somebody else"
 
 
-def test_staged_rows_changed_by_somebody_else_are_not_moved(
+def test_staged_postgresql_rows_that_were_changed_from_outside_are_not_moved(
     server: PostgresServer, table: str
 ) -> None:
     h = SinkHarness(sink_of(server))
@@ -802,7 +802,7 @@ def test_a_batch_job_fills_a_table_at_its_end(
     assert_each_once(server)
 
 
-def test_error_of_a_full_server_counts_as_temporary() -> None:
+def test_error_of_a_postgresql_server_without_free_connections_is_temporary() -> None:
     """The library retries without encryption, and the server refuses the retry for another
     reason."""
     full = 'connection to server at "db", port 5432 failed: FATAL: sorry, too many clients already'

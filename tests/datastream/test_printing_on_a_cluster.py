@@ -125,7 +125,7 @@ def test_lines_dropped_for_a_slow_client_are_replaced_by_a_count(
     assert left_out + len(lines) - len(notes) == 100_000
 
 
-def test_a_client_whose_standard_output_is_closed_waits_for_its_job_all_the_same(
+def test_client_whose_standard_output_is_closed_still_waits_for_its_job(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def write(text: str) -> None:

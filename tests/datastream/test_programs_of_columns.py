@@ -202,7 +202,7 @@ COLUMNS: dict[str, pa.Array] = {
 
 @pytest.mark.parametrize("in_window", [False, True])
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_column_is_unchanged_after_it_was_processed_as_rows(kind: str, in_window: bool) -> None:
+def test_column_processed_as_rows_has_equal_values_afterwards(kind: str, in_window: bool) -> None:
     table = pa.table({"c": COLUMNS[kind], "t": list(range(len(COLUMNS[kind])))})
     env = StreamExecutionEnvironment.get_execution_environment()
     rows = stamped(env, table).filter(lambda row: True)
@@ -232,7 +232,7 @@ def windows_of_dictionaries(portions: list[list[dict[str, Any]]], folder: Path) 
     return [sorted(of.execute_and_collect(), key=str) for of in results]
 
 
-def test_declared_columns_are_equal_however_the_data_is_divided_into_batches(
+def test_declared_columns_are_equal_for_any_division_of_the_data_into_batches(
     tmp_path: Path,
 ) -> None:
     """Fields are missing or in another order, and integers stand beside floats."""
@@ -260,7 +260,7 @@ def test_declared_columns_are_equal_however_the_data_is_divided_into_batches(
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_keys_of_windows_are_not_rounded_to_their_declared_type(parallelism: int) -> None:
+def test_window_keys_are_not_rounded_to_their_declared_type(parallelism: int) -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     kind = Types.ROW_NAMED(["k", "t"], [Types.FLOAT(), Types.LONG()])
     rows = [Row(k=key, t=time) for key in (0.1, 0.2, 0.3) for time in range(5)]

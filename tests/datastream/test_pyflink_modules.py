@@ -80,7 +80,7 @@ def test_each_public_name_of_pyflink_is_in_the_same_module_or_listed_missing() -
     assert not_found(NAMES) == {}
 
 
-def test_check_of_names_finds_unknown_names_and_modules() -> None:
+def test_check_of_pyflink_names_finds_unknown_names_and_modules() -> None:
     names = {"common.time": ["Duration", "Aeon"], "datastream.nowhere": ["DataStream"]}
     assert not_found(names) == {"common.time": ["Aeon"], "datastream.nowhere": ["DataStream"]}
 

@@ -342,7 +342,7 @@ def test_co_map_and_co_process_programs_combine_connected_streams() -> None:
     assert sorted(sink.get_results(True)) == ["('a', '1x')", "('b', '2y')"]
 
 
-def test_execution_plan_of_a_program_shows_its_operators_and_partitioning() -> None:
+def test_execution_plan_shows_the_operators_and_partitioning_of_a_program() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
     numbers = env.from_source(
@@ -422,7 +422,7 @@ class SecondField(TimestampAssigner):
         return int(value[1])
 
 
-def test_own_window_assigner_merges_windows_and_names_a_serializer() -> None:
+def test_custom_window_assigner_of_a_program_merges_windows() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     data = env.from_collection([("a", 1), ("a", 9), ("a", 40), ("b", 5)])
     windows = (

@@ -427,7 +427,7 @@ def test_latency_tracking_interval_other_than_zero_is_refused() -> None:
     assert config.set_latency_tracking_interval(0).get_latency_tracking_interval() == 0
 
 
-def test_cancellation_times_of_a_program_are_sent_with_its_job(env: Any) -> None:
+def test_cancellation_times_set_in_a_program_are_sent_with_its_job(env: Any) -> None:
     config = env.get_config()
     unset = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
     assert unset == (1000, 30_000)
@@ -446,7 +446,7 @@ def test_cancellation_times_of_a_program_are_sent_with_its_job(env: Any) -> None
             setter(0)
 
 
-def test_checkpoint_settings_of_a_program_are_sent_with_its_job(env: Any) -> None:
+def test_checkpoint_settings_set_in_a_program_are_sent_with_its_job(env: Any) -> None:
     """Only settings that were set are sent, so that the options of the cluster apply to the
     rest."""
     env.configure(

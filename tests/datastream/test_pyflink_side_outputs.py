@@ -67,7 +67,7 @@ def test_side_output_has_values_of_both_connected_inputs(env: Any) -> None:
     assert sorted(side, key=str) == [1, 2, "a" * 10]
 
 
-def test_tagged_values_without_a_reader_do_not_reach_the_main_output(env: Any) -> None:
+def test_tagged_values_that_nobody_reads_do_not_reach_the_main_output(env: Any) -> None:
     """PF-14"""
     assert results(env.from_collection([1]).process(Sides())) == [1]
 

@@ -55,7 +55,7 @@ def test_numbers_in_columns_have_the_range_and_precision_of_their_type(env: Any)
     assert sums == [2**63 - 1, -(2**63)]
 
 
-def test_collecting_gives_a_list_with_a_limit_and_an_iterator_without(env: Any) -> None:
+def test_collecting_returns_a_list_with_a_limit_and_an_iterator_without(env: Any) -> None:
     """PF-18"""
     stream = env.from_collection([1, 2, 3])
     assert stream.execute_and_collect(limit=2) == [1, 2]
@@ -99,7 +99,7 @@ def test_text_in_an_encoding_that_nobody_knows_is_refused() -> None:
         SimpleStringSchema("UTF-9")
 
 
-def test_nested_classes_exist_where_pyflink_has_them() -> None:
+def test_pyflinks_nested_classes_exist_in_the_same_classes() -> None:
     assert isinstance(SlotSharingGroup.builder("a"), SlotSharingGroup.Builder)
     assert isinstance(StateTtlConfig.new_builder(1), StateTtlConfig.Builder)
     builder = OutputFileConfig.OutputFileConfigBuilder().with_part_prefix("a")

@@ -150,7 +150,7 @@ class OnlyElement(ProcessWindowFunction[Any, Any, Any, Any]):
         yield key, context.window().end, only
 
 
-def test_window_function_after_reduce_or_aggregate_gets_one_element(env: Any) -> None:
+def test_window_function_after_reduce_or_aggregate_gets_one_element_per_window(env: Any) -> None:
     """PF-06"""
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(5))
     reduced = keyed(env, 1, 2, 8).window(tumbling).reduce(

@@ -326,7 +326,9 @@ def test_list_state_descriptor_for_a_queryable_stream_is_refused(cluster: Thread
         stream.as_queryable_state("all", ListStateDescriptor("all"))
 
 
-def test_queryable_stream_tells_its_name_and_state_descriptor(cluster: ThreadedCluster) -> None:
+def test_queryable_stream_returns_its_name_and_its_state_descriptor(
+    cluster: ThreadedCluster,
+) -> None:
     queryable = by_key(numbers(on(cluster))).as_queryable_state("last").uid("last")
     assert queryable.get_queryable_state_name() == "last"
     assert isinstance(queryable.get_state_descriptor(), ValueStateDescriptor)

@@ -126,7 +126,7 @@ PROGRAMS: dict[str, tuple[Build, list[Any]]] = {
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_selector_is_opened_before_its_first_use_and_closed_once_per_open(
+def test_key_selector_is_opened_before_its_first_use_and_closed_once(
     name: str, parallelism: int, mode: RuntimeExecutionMode, tmp_path: Path
 ) -> None:
     build, expected = PROGRAMS[name]
@@ -140,7 +140,7 @@ def test_selector_is_opened_before_its_first_use_and_closed_once_per_open(
     assert noted["open"] == noted["close"] > 0
 
 
-def test_keys_of_a_collected_stream_come_from_an_opened_selector(tmp_path: Path) -> None:
+def test_keys_of_a_collected_stream_come_from_an_opened_key_selector(tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     keyed = env.from_collection([1, 2]).key_by(Modulo(tmp_path / "notes"))
     assert sorted((row.f0, row.f1) for row in keyed.execute_and_collect()) == [(0, 2), (1, 1)]
@@ -152,7 +152,9 @@ class Failing(Modulo):
         raise OSError("there is no divisor")
 
 
-def test_selector_that_cannot_be_opened_fails_with_the_name_of_its_operator(tmp_path: Path) -> None:
+def test_key_selector_that_cannot_be_opened_fails_with_the_name_of_its_operator(
+    tmp_path: Path,
+) -> None:
     """The operator is the source, whose records the selector partitions."""
     notes = tmp_path / "notes"
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -168,7 +170,7 @@ class Stateful(Modulo):
         runtime_context.get_state(None)  # type: ignore[arg-type]
 
 
-def test_selector_that_asks_for_state_fails(tmp_path: Path) -> None:
+def test_key_selector_that_asks_for_state_fails(tmp_path: Path) -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     keyed = env.from_collection([1]).key_by(Stateful(tmp_path / "notes")).process(Keyed())
     with pytest.raises(OperatorError, match="has no"):

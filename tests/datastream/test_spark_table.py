@@ -37,7 +37,7 @@ def job_of(env: StreamExecutionEnvironment) -> JobGraph:
     return env._job(env.get_stream_graph())
 
 
-def test_table_looked_up_twice_is_one_stage_and_one_source() -> None:
+def test_spark_table_that_is_looked_up_twice_is_one_stage_with_one_source() -> None:
     env = environment()
     table = flinkray.spark_table(planes, "id", name="planes", executors=3, memory="2g")
     numbers = env.from_sequence(1, 9).key_by(lambda n: n)
@@ -85,14 +85,14 @@ def test_look_up_in_batch_mode_pauses_no_source() -> None:
     assert held_by(env) == {}
 
 
-def test_table_can_be_looked_up_by_programs_of_several_environments() -> None:
+def test_spark_table_can_be_looked_up_by_programs_of_several_environments() -> None:
     table = flinkray.spark_table(planes, "id")
     for env in (environment(), environment()):
         env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).print()
         validate(job_of(env))
 
 
-def test_source_of_a_table_has_the_uid_of_the_table_and_is_needed_whole() -> None:
+def test_source_of_a_spark_table_has_its_uid_and_must_be_read_completely() -> None:
     env = environment()
     env.get_config().disable_auto_generated_uids()
     numbers = env.from_sequence(1, 9).uid("numbers").key_by(lambda n: n)
@@ -148,7 +148,7 @@ def test_argument_that_is_no_function_or_no_table_is_refused() -> None:
         numbers.look_up(flinkray.spark_table(planes, "id"), nothing)
 
 
-def test_look_up_makes_checkpoints_exactly_once_and_refuses_at_least_once() -> None:
+def test_look_up_sets_exactly_once_checkpoints_and_refuses_at_least_once() -> None:
     env = environment()
     env.from_sequence(1, 9).key_by(lambda n: n).look_up(
         flinkray.spark_table(planes, "id"), both

@@ -23,7 +23,7 @@ def unchanged(rows: Any, checkpoint_id: int) -> Any:
     return rows
 
 
-def test_through_spark_is_one_stage_known_to_the_tasks_on_both_sides() -> None:
+def test_through_spark_is_one_stage_known_to_the_tasks_before_and_after_it() -> None:
     env = StreamExecutionEnvironment()
     env.enable_checkpointing(1000)
     came = env.from_sequence(1, 9).through_spark(unchanged, name="models", executors=2)
@@ -63,7 +63,7 @@ def test_through_spark_in_batch_mode_is_refused() -> None:
         env.get_stream_graph()
 
 
-def test_checkpoints_know_the_tasks_before_and_behind_a_spark_stage() -> None:
+def test_job_tells_checkpoints_which_tasks_are_before_and_behind_a_spark_stage() -> None:
     """A savepoint without the rows between these tasks is refused."""
     env = StreamExecutionEnvironment()
     env.from_sequence(1, 9).through_spark(unchanged).print()

@@ -132,7 +132,9 @@ BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_watermark_that_closes_very_many_windows_sends_results_meanwhile(parallelism: int) -> None:
+def test_watermark_that_closes_very_many_windows_lets_results_be_sent_meanwhile(
+    parallelism: int,
+) -> None:
     env = environment(parallelism)
     stamped = env.from_collection(range(60_000)).assign_timestamps_and_watermarks(BY_VALUE)
     windows = stamped.key_by(lambda value: value).window(TumblingEventTimeWindows.of(10))

@@ -58,7 +58,7 @@ class Trails(KeyedProcessFunction[Any, Any, Any]):
         yield trail
 
 
-def test_list_that_is_stored_changed_and_emitted_arrives_as_it_was_when_emitted() -> None:
+def test_stored_list_that_is_changed_after_an_emit_arrives_as_it_was_at_the_emit() -> None:
     trails = environment().from_collection([1, 2, 3]).key_by(lambda _: ALL).process(Trails())
     assert results(trails) == [[1], [1, 2], [1, 2, 3]]
 
@@ -140,7 +140,7 @@ class TaggedAndMain(ProcessFunction[Any, Any]):
         yield both
 
 
-def test_change_to_the_main_output_does_not_change_the_side_output() -> None:
+def test_change_to_a_value_in_the_main_output_does_not_change_the_side_output() -> None:
     tag = OutputTag[Any]("side")
     env = environment()
     main = env.from_collection([1, 2]).process(TaggedAndMain(tag))
@@ -170,7 +170,7 @@ def test_function_after_a_reduce_may_change_its_input() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_branches_of_a_stream_do_not_see_each_others_changes(parallelism: int) -> None:
+def test_branches_of_a_stream_do_not_see_changes_by_other_branches(parallelism: int) -> None:
     def changed(by: str) -> Callable[[Any], Any]:
         def change(value: list[Any]) -> list[Any]:
             value.append(by)
@@ -300,7 +300,7 @@ def test_join_function_may_change_its_records() -> None:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_object_reuse_hands_values_on_without_copies(reuse: bool) -> None:
+def test_object_reuse_passes_values_on_without_copies(reuse: bool) -> None:
     taken: list[Any] = []
     env = environment()
     if reuse:
@@ -311,7 +311,7 @@ def test_object_reuse_hands_values_on_without_copies(reuse: bool) -> None:
     assert taken == ([[1, 2], [1, 2]] if reuse else [[1], [1, 2]])
 
 
-def test_window_keeps_values_although_an_earlier_operator_changes_them() -> None:
+def test_window_keeps_its_values_although_an_earlier_operator_changes_them() -> None:
     stream = environment().from_collection([1, 2, 3])
     kept = stream.map(OneOfItsOwn(list, lambda kept, v: kept.append(v)))
     stamped = kept.assign_timestamps_and_watermarks(
@@ -352,7 +352,7 @@ class AnyKind(FlatMapFunction[Any, Any]):
             yield result
 
 
-def test_mutable_results_are_copied_among_results_of_many_kinds() -> None:
+def test_mutable_results_among_results_of_other_kinds_are_copied() -> None:
     stream = environment().from_collection([0]).flat_map(AnyKind())
     assert results(stream) == [
         1, [0] * 2, "text", (1, 2), (1, 2, [0] * 5), 2, [0] * 7, ([0] * 8,),

@@ -63,7 +63,7 @@ OF_COLUMNS: dict[str, Callable[[WindowOperatorBuilder], Any]] = {
 }
 
 
-def test_built_window_operator_has_all_settings_of_its_builder() -> None:
+def test_window_operator_has_all_settings_of_its_builder() -> None:
     builder = WindowOperatorBuilder(TEN)
     trigger, evictor = CountTrigger.of(2), CountEvictor.of(1)
     builder.trigger(trigger)
@@ -87,7 +87,7 @@ def test_window_operator_without_settings_has_the_defaults_of_its_assigner() -> 
 @pytest.mark.parametrize(
     ("function", "kind"), [(None, PassOn), (Count(), Apply), (First(), Process)]
 )
-def test_window_contents_go_to_the_window_function_or_are_passed_on(
+def test_window_contents_go_to_the_window_function_or_else_are_emitted(
     function: Any, kind: type
 ) -> None:
     spec = WindowOperatorBuilder(TEN).build(ListContents(), function, KEYS).spec
