@@ -16,7 +16,9 @@ from flinkray.datastream.connectors import END_OF_INPUT, NOTHING_NOW, ReaderCont
 from flinkray.testing.manual_clock import ManualClock
 
 
-def test_replay_source_emits_the_second_half_only_after_the_kill(tmp_path: Path) -> None:
+def test_replay_source_emits_the_second_half_of_its_flights_only_after_the_kill(
+    tmp_path: Path,
+) -> None:
     gate, clock, count = tmp_path / "killed", ManualClock(), 10 * flights_kill.FLIGHTS_AT_ONCE
     source = flights_kill.Replay(pa.table({"flight": range(count)}), gate)
 
@@ -52,7 +54,7 @@ def test_replay_source_emits_the_second_half_only_after_the_kill(tmp_path: Path)
     ],
     ids=["lost", "twice", "one for another", "another number"],
 )
-def test_comparison_of_days_finds_lost_repeated_replaced_and_changed_days(
+def test_check_of_flight_days_finds_lost_repeated_replaced_and_changed_days(
     mistake: Callable[[list[Any]], list[Any]],
 ) -> None:
     flights = flights_stream.read_flights().slice(0, 10_000)

@@ -65,7 +65,9 @@ def test_worst_route_of_each_carrier_is_listed_worst_first_without_rare_hours(
     ]
 
 
-def test_mean_per_carrier_and_hour_weighs_routes_by_departures(statistics: pd.DataFrame) -> None:
+def test_mean_delay_per_carrier_and_hour_weighs_routes_by_departures(
+    statistics: pd.DataFrame,
+) -> None:
     means = mean_delay_by_carrier_and_hour(statistics)
 
     assert means.loc["AA", 18] == 12.5
