@@ -144,7 +144,8 @@ class PublishedPartitions:
         return PublishedPartition(number, rows, name)
 
     def accept(self, publication_id: str, partition: PublishedPartition) -> None:
-        """Mark the file as the complete partition, visible from now on. May be called again."""
+        """Mark the file of *partition* as complete, so that readers see it from now on.
+        May be called again."""
         path = f"{self._directory.path}/{publication_id}/{_marker(partition.name)}"
         with self._directory.output(path):
             """The name says it all."""
