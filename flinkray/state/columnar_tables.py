@@ -23,7 +23,7 @@ class ColumnarTables:
         self.restored: dict[str, RestoredColumns] = {}
 
     def __bool__(self) -> bool:
-        """Return whether a table is in use."""
+        """Return whether at least one table is in use."""
         return bool(self._tables)
 
     def columns(

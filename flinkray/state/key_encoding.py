@@ -554,8 +554,9 @@ class EqualityChecks:
         self._encodings: dict[Any, bytes] = {}
 
     def has_to_look_at(self, key: Any) -> bool:
-        """Return whether a key equal to this one may have another encoding.
-        Raises UnsupportedKeyError if an earlier equal key has another encoding."""
+        """Check *key* against earlier keys, and remember it if equal keys may be encoded otherwise.
+        Returns whether this is so, so that further equal keys have to be checked. Raises
+        UnsupportedKeyError if an earlier key equals *key* and has another encoding."""
         encoded, is_possible = encode_to_check(key)
         if is_possible:
             known = self._encodings.get(key)

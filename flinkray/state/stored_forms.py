@@ -19,7 +19,7 @@ class RecordForm:
 @stored("state.SerializerSnapshot")
 @message
 class SerializerSnapshot:
-    """How a state was written: the information that a reader needs before reading."""
+    """Says how a state was written: the information that a reader needs first."""
 
     name: str
     version: int

@@ -53,7 +53,7 @@ class ValueColumn(ABC):
 
 
 class ArrayColumn(ValueColumn):
-    """Texts, bytes, integers or floating-point numbers, without nulls."""
+    """A column of texts, bytes, integers or floating-point numbers, without nulls."""
 
     def __init__(self, array: pa.Array) -> None:
         self.array = array
@@ -99,7 +99,7 @@ class EncodedColumn(ValueColumn):
 
 
 class TupleColumn(ValueColumn):
-    """Tuples of one length; there is a column for each part."""
+    """A column of tuples of one length, which has a column for each part."""
 
     def __init__(self, number: int, parts: Sequence[ValueColumn]) -> None:
         self._number = number
@@ -121,7 +121,7 @@ class TupleColumn(ValueColumn):
 
 
 class ObjectColumn(ValueColumn):
-    """Values of any types."""
+    """A column of values of any types, as an array of objects."""
 
     has_objects = True
 
