@@ -237,7 +237,7 @@ class JobMasterSupervision:
     @staticmethod
     def _target(job_id: JobID, job_master_id: JobMasterId | None) -> ResourceID:
         """Return the name under which heartbeats know the JobMaster.
-        *job_master_id* None: the id is not known yet.
+        *job_master_id* None: the id is not known.
         """
         if job_master_id is None:
             return ResourceID(f"{job_master_process(job_id)}@")

@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 def as_it_travels(error: BaseException) -> Exception:
-    """Return the error as a process that receives it would see it: without user objects."""
+    """Return the error as a process that receives it would see it.
+    The returned error can be sent, and holds no user objects.
+    """
     seen = codec.decode(codec.encode_error(error))
     assert isinstance(seen, Exception)
     return seen
