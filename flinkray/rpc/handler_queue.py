@@ -70,7 +70,7 @@ class HandlerQueue:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of handlers that have begun and are not over."""
+        """The tasks that run handlers of this endpoint and have not ended."""
         return list(self._tasks)
 
     def post(self, call: Handling) -> None:
