@@ -60,7 +60,7 @@ def aggregated(
     rows: Sequence[Values], wanted: Iterable[str] | None, aggregations: Collection[str]
 ) -> list[dict[str, Any]]:
     """Return aggregates of metrics over subtasks or jobs, which are the *rows*.
-    With *wanted* None, return the names of all metrics, without aggregates.
+    With *wanted* None, return the names of all metrics that are numbers, without aggregates.
     """
     numbers: dict[str, list[float]] = {}
     for row in rows:
