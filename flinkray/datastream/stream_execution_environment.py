@@ -427,8 +427,9 @@ class StreamExecutionEnvironment(StreamProgram):
     def _is_on_cluster(self) -> bool:
         """Return whether the program runs as a job of a cluster.
 
-        True if the environment has a cluster. Also True if the program needs checkpoints or
-        restarts: then the cluster consists of threads of this process.
+        True if the environment has a cluster. Without it, True for a streaming program that has
+        checkpoints, restarts or a savepoint to start from, unless it has a clock of its own or
+        Spark stages. The cluster then consists of threads of this process.
         """
         if self._cluster is not None:
             return True
