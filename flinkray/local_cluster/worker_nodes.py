@@ -108,7 +108,7 @@ class WorkerNodes(ABC):
                 self.place()
 
     def node_back(self, node_id: str) -> None:
-        """Let a lost node be up again, without groups or processes on it."""
+        """Let a lost node be up again, with nothing on it. Waiting groups may be placed on it."""
         for node in self.nodes:
             if node.node_id == node_id and not node.is_up:
                 node.is_up = True
