@@ -139,7 +139,8 @@ class UnpicklableRecordsError(FlinkRayError):
 
 
 class UnreadableRecordsError(FlinkRayError):
-    """Records from another process cannot be unpickled here: their class fails or is missing.
+    """Records from another process cannot be unpickled in this process.
+    Their class fails or is missing.
 
     ``__cause__`` is the error that unpickling raised.
     """
@@ -221,7 +222,7 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _is_exhausted(records: Any) -> bool:
-    """Return whether a list iterator is exhausted. An exhausted iterator has lost its list."""
+    """Return whether a list iterator has returned all elements and has dropped its list."""
     rebuilt = records.__reduce__()
     return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 

@@ -27,7 +27,7 @@ W = TypeVar("W")
 
 
 class Function:
-    """Base of all user functions."""
+    """Base class of all user functions."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called once before the first record. Request state in this method."""
@@ -87,7 +87,7 @@ class FilterFunction(Function, ABC, Generic[IN]):
 
 
 class ReduceFunction(Function, ABC, Generic[IN]):
-    """Combines two values into one. The operation must be associative."""
+    """A function that combines two values into one; the operation must be associative."""
 
     @abstractmethod
     def reduce(self, value1: IN, value2: IN) -> IN:
@@ -95,7 +95,7 @@ class ReduceFunction(Function, ABC, Generic[IN]):
 
 
 class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
-    """Adds values to an accumulator and computes the result from it."""
+    """A function that adds values to an accumulator and computes the result from it."""
 
     @abstractmethod
     def create_accumulator(self) -> ACC:
@@ -115,7 +115,7 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
 
 
 class KeySelector(Function, ABC, Generic[IN, KEY]):
-    """Returns the key of a value."""
+    """A function that returns the key of a value."""
 
     @abstractmethod
     def get_key(self, value: IN) -> KEY:
@@ -123,7 +123,7 @@ class KeySelector(Function, ABC, Generic[IN, KEY]):
 
 
 class Partitioner(Function, ABC, Generic[KEY]):
-    """Decides to which of *num_partitions* channels a key goes."""
+    """A function that decides to which of *num_partitions* channels the records of a key go."""
 
     @abstractmethod
     def partition(self, key: KEY, num_partitions: int) -> int:
@@ -138,7 +138,7 @@ class NullByteKeySelector(KeySelector[Any, int]):
 
 
 class SinkFunction(Function, ABC, Generic[IN]):
-    """Takes the values of a stream out of the job, one at a time."""
+    """A function that takes the values of a stream out of the job, one at a time."""
 
     @abstractmethod
     def invoke(self, value: IN) -> None:
@@ -214,9 +214,9 @@ class TimerContext(KeyedProcessContext):
 
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
-    """Returns any number of results for each value, with side outputs and access to time.
+    """A function that returns any number of results for each value.
 
-    A side output gets the value of ``yield tag, value``.
+    It can ask for the time, and has side outputs: ``yield tag, value`` puts a value out there.
     """
 
     Context: TypeAlias = ProcessContext
@@ -227,7 +227,7 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
-    """A process function with keyed state and timers."""
+    """A :class:`ProcessFunction` of a keyed stream, with keyed state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = TimerContext
@@ -243,7 +243,7 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
 
 
 class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """A process function of two streams."""
+    """A function that returns any number of results for each value of two streams."""
 
     Context: TypeAlias = ProcessContext
 
@@ -257,7 +257,9 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
-    """A process function of two keyed streams, which share state and timers."""
+    """A function that returns any number of results for each value of two keyed streams.
+
+    Both streams share keyed state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
     OnTimerContext: TypeAlias = TimerContext
@@ -338,7 +340,7 @@ class BroadcastTimerContext(KeyedReadOnlyBroadcastContext):
 
 
 class BaseBroadcastProcessFunction(Function):
-    """Base of the two process functions with broadcast state."""
+    """Base class of both kinds of process functions with broadcast state."""
 
     BaseContext: TypeAlias = BaseBroadcastContext
     Context: TypeAlias = BroadcastContext
@@ -346,7 +348,8 @@ class BaseBroadcastProcessFunction(Function):
 
 
 class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, IN2, OUT]):
-    """A process function of a stream and a broadcast stream."""
+    """A function of a stream and a broadcast stream: any number of results for each value.
+    Broadcast values can change broadcast state; for other values this state can be read."""
 
     @abstractmethod
     def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
@@ -361,7 +364,9 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, I
 
 
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[KEY, IN1, IN2, OUT]):
-    """A process function of a keyed stream and a broadcast stream."""
+    """A function of a keyed stream and a broadcast stream: any number of results for each value.
+    Broadcast values can change broadcast state. For values of the keyed stream this state can be
+    read, and keyed state and timers can be used."""
 
     ReadOnlyContext: TypeAlias = KeyedReadOnlyBroadcastContext
     OnTimerContext: TypeAlias = BroadcastTimerContext
@@ -385,7 +390,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
 
 
 class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Returns any number of results for each pair of an interval join."""
+    """A function that returns any number of results for each pair of an interval join."""
 
     @abstractmethod
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
@@ -397,7 +402,7 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Returns one value for each pair of a window join."""
+    """A function that returns one value for each pair of a window join."""
 
     @abstractmethod
     def join(self, first: IN1, second: IN2) -> OUT:
@@ -405,7 +410,9 @@ class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 
 class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
-    """Returns any number of results for the records that two streams have for a key and window."""
+    """A function of all records that two streams have for a key and window.
+    It returns any number of results.
+    """
 
     @abstractmethod
     def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:

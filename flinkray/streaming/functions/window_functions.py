@@ -16,7 +16,7 @@ W = TypeVar("W")
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """Returns the results of a window of one key."""
+    """A function that returns the results of a window of one key."""
 
     @abstractmethod
     def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
@@ -24,7 +24,7 @@ class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
 
 
 class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Returns the results of a window over the whole stream."""
+    """A function that returns the results of a window over the whole stream."""
 
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
@@ -56,7 +56,7 @@ class WindowContext(ABC, Generic[W]):
 
 
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """Returns the results of a window of one key, with state and time."""
+    """A function that returns the results of a window of one key, with state and time."""
 
     Context = WindowContext
 
@@ -71,7 +71,8 @@ class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Returns the results of a window over the whole stream, with state and time."""
+    """A function that returns the results of a window over the whole stream.
+    It can use state and time."""
 
     Context = WindowContext
 

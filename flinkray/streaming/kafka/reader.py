@@ -23,7 +23,7 @@ from flinkray.streaming.sources.source import (
 )
 
 Deserialize = Callable[[Message], Any]
-"""Returns the value of a record. None: the record is skipped."""
+"""Function that returns the value of a record. None: the record is skipped."""
 
 
 class _Reading(NamedTuple):

@@ -15,7 +15,7 @@ from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.sink import SinkError, SinkWriter
 
 Serialize = Callable[[Any, int | None], KafkaProducerRecord]
-"""Converts a value and its timestamp to a record."""
+"""Function that converts a value and its timestamp to a record."""
 
 
 def _records_of(

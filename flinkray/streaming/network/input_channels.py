@@ -374,9 +374,9 @@ class LocalInputChannel:
         return self._elements.popleft()
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
-        """Return the elements taken from the subpartition but not yet by the task. They stay here.
-        After the barrier nothing more is taken from the subpartition before the task has the
-        barrier."""
+        """Return the elements that the channel has taken from the subpartition, but not the task.
+        They stay in the channel. After the barrier nothing more is taken from the subpartition
+        before the task has the barrier."""
         return list(self._elements)
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:

@@ -670,7 +670,9 @@ class Subpartition:
         self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
-        """Drop the waiting buffers. Return the views on which to call *fail*."""
+        """Drop the waiting buffers and detach the reader.
+        Return a list with the reader's view, which the caller has to fail. The list is empty if
+        there is no reader, or it has read everything."""
         self._open = []
         self._buffers.clear()
         self.queued = 0

@@ -152,7 +152,7 @@ class OwnedRegions:
 
     def answered(self, number: int, is_mapped: bool) -> None:
         """Handle the answer to an offer: whether the other side could map the segment.
-        A process in another container cannot."""
+        A process in another container cannot map it."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:

@@ -223,7 +223,8 @@ class DataListener:
             listening.setblocking(False)
         self._is_accepting = False
         self._accept_at = 0.0
-        """Accept no peer before (monotonic seconds). Set when file descriptors have run out."""
+        """Time before which no peer is accepted (monotonic seconds).
+        Set when file descriptors have run out."""
         port: int = tcp.getsockname()[1]
         self.address = DataAddress(
             process_name, incarnation, host, port, unix_path, node_id, self._tls is not None

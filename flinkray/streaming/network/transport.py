@@ -11,7 +11,7 @@ from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
 from flinkray.streaming.network.wire import Wire
 
 Welcome = Callable[[Wire, str], None]
-"""Gets the wire to a peer that has connected, and the peer's identity."""
+"""Function that takes the wire to a peer that has connected, and the peer's identity."""
 
 
 class DataTransport(Protocol):

@@ -28,7 +28,7 @@ _present = ExecutionTarget()
 
 
 def execution_target() -> ExecutionTarget:
-    """Return the current target."""
+    """Return where programs of this process run now; :func:`running_at` changes it."""
     return _present
 
 

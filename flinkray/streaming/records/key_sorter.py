@@ -55,7 +55,7 @@ class KeySorter:
 
     @property
     def number_of_runs(self) -> int:
-        """Number of temporary files."""
+        """The number of sorted runs so far, each in a temporary file."""
         return len(self._runs)
 
     def add(self, place: int, block: Block, keys: Any) -> None:

@@ -29,7 +29,7 @@ class _Pending:
     subtask: int
     request: CommitRequest[Any]
     waits: bool = False
-    """A commit was tried without success and is to be retried later."""
+    """Whether a commit was tried without success and is to be retried later."""
 
     @property
     def place(self) -> tuple[int, int]:

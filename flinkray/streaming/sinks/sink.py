@@ -240,7 +240,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile]) -> None:
-        """Receive the savepoint's files, by name. Called before anything is committed."""
+        """Take the files of the savepoint from which the job starts, by name.
+        Called before anything is committed."""
 
     @abstractmethod
     def delete_done(self) -> None:

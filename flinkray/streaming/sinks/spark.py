@@ -140,7 +140,7 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         self._published = published
         self._files: Mapping[str, StateFile] = {}
         self._may_be_done = True
-        """Whether published epochs may exist that are not deleted."""
+        """Whether there may be published epochs whose files were not deleted yet."""
 
     def commit(self, requests: Sequence[CommitRequest[EpochPart]]) -> None:
         """Publish the epoch of a checkpoint. *requests* are all requests of the checkpoint,

@@ -212,7 +212,7 @@ def _misfit(
 
 
 def _lines_of(path: str, row: int, options: CsvOptions) -> tuple[int, int]:
-    """Return the first and last line (from 1) of a row (from 0)."""
+    """Return the numbers of the first and last line, from 1, of row number *row*, from 0."""
     if options.column_names is None:
         row += 1
     with open_text(path, options.encoding) as file:

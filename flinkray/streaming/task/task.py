@@ -124,7 +124,8 @@ class StreamTask:
         self._stopping_with: Barrier | None = None
         """The savepoint with which the job stops. The task processes nothing after it."""
         self._is_stopped = False
-        """Whether this savepoint is complete. Then the task waits for the ends of its inputs."""
+        """Whether the savepoint with which the job stops is complete.
+        Then the task waits for the ends of its inputs."""
         channels = len(self._channel_inputs)
         self._barriers: BarrierHandler = (
             ExactlyOnceHandler(gate, self, channels, self.checkpoints, time_service.clock)

@@ -58,7 +58,8 @@ class WatermarkMultiplexer:
             self._changed()
 
     def deferred(self, update: Callable[[], None]) -> None:
-        """Run *update*, which may change several splits, and combine the watermarks once then."""
+        """Run *update*, which may change watermarks of several splits, and combine them only after
+        it."""
         self._is_deferred = True
         try:
             update()
