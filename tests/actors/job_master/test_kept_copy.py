@@ -122,7 +122,7 @@ class Keeping:
 
 
 @on_virtual_time
-async def test_change_is_safe_once_the_backup_task_executor_has_all_data_and_the_notes() -> None:
+async def test_change_of_recovery_data_is_safe_once_the_backup_has_all_data_and_the_notes() -> None:
     keeping = Keeping()
     await keeping.begin()
     keeping.first.may_answer.clear()
@@ -166,7 +166,7 @@ async def test_next_backup_task_executor_gets_all_recovery_data_when_the_first_o
 
 
 @on_virtual_time
-async def test_change_is_safe_only_once_other_task_executors_deleted_their_old_backups() -> None:
+async def test_change_of_recovery_data_is_safe_only_once_other_old_backups_are_deleted() -> None:
     """Otherwise a JobMaster could find a past copy when the keeper has died."""
     keeping = Keeping()
     await keeping.begin(keeping.first, keeping.second)

@@ -87,7 +87,7 @@ async def test_endpoint_ends_when_another_session_begins_before_the_confirmation
     assert listener.leaders == []
 
 
-async def test_leadership_revoked_before_its_delivery_is_not_won(
+async def test_leadership_that_is_revoked_before_its_grant_is_delivered_is_not_won(
     services: EmbeddedHaServices,
 ) -> None:
     service = services.dispatcher_leader_service

@@ -27,7 +27,7 @@ def set_up() -> TracerProvider:
     return provider
 
 
-async def test_flush_sends_the_spans_with_their_times_and_failures() -> None:
+async def test_flush_sends_the_trace_spans_with_their_times_and_failures() -> None:
     hook = f"{__name__}:{set_up.__name__}"
     traces = Traces(Configuration({TRACES_SETUP_HOOK.key: hook}))
     spans = [Span("One", 5.0, 6.5, {"number": 1}), Span("Other", 7.0, 7.25, {}, "it broke")]

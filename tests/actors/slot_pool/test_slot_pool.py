@@ -301,7 +301,7 @@ async def test_thousands_of_requests_are_answered_by_messages_of_bounded_size() 
 
 
 @on_virtual_time
-async def test_request_times_out_with_and_without_a_resource_manager() -> None:
+async def test_slot_request_times_out_with_and_without_a_resource_manager() -> None:
     """SP-14."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
@@ -374,7 +374,7 @@ async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() 
 
 
 @on_virtual_time
-async def test_failing_pool_frees_no_slot() -> None:
+async def test_failing_slot_pool_frees_no_slot() -> None:
     """The JobMaster has another pool with the same slots, in which tasks run."""
     around = Surroundings()
     pool = await around.start()
@@ -388,7 +388,7 @@ async def test_failing_pool_frees_no_slot() -> None:
 
 
 @on_virtual_time
-async def test_closed_orphaned_pool_frees_no_slot() -> None:
+async def test_closed_orphaned_slot_pool_frees_no_slot() -> None:
     """The JobMaster was taken for dead, and the next JobMaster takes over the slots."""
     around = Surroundings()
     pool = await around.start()
@@ -402,7 +402,7 @@ async def test_closed_orphaned_pool_frees_no_slot() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_pool_declares_no_requirements() -> None:
+async def test_orphaned_slot_pool_declares_no_requirements() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -434,7 +434,7 @@ async def test_slots_of_a_restarted_task_executor_are_reported_as_lost() -> None
 
 @on_virtual_time
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_shortage_of_a_past_resource_manager_frees_no_slot(
+async def test_shortage_reported_by_a_past_resource_manager_frees_no_slot(
     is_replaced: bool,
 ) -> None:
     """SP-07: otherwise a slot that is not required would be freed before the idle timeout."""
@@ -456,7 +456,7 @@ async def test_shortage_of_a_past_resource_manager_frees_no_slot(
 
 
 @on_virtual_time
-async def test_orphaned_pool_hands_over_its_slots_repeatedly() -> None:
+async def test_orphaned_slot_pool_hands_over_its_slots_as_often_as_it_is_asked() -> None:
     """An answer may be lost, and its receiver may die."""
     around = Surroundings()
     pool = await around.start()
@@ -499,7 +499,7 @@ async def test_orphaned_slot_pool_hands_over_the_latest_recovery_notes() -> None
 
 
 @on_virtual_time
-async def test_orphaned_pool_refuses_calls_of_its_past_job_master() -> None:
+async def test_orphaned_slot_pool_refuses_calls_of_its_past_job_master() -> None:
     """A past JobMaster that lives after all starts another pool."""
     around = Surroundings()
     pool = await around.start()
@@ -551,7 +551,7 @@ async def test_orphaned_slot_pool_hands_over_the_latest_progress_of_each_source(
 
 
 @on_virtual_time
-async def test_orphaned_pool_ignores_request_timeouts_and_still_hands_over_its_slots() -> None:
+async def test_orphaned_slot_pool_ignores_request_timeouts_and_still_hands_over_its_slots() -> None:
     """A pool that handles the timeout would fail, because it serves no JobMaster."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
@@ -564,7 +564,7 @@ async def test_orphaned_pool_ignores_request_timeouts_and_still_hands_over_its_s
 
 
 @on_virtual_time
-async def test_pool_with_a_living_job_master_hands_over_nothing() -> None:
+async def test_slot_pool_with_a_living_job_master_hands_over_nothing() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     pool = await around.start()
@@ -579,7 +579,7 @@ async def test_pool_with_a_living_job_master_hands_over_nothing() -> None:
 
 
 @on_virtual_time
-async def test_pool_started_after_its_job_masters_death_ends_after_hand_over() -> None:
+async def test_slot_pool_started_after_its_job_masters_death_ends_after_hand_over() -> None:
     """The pool must not watch the next JobMaster, which is at the same address."""
     around = Surroundings()
     around.network.kill("JobMaster")
@@ -590,7 +590,7 @@ async def test_pool_started_after_its_job_masters_death_ends_after_hand_over() -
 
 
 @on_virtual_time
-async def test_pool_without_hand_over_ends_if_its_job_master_was_dead_at_the_start() -> None:
+async def test_slot_pool_without_hand_over_ends_if_its_job_master_was_dead_at_the_start() -> None:
     around = Surroundings()
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
@@ -599,7 +599,7 @@ async def test_pool_without_hand_over_ends_if_its_job_master_was_dead_at_the_sta
 
 
 @on_virtual_time
-async def test_pool_repeats_a_lost_question_whether_its_job_master_lives() -> None:
+async def test_slot_pool_repeats_a_lost_question_whether_its_job_master_lives() -> None:
     """Seed 100388: one answer was lost, and the pool watched the next JobMaster for ever."""
     around = Surroundings()
     answers: list[RpcError] = [
@@ -617,7 +617,7 @@ async def test_pool_repeats_a_lost_question_whether_its_job_master_lives() -> No
 
 
 @on_virtual_time
-async def test_pool_asks_only_once_if_its_job_master_lives() -> None:
+async def test_slot_pool_asks_only_once_whether_its_job_master_lives() -> None:
     around = Surroundings()
     await around.start()
     await asyncio.sleep(60)
@@ -626,7 +626,7 @@ async def test_pool_asks_only_once_if_its_job_master_lives() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_pool_without_hand_over_ends_after_the_takeover_timeout() -> None:
+async def test_orphaned_slot_pool_without_hand_over_ends_after_the_takeover_timeout() -> None:
     around = Surroundings()
     pool = await around.start({"jobmaster.takeover-timeout": "20 s"})
     await pool.request_slots(wanted(1))

@@ -127,7 +127,7 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
 
 
 @on_virtual_time
-async def test_source_coordinator_is_not_adopted_by_a_stranger_or_while_its_master_lives() -> None:
+async def test_source_coordinator_is_not_adopted_by_another_owner_or_from_a_living_master() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     coordinator = await around.start()

@@ -444,7 +444,7 @@ def test_an_unaligned_checkpoint_waits_for_the_data_in_flight(answering: Answeri
     assert isinstance(answer, AcknowledgeCheckpoint)
 
 
-def test_checkpoint_with_data_in_flight_complete_before_the_write_is_acknowledged(
+def test_checkpoint_whose_data_in_flight_was_complete_before_it_was_written_succeeds(
     answering: Answering,
 ) -> None:
     answering.stateful.put("k", 1)
