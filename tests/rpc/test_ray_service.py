@@ -240,7 +240,7 @@ async def test_service_that_fails_to_open_leaves_no_task_and_no_connection(
     assert len(psutil.Process().net_connections("all")) <= before
 
 
-async def test_silent_stranger_is_disconnected_and_counted(
+async def test_unknown_client_that_stays_silent_is_disconnected_and_counted(
     service: RayRpcService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_service, "HANDSHAKE_TIMEOUT", 0.05)

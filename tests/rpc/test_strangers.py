@@ -109,7 +109,7 @@ async def test_half_open_connections_are_bounded_and_do_not_block_a_peer_for_lon
         stream.close()
 
 
-async def test_silent_strangers_are_disconnected_after_the_handshake_timeout(
+async def test_unknown_clients_that_stay_silent_are_disconnected_after_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 0.1)
