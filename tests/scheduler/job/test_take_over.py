@@ -362,7 +362,7 @@ def test_take_over_restores_all_if_sources_and_tasks_disagree_about_past_restore
     assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
 
 
-def test_task_in_the_notes_that_was_not_sent_is_lost_if_a_task_executor_is_silent() -> None:
+def test_unsent_task_of_the_recovery_notes_is_lost_if_a_task_executor_is_silent() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
@@ -686,7 +686,7 @@ def test_task_deployed_before_the_last_restore_of_its_sources_cannot_be_taken_ov
     contradicted(altered(tasks, "a1", deployment=deployment), tasks, "restored")
 
 
-def test_task_that_reads_from_another_attempt_than_noted_cannot_be_taken_over() -> None:
+def test_task_that_reads_from_an_attempt_not_in_the_recovery_notes_cannot_continue() -> None:
     tasks = two_regions()
     reader = tasks.deployments[tasks.attempt("b1")]
     reports = tasks.reports()
