@@ -194,7 +194,7 @@ async def test_old_backups_stay_until_the_new_backup_task_executor_has_all_recov
 
 
 @on_virtual_time
-async def test_change_is_safe_although_a_lost_task_executor_did_not_delete_its_old_backup() -> None:
+async def test_change_of_recovery_data_is_safe_although_a_lost_executor_has_an_old_backup() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     change = keeping.note(1, keeping.first)
