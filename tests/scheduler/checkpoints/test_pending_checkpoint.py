@@ -102,7 +102,7 @@ def test_metadata_of_a_checkpoint_names_the_edges_with_data_in_flight(
     assert checkpoint.finalize().edges == (edges[1],)
 
 
-def test_repeated_acknowledgement_is_a_duplicate_and_one_by_a_stranger_is_unknown() -> None:
+def test_acknowledgement_is_a_duplicate_if_repeated_and_unknown_if_from_outside() -> None:
     """CP-26"""
     topology = Topology()
     checkpoint = pending(topology, ("a",), ("h",))
