@@ -62,7 +62,7 @@ def running(handle: JobHandle) -> int:
 
 
 @pytest.mark.slow  # test_spark_job and test_stage kill JobMasters and executors
-def test_spark_job_outlives_kills_of_slot_pool_executor_and_masters(
+def test_spark_job_without_restarts_outlives_slot_pool_executor_and_masters(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     """ResourceManager and Dispatcher are dead as the job ends. The job's exceptions include the
