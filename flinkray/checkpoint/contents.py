@@ -20,7 +20,7 @@ from flinkray.state.stored_forms import SerializerSnapshot
 
 @message
 class StateContents:
-    """One state of an operator, over all subtasks."""
+    """Describes one state of an operator, with what all subtasks have of it."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class StateContents:
 
 @message
 class OperatorContents:
-    """An operator in a checkpoint."""
+    """Describes an operator in a checkpoint: its states, timers and sizes."""
 
     operator_id: str
     name: str
@@ -61,7 +61,7 @@ class OperatorContents:
 
 @message
 class CheckpointContents:
-    """The contents of a checkpoint or savepoint."""
+    """Describes the contents of a checkpoint or savepoint."""
 
     location: str
     job_id: str

@@ -166,7 +166,7 @@ class StateWriter:
 
 
 class StateInput(Protocol):
-    """State that is read in ranges."""
+    """Stored state that is open for reading; each call reads a range of its bytes."""
 
     @property
     def name(self) -> str:
