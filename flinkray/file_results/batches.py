@@ -47,7 +47,7 @@ class BatchProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A published micro-batch."""
+    """A micro-batch that was published, so that readers see it."""
 
     batch_id: int
     partitions: tuple[PublishedPartition, ...]

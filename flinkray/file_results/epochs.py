@@ -37,7 +37,7 @@ class EpochPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A published epoch."""
+    """An epoch that was published, so that the reader sees it."""
 
     checkpoint_id: int
     parts: tuple[EpochPart, ...]

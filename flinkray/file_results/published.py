@@ -53,7 +53,7 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Id of a publication, with its numbers of rows once it is complete."""
+    """Describes a publication: its id, and its numbers of rows once it is complete."""
 
     publication_id: str
     rows: dict[int, int] | None
