@@ -43,7 +43,7 @@ class Surroundings:
 
 
 @on_virtual_time
-async def test_task_executor_that_does_not_know_a_job_has_answered_the_take_over() -> None:
+async def test_task_executor_that_does_not_know_the_job_counts_as_answered_at_a_take_over() -> None:
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.take_over_job).returning(False)
     assert await around.ask()

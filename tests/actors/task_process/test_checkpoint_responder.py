@@ -159,7 +159,7 @@ def test_checkpoint_without_a_known_completed_checkpoint_is_full(answering: Answ
         assert [part.is_whole for part in parts_of(state)] == [True]
 
 
-def test_checkpoint_is_full_if_a_later_one_than_its_last_completed_one_is_completed(
+def test_checkpoint_is_written_whole_if_its_base_is_older_than_the_base_before_it(
     answering: Answering,
 ) -> None:
     """The files of the older checkpoint may be deleted by then."""
