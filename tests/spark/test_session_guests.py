@@ -81,7 +81,7 @@ def opened(
     return guests
 
 
-def test_idle_shared_session_ends_if_no_first_guest_comes_or_after_the_idle_timeout() -> None:
+def test_idle_shared_session_ends_if_no_first_stage_joins_or_after_the_idle_timeout() -> None:
     book = GuestBook(IDLE)
     book.expect(0.0)
     assert not book.is_over(EXPECTED - 1)
