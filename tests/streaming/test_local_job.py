@@ -450,7 +450,7 @@ def test_function_that_cannot_be_pickled_is_refused_before_anything_runs() -> No
         LocalJob(one_map(lambda value: lock, [1]))
 
 
-def test_each_subtask_works_with_its_own_copy_of_a_function() -> None:
+def test_each_subtask_has_its_own_copy_of_a_function() -> None:
     class Counts(MapFunction[Any, Any]):
         seen = 0
 
