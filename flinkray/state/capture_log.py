@@ -43,7 +43,7 @@ class CaptureLog:
         return max((namespace for at, namespace in self._removals if at >= begin), default=None)
 
     def remove(self, namespace: int) -> None:
-        """Note that *namespace* and all lower namespaces are removed."""
+        """Note that *namespace* and all lower namespaces are removed from the table now."""
         if self._removals and self._removals[-1][0] == self.number:
             namespace = max(namespace, self._removals.pop()[1])
         self._removals.append((self.number, namespace))

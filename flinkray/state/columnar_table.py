@@ -287,7 +287,7 @@ class ColumnarTable:
 
     @property
     def namespaces(self) -> Mapping[int, NamespaceArrays]:
-        """The present namespaces with their numbers."""
+        """The numbers in this table, for each namespace that has any."""
         return self._namespaces
 
     def in_namespace(self, namespace: int) -> NamespaceArrays:

@@ -655,7 +655,7 @@ class HeapTimerQueue(_Tracked, TimerQueue):
         return True
 
     def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Return whether that timer exists."""
+        """Return whether the queue has this timer."""
         return timer in self._entries.get(timestamp, ())
 
     def times(self) -> list[int]:

@@ -24,7 +24,7 @@ class State(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove the contents of the current key."""
+        """Remove what this state has stored for the current key."""
 
 
 class ValueState(State, Generic[T]):
@@ -36,7 +36,7 @@ class ValueState(State, Generic[T]):
 
     @abstractmethod
     def update(self, value: T | None) -> None:
-        """Replace the value; None removes it."""
+        """Replace the value of the current key; None removes the value."""
 
 
 class AppendingState(State, Generic[IN, OUT]):
@@ -48,7 +48,7 @@ class AppendingState(State, Generic[IN, OUT]):
 
     @abstractmethod
     def add(self, value: IN) -> None:
-        """Add one element."""
+        """Add one element to the state."""
 
 
 class MergingState(AppendingState[IN, OUT]):
@@ -87,27 +87,28 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Return the value of *key*, or None."""
+        """Return the value of *key* in the map; None if the map does not have *key*."""
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
-        """Set the value of *key*."""
+        """Set the value of *key* in the map."""
 
     @abstractmethod
     def put_all(self, dict_value: dict[K, V]) -> None:
-        """Set several values."""
+        """Set the values of several keys in the map."""
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove the entry of *key*, if it exists."""
+        """Remove the entry of *key* from the map, if it exists."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Return whether *key* has a value."""
+        """Return whether the map has a value for *key*."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V]]:
-        """Return pairs in the order of insertion; the map may be changed during the iteration."""
+        """Return the map's (key, value) pairs in the order of insertion.
+        The map may be changed during the iteration."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
@@ -152,23 +153,23 @@ class ReadOnlyBroadcastState(State, Generic[K, V]):
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Return the value of *key*, or None."""
+        """Return the value of *key* in the map; None if the map does not have *key*."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Return whether *key* has a value."""
+        """Return whether the map has a value for *key*."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V]]:
-        """Return pairs in the order of insertion."""
+        """Return the map's (key, value) pairs in the order of insertion."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """Return keys in the order of insertion."""
+        """Return the map's keys in the order of insertion."""
 
     @abstractmethod
     def values(self) -> Iterable[V]:
-        """Return values in the order of insertion."""
+        """Return the map's values in the order of insertion."""
 
     @abstractmethod
     def is_empty(self) -> bool:
@@ -189,15 +190,15 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
-        """Set the value of *key*."""
+        """Set the value of *key* in the map."""
 
     @abstractmethod
     def put_all(self, dict_value: dict[K, V]) -> None:
-        """Set several values."""
+        """Set the values of several keys in the map."""
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove the entry of *key*, if it exists."""
+        """Remove the entry of *key* from the map, if it exists."""
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)

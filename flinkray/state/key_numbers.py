@@ -24,7 +24,7 @@ DENSE_RANGE = 1 << 22
 
 
 class KeyNumbers:
-    """The known keys and their slots."""
+    """Gives each key a number, the slot, and keeps the known keys with their slots."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []

@@ -112,7 +112,7 @@ class KvStateRegistryListener(ABC):
 
 
 class KvStateRegistry:
-    """All queryable states of this process. Any thread may call the methods."""
+    """Keeps all queryable states of this process. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self._entries: dict[KvStateID, KvStateEntry] = {}
@@ -163,7 +163,7 @@ class KvStateRegistry:
     def task_registry(
         self, job_id: JobID, attempt_id: ExecutionAttemptID, server_address: str
     ) -> TaskKvStateRegistry:
-        """Return the registry of one attempt."""
+        """Return a registry with which one attempt of a task registers its states."""
         return TaskKvStateRegistry(self, job_id, attempt_id, server_address)
 
 

@@ -40,7 +40,7 @@ VERSION = 1
 
 
 class Frame(NamedTuple):
-    """A part of a table that was written at once."""
+    """The content of a frame: places of a table that were written together."""
 
     keys: list[Any]
     namespaces: list[Any] | None

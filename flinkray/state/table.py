@@ -66,7 +66,7 @@ class StateTable(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove all contents."""
+        """Remove the contents of all places."""
 
     @abstractmethod
     def point_reader(self) -> PointReader:

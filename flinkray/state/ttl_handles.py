@@ -20,7 +20,7 @@ from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
 class TtlValueState(ValueState[Any]):
-    """A :class:`ValueState` that expires."""
+    """A :class:`ValueState` whose values expire."""
 
     def __init__(
         self, table: ValueTable, context: KeyContext, expiry: Expiry, default: Any
@@ -78,7 +78,7 @@ class TtlListState(ListState[Any]):
 
 
 class TtlReducingState(ReducingState[Any]):
-    """A :class:`ReducingState` that expires."""
+    """A :class:`ReducingState` whose values expire."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class TtlReducingState(ReducingState[Any]):
 
 
 class TtlAggregatingState(AggregatingState[Any, Any]):
-    """An :class:`AggregatingState` that expires."""
+    """An :class:`AggregatingState` whose accumulators expire."""
 
     def __init__(
         self, table: ValueTable, context: KeyContext, expiry: Expiry, function: Any

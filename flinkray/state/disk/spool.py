@@ -14,7 +14,7 @@ from flinkray.state.stored_forms import SerializerSnapshot
 
 
 class SpooledFrames(NamedTuple):
-    """Position of a payload of frames in the spool file."""
+    """Says where in the :class:`Spool` a payload of frames is."""
 
     offset: int
     size: int
