@@ -39,7 +39,7 @@ class AggregateTables(NamedTuple):
 
     @property
     def keys(self) -> list[Any]:
-        """The keys, by slot."""
+        """The known keys; the index of a key is its slot."""
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:

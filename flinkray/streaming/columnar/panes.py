@@ -86,7 +86,7 @@ class Measure(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the column in the state."""
+        """The name of the measure's column in the table of panes."""
         return f"{self.how} {self.column}"
 
     @property
@@ -312,7 +312,7 @@ class Panes:
     # --- reading ----------------------------------------------------------------------------------
 
     def key_array(self, present: Any) -> pa.Array:
-        """Return the keys at these slots, as an Arrow array."""
+        """Return the keys with the slots *present*, as an Arrow array."""
         keys = self.table.keys
         mine = [keys[slot] for slot in present.tolist()]
         try:

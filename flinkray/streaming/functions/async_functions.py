@@ -88,7 +88,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy[Any]:
-        """Return the strategy without retries."""
+        """Return a strategy that never retries."""
         return NO_RETRY_STRATEGY
 
     @staticmethod
@@ -142,7 +142,7 @@ class RetryPredicate(AsyncRetryPredicate[OUT]):
 
 
 class NoRetryStrategy(AsyncRetryStrategy[OUT]):
-    """The strategy without retries."""
+    """The retry strategy that never calls the function again."""
 
     def can_retry(self, current_attempts: int) -> bool:
         return False
@@ -158,7 +158,7 @@ NO_RETRY_STRATEGY: AsyncRetryStrategy[Any] = NoRetryStrategy()
 
 
 class _LimitedRetryStrategy(AsyncRetryStrategy[OUT]):
-    """Base of strategies with a limited number of retries."""
+    """Base class of retry strategies with a limited number of retries."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
 
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
-        """Return the result for the values added so far."""
+        """Return the aggregate's result for the values added to *accumulator* so far."""
 
     @abstractmethod
     def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
@@ -127,11 +127,11 @@ class Partitioner(Function, ABC, Generic[KEY]):
 
     @abstractmethod
     def partition(self, key: KEY, num_partitions: int) -> int:
-        """Return the number of the channel, from 0."""
+        """Return the number of the channel for the records of *key*, from 0."""
 
 
 class NullByteKeySelector(KeySelector[Any, int]):
-    """Returns the key 0 for every value."""
+    """A key selector that returns the key 0 for every value."""
 
     def get_key(self, value: Any) -> int:
         return 0
@@ -249,11 +249,11 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value of the first stream."""
+        """Return the results that are put out for *value*, a value of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value of the second stream."""
+        """Return the results that are put out for *value*, a value of the second stream."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
@@ -266,11 +266,11 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 
     @abstractmethod
     def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value of the first stream."""
+        """Return the results that are put out for *value*, a value of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: IN2, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
-        """Return the results for a value of the second stream."""
+        """Return the results that are put out for *value*, a value of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
         """Called when a timer that this function registered fires. Return its results."""

@@ -18,21 +18,21 @@ M = TypeVar("M", bound=Metric)
 
 
 class Counter(Metric):
-    """A number that is counted up and down."""
+    """A metric that the function counts up and down."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def inc(self, n: int = 1) -> None:
-        """Add *n* to the count."""
+        """Add *n* to the count of this counter."""
         self._count += n
 
     def dec(self, n: int = 1) -> None:
-        """Subtract *n* from the count."""
+        """Subtract *n* from the count of this counter."""
         self._count -= n
 
     def get_count(self) -> int:
-        """Return the current count."""
+        """Return the current count of this counter."""
         return self._count
 
 
@@ -57,7 +57,7 @@ class Meter(Metric):
 
 
 class Distribution(Metric):
-    """Count, sum, minimum and maximum of all values given to :meth:`update`."""
+    """A metric with count, sum, minimum and maximum of the values given to :meth:`update`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -66,7 +66,7 @@ class Distribution(Metric):
         self.max: int | None = None
 
     def update(self, value: int) -> None:
-        """Add a value."""
+        """Add *value* to the distribution."""
         self.count += 1
         self.sum += value
         self.min = value if self.min is None else min(self.min, value)
@@ -74,13 +74,13 @@ class Distribution(Metric):
 
 
 class Gauge(Metric):
-    """A number that is read from a function when the metric is shown."""
+    """A metric whose value is read from a function of the user when the metric is shown."""
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
 
     def get_value(self) -> int:
-        """Return the number that the function returns now."""
+        """Call the function of the gauge, and return its number."""
         return self._read()
 
 

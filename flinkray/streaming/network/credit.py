@@ -23,7 +23,7 @@ from __future__ import annotations
 
 
 class FloatingCredit:
-    """Floating credit in bytes, shared by the channels of one gate."""
+    """Floating credit in bytes, which the channels of one gate share and borrow."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -40,7 +40,7 @@ class FloatingCredit:
 
 
 class ReceiverCredit:
-    """The consumer's credit account of one channel."""
+    """Keeps account of the credit that a consumer has granted to one channel's producer."""
 
     __slots__ = (
         "_borrowed", "_exclusive", "backlog", "floating", "granted", "received", "taken",

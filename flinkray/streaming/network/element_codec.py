@@ -103,10 +103,10 @@ class _PartList:
         return count
 
     def flush(self) -> None:
-        """Do nothing: no data is buffered."""
+        """Do nothing: written parts are kept at once (pyarrow calls this)."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing: the parts are only in memory (pyarrow calls this)."""
 
     def readable(self) -> bool:
         return False

@@ -78,7 +78,8 @@ def padding(size: int) -> bytes:
 
 
 def head(kind: int, header: Sequence[Any], body_size: int = 0) -> bytes:
-    """Return prefix and header of a frame. *body_size* must be a multiple of 8."""
+    """Return the bytes of a frame before its body: the prefix and the header.
+    *body_size* must be a multiple of 8."""
     packed: bytes = msgpack.packb(header)
     pad = -len(packed) & 7
     return PREFIX.pack(body_size, len(packed) + pad, MAGIC, kind, pad) + packed + _PADDING[pad]

@@ -21,7 +21,7 @@ class InputChannel(Protocol):
     """A channel of a :class:`NetworkInputGate`, from this process or from another one."""
 
     def request(self) -> None:
-        """Request the data and return before it arrives."""
+        """Request the subpartition from its producer, and return before data arrives."""
 
     def take(self) -> Element | None:
         """Return the next element. None: no element now; the channel calls the gate's

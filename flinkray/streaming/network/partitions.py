@@ -34,7 +34,7 @@ class PartitionRegistry:
             serve(partition)
 
     def remove(self, partition: ResultPartition) -> None:
-        """Remove the partition."""
+        """Remove *partition*, so that no consumer finds it any more."""
         with self._lock:
             if self._partitions.get(partition.id) is partition:
                 del self._partitions[partition.id]

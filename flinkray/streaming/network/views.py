@@ -89,7 +89,8 @@ class RemoteView:
         self._overtaking += buffer.is_urgent
 
     def add_credit(self, size: int, overtaking: int) -> None:
-        """Add *size* bytes of credit. *overtaking* barriers have reached the task."""
+        """Add *size* bytes to the credit for sending.
+        *overtaking*: number of barriers that overtook buffers and have reached the task now."""
         with self._lock:
             self._credit += size
             self._overtaking -= overtaking
@@ -147,7 +148,7 @@ class RemoteView:
             self.lost(reason)
 
     def lost(self, reason: str) -> None:
-        """Fail the partition: the consumer was lost."""
+        """Fail the partition: this view's consumer was lost, or the connection to it."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
 

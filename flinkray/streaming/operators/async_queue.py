@@ -53,7 +53,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def add(self, call: AsyncCall) -> None:
-        """Append the call for a record."""
+        """Append *call*, the call of the function for a record."""
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
@@ -73,7 +73,7 @@ class AsyncQueue(ABC):
 
 
 class OrderedQueue(AsyncQueue):
-    """Gives results out in the order of the records."""
+    """A queue that gives results out in the order of the records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,9 @@ class _Segment:
 
 
 class UnorderedQueue(AsyncQueue):
-    """Gives results out in the order in which they are complete, but never across a mark."""
+    """A queue that gives results out in the order in which they are complete.
+    No result leaves before an earlier mark, or after a later one.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from flinkray.streaming.time.turn import Portion
 
 
 class KeyedFunctionOperator(FunctionOperator):
-    """Base of operators whose function may use keyed state."""
+    """Base class of operators whose function may use keyed state."""
 
     def __init__(self, function: Any, keys: Keys) -> None:
         super().__init__(function)

@@ -213,7 +213,7 @@ class _Table(InputPort):
             self._operator.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Ignore the status: records continue to wait while the table is idle."""
+        """Ignore the idle status of the table's input: records wait for an idle table, too."""
 
 
 def _is_unknown(key: Any) -> bool:

@@ -295,10 +295,10 @@ class StreamOperator:
         return (self,)
 
     def open(self) -> None:
-        """Prepare for the first batch."""
+        """Prepare the operator for its first batch, for example open the user's function."""
 
     def finish(self) -> None:
-        """Put out everything that is still kept: the input has ended."""
+        """Put out all results that the operator still keeps: its input has ended."""
 
     def close(self) -> None:
         """Release resources; also called after a failure."""

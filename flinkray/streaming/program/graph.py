@@ -29,7 +29,7 @@ def operator_id_of(uid: str) -> str:
 
 @dataclass
 class StreamEdge:
-    """An edge from one node to another."""
+    """An edge of a stream graph, over which one node sends records to another."""
 
     source: StreamNode
     target: StreamNode

@@ -79,7 +79,7 @@ class _WholeBatch(StreamPartitioner):
 
 
 class ForwardPartitioner(_WholeBatch):
-    """Sends records to the consumer with the same subtask index."""
+    """Sends records to the consumer that has the producer's subtask index."""
 
     name = "FORWARD"
     pointwise = True

@@ -50,14 +50,14 @@ class RollingPolicy:
         rollover_interval: int | Duration | Time = DEFAULT_INTERVAL,
         inactivity_interval: int | Duration | Time = DEFAULT_INTERVAL,
     ) -> RollingPolicy:
-        """Begin new files by size, age and inactivity."""
+        """Return a policy that begins new files by size, age and inactivity."""
         return RollingPolicy(
             part_size, milliseconds(rollover_interval), milliseconds(inactivity_interval)
         )
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> RollingPolicy:
-        """Begin new files only at checkpoints."""
+        """Return a policy that begins new files only at checkpoints."""
         return RollingPolicy()
 
     def is_full(self, size: int) -> bool:
@@ -121,14 +121,15 @@ class BucketAssigner(ABC):
 
     @staticmethod
     def base_path_bucket_assigner() -> BucketAssigner:
-        """Write everything to the sink's own folder."""
+        """Return an assigner that puts all records into the sink's own folder."""
         return BasePathBucketAssigner()
 
     @staticmethod
     def date_time_bucket_assigner(
         format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
     ) -> BucketAssigner:
-        """Choose the bucket by the processing time of the write. The format is in Java's notation.
+        """Return an assigner that names buckets by the processing time of the write.
+        The format is in Java's notation.
         Without a time zone, the machine's zone is used."""
         return DateTimeBucketAssigner(format_str, timezone_id)
 

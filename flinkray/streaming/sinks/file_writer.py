@@ -37,7 +37,7 @@ No checkpoint or savepoint refers to a file in progress. One may refer to a pend
 
 
 class Rename(NamedTuple):
-    """A finished file and its final name."""
+    """The committable of a file sink: a finished file and its final name."""
 
     hidden: str
     visible: str

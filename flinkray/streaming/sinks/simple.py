@@ -71,7 +71,7 @@ class SinkFunctionOperator(FunctionOperator):
 
 
 class DiscardWriter(SinkWriter[Any]):
-    """Discards all records."""
+    """A writer that discards all records."""
 
     def write(self, block: Block) -> None:
         return None
@@ -81,14 +81,15 @@ class DiscardWriter(SinkWriter[Any]):
 
 
 class DiscardingSink(Sink[Any]):
-    """Discards all records. For measurements, and for programs with side effects upstream."""
+    """A sink that discards all records.
+    For measurements, and for programs with side effects upstream."""
 
     def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
         return DiscardWriter()
 
 
 class CallbackWriter(SinkWriter[Any]):
-    """Passes values, or whole batches, to a function."""
+    """A writer that passes values, or whole batches, to a function."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class CallbackWriter(SinkWriter[Any]):
 
 
 class CallbackSink(Sink[Any]):
-    """Calls a function in the client's process, one call at a time.
+    """A sink that calls a function in the client's process, one call at a time.
 
     Args:
         on_value: called with each value.
@@ -149,7 +150,7 @@ class CallbackSink(Sink[Any]):
 
 
 class CollectSink(Sink[Any]):
-    """Keeps results in the client's process until they are taken."""
+    """A sink that keeps results in the client's process until they are taken."""
 
     shared = True
 

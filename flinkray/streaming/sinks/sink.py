@@ -104,7 +104,7 @@ class SinkWriter(ABC, Generic[CommitT]):
 
     @abstractmethod
     def write(self, block: Block) -> None:
-        """Write a batch."""
+        """Write a batch of records, or keep it to be written later."""
 
     def write_columns(self, columns: Columns) -> None:
         """Write a batch of columns. By default it is converted to rows."""

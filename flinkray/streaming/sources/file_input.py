@@ -199,7 +199,7 @@ def misread(path: str, encoding: str | None, line: int) -> type[StreamError]:
 
 
 def undecodable(path: str, encoding: str | None, reason: str) -> StreamError:
-    """Return the error for a file that has another encoding."""
+    """Return the error for a file that is not in the expected encoding."""
     found = encoding_of(path, encoding)
     name = "UTF-8" if _is_utf8(found) else found
     with open_bytes(path) as file:

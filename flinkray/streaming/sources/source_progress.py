@@ -51,7 +51,7 @@ class SubtaskReset:
 
 @message
 class SourceProgress:
-    """The state of a coordinator between two calls of its enumerator."""
+    """The whole state of a source's coordinator, between two calls of its enumerator."""
 
     parallelism: int
     """Number of readers. 0: the coordinator has not started."""

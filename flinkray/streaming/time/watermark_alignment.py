@@ -69,7 +69,7 @@ class AlignedMember:
 
     @property
     def ahead(self) -> bool:
-        """Whether the source must wait for the group."""
+        """Whether this member is too far ahead of its group, so that its source must wait."""
         return not self.idle and self._watermark is not None and self._watermark > self._allowed
 
     def on_watermark(self, timestamp: int) -> None:
@@ -119,7 +119,7 @@ class TaskAlignment:
 
     @property
     def paused(self) -> bool:
-        """Whether the source must not be read now."""
+        """Whether the source must not be read, because a stream of the task is too far ahead."""
         return any(member.ahead for member in self._members)
 
     def announce(self, group: str, least: int) -> None:

@@ -17,7 +17,7 @@ from flinkray.streaming.time.watermark_alignment import Alignment
 
 
 class TimestampAssigner(ABC):
-    """Reads the event time of a record."""
+    """Reads the event time of a record, for a watermark strategy."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -40,7 +40,7 @@ class WatermarkOutput(ABC):
 
     @abstractmethod
     def mark_active(self) -> None:
-        """Mark the stream as active."""
+        """Mark the stream as active again, after :meth:`mark_idle`."""
 
 
 class WatermarkGenerator(ABC):

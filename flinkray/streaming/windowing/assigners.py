@@ -255,7 +255,7 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create() -> GlobalWindows:
-        """Create the assigner."""
+        """Create the assigner of one window for all records of a key."""
         return GlobalWindows()
 
     def assign_windows(

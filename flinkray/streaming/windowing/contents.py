@@ -218,7 +218,7 @@ class AggregateContents(_FoldedContents):
 
 
 class WindowEvaluation(ABC):
-    """Calls the user's window function."""
+    """Calls the user's window function, if there is one; base class for each kind of function."""
 
     function: Any = None
 

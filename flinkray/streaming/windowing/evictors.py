@@ -40,7 +40,7 @@ class _OnOneSide(Evictor):
 
     @abstractmethod
     def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
-        """Return the records to keep."""
+        """Return those of the window's records that stay in the window."""
 
 
 class CountEvictor(_OnOneSide):

@@ -108,7 +108,7 @@ class EventTimeTrigger(Trigger):
 
     @staticmethod
     def create() -> EventTimeTrigger:
-        """Create the trigger."""
+        """Create this trigger, which has no settings."""
         return EventTimeTrigger()
 
     def on_element(
