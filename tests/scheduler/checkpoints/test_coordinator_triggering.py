@@ -235,7 +235,7 @@ def test_concurrent_checkpoints_never_exceed_the_limit(most: int) -> None:
     assert job.coordinator.pending_ids == tuple(range(2, most + 2))
 
 
-def test_completed_checkpoint_makes_room_for_others_in_place_of_those_it_subsumes() -> None:
+def test_completed_checkpoint_allows_new_ones_in_place_of_those_it_subsumes() -> None:
     """CP-08"""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=2))
     actions = job.run()
