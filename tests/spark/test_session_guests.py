@@ -219,7 +219,7 @@ def test_shared_session_after_its_timeout_accepts_no_stage() -> None:
         let_in(guests, guest("a"))
 
 
-def test_session_that_never_opened_fails_the_stages_that_wait_for_it() -> None:
+def test_shared_session_that_ends_before_it_opened_fails_the_stages_that_wait() -> None:
     guests = SessionGuests(IDLE)
     guests.close()
     assert isinstance(guests.opened.exception(timeout=0), SparkSessionEndedError)
