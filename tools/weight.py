@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import random
 import re
 import sys
 import tokenize
@@ -128,12 +129,35 @@ def weigh(*folders: str, under: str = "") -> Weight:
     return weight
 
 
+def sample(seed: int) -> Iterator[str]:
+    """Yield 60 docstrings and 25 names of tests, for a reader who has not seen the code."""
+    documented: list[str] = []
+    for path in modules_of(*PRODUCT):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, Documented) and (text := ast.get_docstring(node)):
+                documented.append(f"{getattr(node, 'name', 'module')}:\n{text}\n")
+    names = [
+        node.name
+        for path in modules_of("tests")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    ]
+    choice = random.Random(seed)
+    yield from choice.sample(documented, 60)
+    yield from choice.sample(names, 25)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     parser.add_argument("--show", choices=["docstrings", "tests"], help="list what to rewrite")
     parser.add_argument("--under", default="", help="with --show: only paths that begin so")
+    parser.add_argument("--sample", type=int, metavar="SEED", help="print what to read blind")
     options = parser.parse_args()
+    if options.sample is not None:
+        print("\n".join(sample(options.sample)))
+        return 0
     if options.show == "docstrings":
         print("\n".join(weigh(*PRODUCT, under=options.under).opaque))
         return 0
