@@ -50,4 +50,4 @@ def test_any_exception_raised_at_the_start_of_a_process_is_reported_to_its_calle
         answer = codec.decode(failed_start(raised))
     is_started, outcome = answer
     assert (is_started, type(outcome), outcome.args) == (False, type(told), told.args)
-    assert "test_whatever_the_start" in (codec.remote_traceback(outcome) or "")
+    assert "test_any_exception_raised_at_the_start" in (codec.remote_traceback(outcome) or "")
