@@ -127,7 +127,8 @@ class StreamingWorld(CallObserver):
     def _entries_that_count(self, kind: str) -> dict[str, bytes] | None:
         """What the next JobMaster would find, by name; None: one is taking over, and may find what
         there was before, or what its predecessor has written since."""
-        found = [path.removeprefix(self._pointers) for path in self._disk.paths()]
+        paths = self._disk.paths()
+        found = [p.removeprefix(self._pointers) for p in paths if p.startswith(self._pointers)]
         claims = [name for name in found if name.endswith(f".{kind}-claim")]
         if not claims:
             return {}
