@@ -74,7 +74,7 @@ async def test_concurrent_uploads_of_the_same_blob_write_each_part_once() -> Non
 
 @on_virtual_time
 async def test_blob_part_sent_twice_or_too_early_is_answered_with_the_offset_to_send_next() -> None:
-    """As after a lost answer."""
+    """A client that has missed an answer sends a part again."""
     host = await Host().start()
     server = await host.gateway()
     assert await server.put(OWNER, KEY, 0, DATA[:1000]) == 1000

@@ -151,7 +151,7 @@ class ClientConnection:
         self.peer_died = False
         """Whether the connection was lost because Ray reported the death of the process."""
         self.where: object = None
-        """Where the service has reached this incarnation: passed to it when it opens a successor.
+        """Address of this incarnation, which the service needs to reopen a connection to it.
 
         None: the service never reopens a connection to this incarnation.
         """

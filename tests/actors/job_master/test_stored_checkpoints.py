@@ -145,7 +145,7 @@ class Master:
         await self.stored.discarded()
 
     def pointers(self) -> list[str]:
-        """Those that count."""
+        """Return the pointers to checkpoints that the next JobMaster would find."""
         found = self.contents("checkpoint")
         data = None if found is None else self.disk.read(f"{POINTERS}/{found}")
         if data is None:

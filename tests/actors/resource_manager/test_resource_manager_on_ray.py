@@ -131,7 +131,7 @@ def locations(job: Job) -> dict[int, WorkerLocation]:
 
 
 async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayResources) -> None:
-    """Of two groups of one owner, the newer one stays."""
+    """The ResourceManager keeps the newer of two groups that have the same owner."""
     await resources.start()
     arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
     driver = RayResourceManagerDriver(resources.client, arguments)

@@ -39,7 +39,7 @@ class Processes:
         self.hang: set[int] = set()
         """Which starts never end, counted from 1."""
         self.hosts: dict[int, TaskProcessHost] = {}
-        """Of those that are processes of this machine, by the number of their start."""
+        """Operating-system processes of the started task processes, by the number of the start."""
         self.ended: list[str] = []
         self.pool = TaskProcessPool(
             self.endpoint,

@@ -279,7 +279,7 @@ class ProcessUnderTest:
         return found
 
     def data_processed(self) -> None:
-        """As a task that has come to the end of the data."""
+        """Tell the writing task that the reading task has processed all its data."""
         self._reading.gate.end_data(0)
 
     async def rest_of_results(self) -> list[Element]:
