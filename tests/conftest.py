@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import ray
 from hypothesis import HealthCheck, Phase, settings
-from ray._private import parameter
+from ray._private import parameter, worker
+from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET
 
 from flinkray.client.ray_runtime import ports_for_agents
 from flinkray.spark.environment import CACHE_VARIABLE, RAYDP, STANDALONE, check_environment
@@ -110,6 +111,16 @@ def any_ray() -> Iterator[None]:
         # goes with the environment that it is of
         environment.setenv(CACHE_VARIABLE, f"{sys.prefix}/flinkray-cache")
         yield
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail at once if the Ray that tests share has died, as each test would wait for its limit."""
+    ray_node = worker._global_node
+    if ray_node is not None and "ray_cluster" in getattr(item, "fixturenames", ()):
+        dead = {kind for kind, _ in ray_node.dead_processes()}
+        if dead & {PROCESS_TYPE_RAYLET, PROCESS_TYPE_GCS_SERVER}:
+            logs = ray_node.get_logs_dir_path()
+            pytest.fail(f"{', '.join(dead)} of the tests' Ray has died; see {logs}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

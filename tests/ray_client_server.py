@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from flinkray.client.ray_runtime import free_ports
+
 # a client has to send Ray's token, as Ray's own commands have to; workers import our endpoints
 ENVIRONMENT = {
     **os.environ,
@@ -27,9 +29,9 @@ RAY = [sys.executable, str(Path(__file__).with_name("ray_command.py"))]
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+    """Return a port that stays free until a server of the test binds the port."""
+    [port] = free_ports(1)
+    return port
 
 
 def accepts(port: int) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
 import os
+import random
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -67,6 +70,9 @@ _AGENT_PORTS = (
     _LISTEN_PORT,
 )
 """Names of the ports of a node's agents, as Ray's parameters have them."""
+_PORTS = range(20_000, 30_000)
+"""Ports for agents: above those of Ray's workers, below those that Kubernetes gives to services."""
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _MOST_WORDS = 240
 """Most characters of Ray's own error text, which can have thousands."""
 RAY_CLIENT = "ray://"
@@ -237,10 +243,7 @@ def ports_for_agents() -> Iterator[None]:
     that cannot be configured (ray-project/ray#65983). Agents need longer on a busy machine: the
     raylet then ends, and Ray's start fails.
     """
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("", 0))) for _ in _AGENT_PORTS]
-        ports = [listening.getsockname()[1] for listening in sockets]
-    chosen = dict(zip(_AGENT_PORTS, ports, strict=True))
+    chosen = dict(zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True))
     of_ray, start_process = parameter.RayParams, services.start_ray_process
 
     def with_ports(**arguments: Any) -> parameter.RayParams:
@@ -264,6 +267,47 @@ def ports_for_agents() -> Iterator[None]:
     finally:
         parameter.RayParams = of_ray  # type: ignore[misc]
         services.start_ray_process = start_process
+
+
+def free_ports(count: int) -> list[int]:
+    """Choose *count* free ports that the system gives to no other program.
+
+    An agent binds its port seconds after the choice. The system has a range of ports for outgoing
+    connections and for servers that ask for any port. A port of that range can be taken before the
+    agent binds it. The agent then ends, and Ray's node ends with the agent.
+
+    Raises OSError if fewer ports are free.
+    """
+    first, last = _ports_of_the_system()
+    outside = [port for port in _PORTS if not first <= port <= last] or list(_PORTS)
+    random.shuffle(outside)
+    free = list(itertools.islice(filter(_is_free, outside), count))
+    if len(free) < count:
+        raise OSError(
+            errno.EADDRINUSE,
+            f"address already in use: Ray's agents need {count} ports, and only {len(free)} of "
+            f"{min(outside)} to {max(outside)} are free",
+        )
+    return free
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _ports_of_the_system() -> tuple[int, int]:
+    """Return the first and the last port that the system itself chooses."""
+    try:
+        first, last = _PORT_RANGE.read_text("ascii").split()
+    except FileNotFoundError:  # not on Linux
+        return 49152, 65535  # the range of RFC 6335
+    return int(first), int(last)
 
 
 @contextmanager

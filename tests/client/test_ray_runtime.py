@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 from ray._private import parameter, services, worker
 from ray._private.ray_constants import (
@@ -16,6 +19,7 @@ from flinkray.client.ray_runtime import (
     RayStartError,
     _words_of,
     advice,
+    free_ports,
     in_time,
     ports_for_agents,
     show_messages_on_standard_error,
@@ -169,6 +173,26 @@ def test_ray_agents_and_raylet_are_started_with_the_same_free_ports(
     ports = {port, told.metrics_agent_port, told.metrics_export_port, told.runtime_env_agent_port}
     assert len(ports - {None, 0}) == 4
     assert parameter.RayParams().metrics_agent_port is None
+
+
+def test_ports_of_ray_agents_are_free_and_never_chosen_by_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An agent binds its port seconds later, and Ray's node ends if another program has it."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not any(first <= port <= last for port in free_ports(20))
+
+    [port] = free_ports(1)
+    monkeypatch.setattr(ray_runtime, "_PORTS", range(port, port + 3))
+    system = tmp_path / "range"
+    monkeypatch.setattr(ray_runtime, "_PORT_RANGE", system)
+    system.write_text(f"{port + 2}\t65535\n")
+    with socket.create_server(("", port)):
+        assert free_ports(1) == [port + 1]
+        with pytest.raises(OSError, match=f"only 1 of {port} to {port + 1} are free"):
+            free_ports(2)
+        system.write_text("1024\t65535\n")
+        assert sorted(free_ports(2)) == [port + 1, port + 2], "the system chooses any port"
 
 
 def test_messages_of_ray_about_its_nodes_go_to_standard_error(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -18,13 +17,8 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.rest.token import default_token_file, known_token
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
+from tests.ray_client_server import free_port
 from tests.rest.http import TOKEN, Asker
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import signal
-import socket
 import uuid
 from collections.abc import AsyncIterator
 
@@ -23,6 +22,7 @@ from flinkray.core.errors import (
 from flinkray.rpc import RayRpcService
 from flinkray.rpc.ray.dialler import Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from tests.ray_client_server import free_port
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError, Point, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -169,18 +169,12 @@ async def test_driver_cannot_be_reached_through_ray(
         await carried.connect(endpoint.address, EchoGateway)
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
 async def hide(service: RayRpcService, process_name: str) -> ProcessRecord:
     """Have a process say that it listens on another node, where nothing can be reached."""
     directory = RayDirectory(service.namespace)
     record = await service.run_blocking(directory.get, process_name)
     assert record is not None
-    hidden = dataclasses.replace(record, host="127.0.0.1", port=closed_port(), node_id="other")
+    hidden = dataclasses.replace(record, host="127.0.0.1", port=free_port(), node_id="other")
     await service.run_blocking(directory.put, process_name, hidden)
     return hidden
 

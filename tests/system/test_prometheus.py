@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.testing.waiting import wait_until
+from tests.ray_client_server import free_port
 
 pytestmark = [
     pytest.mark.ray,
@@ -129,8 +128,7 @@ def prometheus(
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",

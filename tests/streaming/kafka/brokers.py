@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from flinkray.testing import wait_until
+from tests.ray_client_server import free_port
 
 _TIMEOUT = 20.0
 """Seconds."""
@@ -152,9 +153,7 @@ class MockBroker(Broker):
 @contextmanager
 def broker_process(directory: Path) -> Iterator[Broker]:
     """A broker of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = _program()
     assert program is not None
     arguments = ["start", "--data-dir", str(directory / "data"), "--only", "kafka"]
