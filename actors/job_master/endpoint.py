@@ -429,8 +429,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.ReleasePartitions():
                     self._deployer.release(action)
                     self._slots.let_go(action.location.resource_id)
-                case act.PromotePartitions():
-                    self._deployer.promote(action)
                 case act.JobRestarts(number, cause, delay):
                     log.warning(
                         "job %s (%s) restarts in %.1f s (restart %d): %s",
@@ -475,7 +473,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         schedule(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
-        await self._deployer.promoted()
         takes_checkpoints = self._scheduler.takes_checkpoints
         if takes_checkpoints:
             await self._checkpoints.settled

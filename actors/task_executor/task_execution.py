@@ -139,13 +139,6 @@ class TaskExecution:
         if self._job_leaders.is_led_by(job_id, job_master_id):
             self._results.release(job_id, partitions)
 
-    def promote_partitions(
-        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
-    ) -> None:
-        """Hand results over to the cluster. Raises TaskError if another JobMaster leads the job."""
-        self._refuse_past_leader(job_id, job_master_id)
-        self._results.promote(job_id, partitions)
-
     async def io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:

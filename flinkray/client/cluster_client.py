@@ -29,11 +29,10 @@ from flinkray.core.errors import (
     JobNotFoundError,
     JobStateError,
 )
-from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId
+from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import ClusterOverview, JobOverview, JobResult
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 
 log = logging.getLogger(__name__)
 
@@ -192,29 +191,6 @@ class ClusterClient:
         """Return the workers, slots and resources of the cluster."""
         return self._ask(
             "get the overview of the cluster", lambda gateway: gateway.request_cluster_overview()
-        )
-
-    def list_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """Return the persistent results that finished jobs have left.
-
-        The list shows that a result was promoted, lost or released after the next heartbeat of
-        the result's TaskExecutor.
-        """
-        return self._ask(
-            "list the persistent results", lambda gateway: gateway.list_cluster_data_sets()
-        )
-
-    def release_data_set(self, data_set_id: IntermediateDataSetID | str) -> None:
-        """Delete a persistent result; returns when the deletion has begun. Idempotent.
-
-        Raises:
-            ValueError: the text is not the id of a data set.
-        """
-        if isinstance(data_set_id, str):
-            data_set_id = IntermediateDataSetID.from_hex(data_set_id)
-        self._ask(
-            f"release data set {data_set_id}",
-            lambda gateway: gateway.release_cluster_data_set(data_set_id),
         )
 
     def close(self) -> None:

@@ -148,28 +148,27 @@ class SchedulerMode(Enum):
     ADAPTIVE = "ADAPTIVE"
 
 
-@stored("ResultPartitionType")
+def _without_persistent(name: str) -> str:
+    """Convert a stored ResultPartitionType of version 1, which had BLOCKING_PERSISTENT: a result
+    that was kept after the end of its job."""
+    return "BLOCKING" if name == "BLOCKING_PERSISTENT" else name
+
+
+@stored("ResultPartitionType", version=2, migrations={1: _without_persistent})
 @register
 class ResultPartitionType(Enum):
     """Determines when and how often consumers can read a result. PIPELINED: while the result is
     produced; PIPELINED_BOUNDED: as PIPELINED, with bounded buffers.  BLOCKING: when the result is
-    finished; it can be read more than once.  BLOCKING_PERSISTENT: as BLOCKING, and the result of a
-    finished job is kept until the cluster is told to release it."""
+    finished; it can be read more than once."""
 
     PIPELINED = "PIPELINED"
     PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
     BLOCKING = "BLOCKING"
-    BLOCKING_PERSISTENT = "BLOCKING_PERSISTENT"
 
     @property
     def is_pipelined(self) -> bool:
         """Whether producer and consumer must run at the same time."""
         return self in (ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED)
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether the cluster takes over the result when the job has finished."""
-        return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
 @stored("ResultMedium")

@@ -305,7 +305,6 @@ class JobScheduler:
         wire(t.ResultsTakenBack, results.taken_back, execution.take_back_results)
         wire(t.ResultsLost, failover.results_lost)
         wire(t.SendReleases, bulk.release)
-        wire(t.SendPromotions, bulk.promote)
         # failures and restarts
         wire(t.SubtasksFailed, failover.subtasks_failed)
         wire(t.GlobalFailure, failover.global_failure)
@@ -989,7 +988,7 @@ class JobScheduler:
     def _end(self, transition: t.EndJob, now: float) -> Steps:
         status = transition.status
         steps: list[Step] = [
-            *self._results.job_ends(is_finished=status is JobStatus.FINISHED),
+            *self._results.job_ends(),
             *self._coordinators.job_ends(now),
             *self._job.change(status, now, self._job.suspension or ""),
         ]

@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, str] = {
             "take_snapshot",
             "dispose_savepoint",
             "heartbeat_from_client",
-            "release_cluster_data_set",
             "shut_down_cluster",
         )
     },
@@ -54,7 +53,6 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_settings",
             "request_savepoint_directories",
             "request_job_result",
-            "list_cluster_data_sets",
             "request_cluster_numbers",
             "request_cluster_overview",
             "request_kv_state_location",
@@ -123,7 +121,6 @@ EXCEPTIONS: dict[str, str] = {
         f"ResourceManagerGateway.{name}": READS
         for name in (
             "request_blocked_nodes",
-            "list_cluster_data_sets",
             "request_cluster_numbers",
             "request_resource_overview",
         )
