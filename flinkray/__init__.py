@@ -12,6 +12,7 @@ from flinkray.core.lazy_door import lazy_door
 from flinkray.core.version import VERSION
 
 if TYPE_CHECKING:
+    from flinkray import errors
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
     from flinkray.datastream.spark_table import SparkTable, spark_table
+    from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flinkray.scheduler.graph.job_graph import (
         ExponentialDelayRestart,
         FailureRateRestart,
@@ -49,8 +51,10 @@ __all__ = [
     "NoRestart",
     "QueryableStateClient",
     "SparkTable",
+    "StreamExecutionEnvironment",
     "__version__",
     "connect",
+    "errors",
     "spark_job",
     "spark_table",
 ]
@@ -73,7 +77,9 @@ __getattr__ = lazy_door(
         "NoRestart": "scheduler.graph.job_graph",
         "QueryableStateClient": "client.queryable_state",
         "SparkTable": "datastream.spark_table",
+        "StreamExecutionEnvironment": "datastream.stream_execution_environment",
         "connect": "client.connect",
+        "errors": None,
         "spark_job": "client.job_builder",
         "spark_table": "datastream.spark_table",
     },

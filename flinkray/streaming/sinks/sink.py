@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from flinkray.core.errors import SuppressRestartsError
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
@@ -58,6 +59,10 @@ class SinkError(StreamError):
 
 class SinkUnavailableError(SinkError, UnavailableError):
     """A sink cannot write or commit now. A later try may succeed."""
+
+
+class FencedSinkError(SinkError, SuppressRestartsError):
+    """Raised when another job writes in place of this job, which fails for good."""
 
 
 @dataclass
