@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         UnknownCheckpointFormatError,
         UnusableLocationError,
     )
+    from flinkray.client.client_session import ClientClosedError
     from flinkray.client.cluster import ClusterStartError
-    from flinkray.client.cluster_client import ClientClosedError
     from flinkray.client.job_files import JobFileError
     from flinkray.client.loop_thread import LoopEndedError
     from flinkray.client.pipeline_loader import PipelineNotFoundError
@@ -261,7 +261,7 @@ __getattr__ = lazy_door(
         "CheckpointStorageError": "checkpoint.errors",
         "CheckpointStorageFullError": "checkpoint.errors",
         "CheckpointStoreFencedError": "ha.checkpoint_stores",
-        "ClientClosedError": "client.cluster_client",
+        "ClientClosedError": "client.client_session",
         "ClusterNotFoundError": "client.ray_runtime",
         "ClusterStartError": "client.cluster",
         "CommitLogError": "file_results.commit_log",

@@ -38,6 +38,7 @@ def rest(
     Requests must carry a token.  Unless the configuration names one, it is created in a file that
     only you can read; flinkray rest-token prints it.
     """
+    from flinkray.client.client_session import session_of
     from flinkray.rest.server import RestServer, RestSettings
     from flinkray.rest.token import created_token, default_token_file
 
@@ -50,8 +51,9 @@ def rest(
     if creates_token:
         rest_settings = replace(rest_settings, token=created_token(cluster_id))
     with connected(address, cluster_id) as client:
-        server = RestServer(client.dispatcher, rest_settings)
-        client.run(server.start())
+        session = session_of(client)
+        server = RestServer(session.dispatcher, rest_settings)
+        session.run(server.start())
         try:
             with _ending_at_sigterm():
                 click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
@@ -61,7 +63,7 @@ def rest(
                     click.echo(f"requests must carry the token in {default_token_file(cluster_id)}")
                 threading.Event().wait()
         finally:
-            client.run(server.close())
+            session.run(server.close())
 
 
 @click.command()

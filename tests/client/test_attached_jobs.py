@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flinkray.client.attached_run import ProgressLog, run_attached
+from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.config import Configuration
@@ -54,12 +55,12 @@ def test_client_sends_heartbeats_for_an_attached_job_until_it_is_detached(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     wait_until(lambda: len(world.heartbeats) > 3, 150, "heartbeats")
     assert set(world.heartbeats) == {(job.job_id,)}
-    client.detach(job.job_id)
-    other = client.submit(client.ending_with_it(job_graph(), "of a reason")).job_id
+    session_of(client).detach(job.job_id)
+    other = client.submit(session_of(client).ending_with_client(job_graph(), "of a reason")).job_id
     wait_until(lambda: world.heartbeats[-1] == (other,), 150, "heartbeats for the other job only")
 
 
@@ -67,7 +68,7 @@ def test_client_heartbeats_go_to_the_next_dispatcher_after_one_has_died(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     for dispatchers in (2, 3):
         world.loop.run(world.crash())
@@ -81,7 +82,7 @@ def test_client_sends_no_heartbeats_for_jobs_that_may_outlive_the_client(
 ) -> None:
     world, client = quick
     alone = client.submit(job_graph())
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     wait_until(lambda: len(world.heartbeats) > 3, 150, "heartbeats")
     assert not [each for each in world.heartbeats if alone.job_id in each]
@@ -161,7 +162,7 @@ def test_closing_client_cancels_jobs_and_warns_of_those_that_have_not_ended_in_t
     quick: tuple[World, ClusterClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     client.close()
     assert world.cancelled == [job.job_id]

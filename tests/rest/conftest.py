@@ -22,7 +22,7 @@ class Counting:
     """The cluster, and what it was asked."""
 
     def __init__(self, cluster: ThreadedCluster) -> None:
-        self._dispatcher = cluster.client.dispatcher
+        self._dispatcher = cluster.session.dispatcher
         self.questions: list[str] = []
 
     async def ask(
@@ -58,11 +58,11 @@ def ask(cluster: ThreadedCluster, counting: Counting) -> Iterator[Asker]:
     """Every look is a new one here."""
     clock = cluster.mini.client.clock
     server = RestServer(counting, settings(web_refresh__interval="1 ms"), clock.monotonic)
-    cluster.client.run(server.start())
+    cluster.session.run(server.start())
     try:
         yield Asker(server.url)
     finally:
-        cluster.client.run(server.close())
+        cluster.session.run(server.close())
 
 
 @pytest.fixture
