@@ -18,7 +18,7 @@ from flinkray.client.client_session import ClientClosedError, ClientSession, ses
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.in_process import close_soon, cluster_for
 from flinkray.client.job_handle import JobHandle
-from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.printed_lines import JobOutput, NoOutput, submit_attached
 from flinkray.client.stream_job import stream_job, stream_vertices
 from flinkray.client.stream_results import StreamResults
@@ -31,11 +31,10 @@ from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNE
 from flinkray.core.resources import ResourceProfile, slot_resources
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
-from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
@@ -245,7 +244,7 @@ def _run(cluster: ClusterClient, job: JobGraph, progress: Progress) -> JobExecut
         session_of(cluster).detach(job.job_id)
     if was_interrupted:
         raise KeyboardInterrupt(f"job {job.job_id} ended: {ended.status.name}")
-    return _told(ClusterJobResult.of(ended))
+    return JobExecutionResult.of(ended)
 
 
 def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> bool:
@@ -262,10 +261,6 @@ def _progress(*, is_in_process: bool = False) -> Progress:
     """
     progress: Progress | None = execution_target().progress
     return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
-
-
-def _told(result: ClusterJobResult) -> JobExecutionResult:
-    return JobExecutionResult(result.job_id, result.net_runtime)
 
 
 def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
@@ -306,10 +301,9 @@ class ClusterJobClient(JobClient):
         return self._session.start(self._status(job_id))
 
     async def _status(self, job_id: JobID) -> JobStatus:
-        status = await self._session.ask_async(
+        return await self._session.ask_async(
             f"get the status of job {job_id}", lambda gateway: gateway.request_job_status(job_id)
         )
-        return JobStatus[status.name]
 
     def cancel(self) -> Future[None]:
         return self._session.start(self._cancel())
@@ -341,7 +335,7 @@ async def _result(session: ClientSession, job_id: JobID) -> JobExecutionResult:
 
     This is a function, because a method's error would keep its object, the job's client, alive.
     """
-    return _told(ClusterJobResult.of(await session.job_result(job_id)))
+    return JobExecutionResult.of(await session.job_result(job_id))
 
 
 class InProcessJobClient(ClusterJobClient):
