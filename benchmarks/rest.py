@@ -45,7 +45,7 @@ from flinkray.actors.gateways import DispatcherGateway  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
 from flinkray.client.client_session import session_of  # noqa: E402
 from flinkray.client.loop_thread import LoopThread  # noqa: E402
-from flinkray.core.config import Configuration  # noqa: E402
+from flinkray.core.config import ReadableConfig  # noqa: E402
 from flinkray.core.resources import ResourceProfile  # noqa: E402
 from flinkray.rest import RestServer  # noqa: E402
 from flinkray.rest.server import RestSettings  # noqa: E402
@@ -169,7 +169,7 @@ def measure(jobs: int, tasks: int, clients: int, pages: int, seconds: float) -> 
         across = AcrossThreads(client)
         loop = LoopThread("rest")
         try:
-            server = RestServer(across, RestSettings.of(Configuration({"rest.bind-port": "0"})))
+            server = RestServer(across, RestSettings.of(ReadableConfig({"rest.bind-port": "0"})))
             loop.run(server.start())
             one = in_another_process("alone", server.url, max(5, int(seconds / INTERVAL)))
             across.questions, used = 0, clock.seconds()

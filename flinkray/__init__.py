@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.client.queryable_state import QueryableStateClient
-    from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
+    from flinkray.datastream.common.configuration import Configuration
     from flinkray.datastream.spark_table import SparkTable, spark_table
     from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flinkray.scheduler.graph.job_graph import (
@@ -64,7 +64,7 @@ __getattr__ = lazy_door(
     {
         "BatchJob": "datastream.batch_job",
         "ClusterClient": "client.cluster_client",
-        "Configuration": "core.config",
+        "Configuration": "datastream.common.configuration",
         "ExecutionState": "scheduler.shared.states",
         "ExponentialDelayRestart": "scheduler.graph.job_graph",
         "FailureRateRestart": "scheduler.graph.job_graph",

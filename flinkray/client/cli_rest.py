@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from flinkray.client.cli_options import VERBOSE, check_set_for, common, connected, settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.options import CLUSTER_ID
 from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
@@ -44,7 +44,7 @@ def rest(
 
     given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
     options = {key: value for key, value in given.items() if value is not None}
-    configuration = Configuration({**dict(values), **options})
+    configuration = ReadableConfig({**dict(values), **options})
     check_set_for(configuration, "REST endpoint")
     rest_settings = RestSettings.of(configuration)
     creates_token = rest_settings.token is None

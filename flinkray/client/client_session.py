@@ -16,7 +16,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import JobID, JobMasterId
@@ -51,7 +51,7 @@ class ClientSession:
         *,
         on_close: Callable[[], Coroutine[Any, Any, None]],
         after_close: Callable[[], None] = lambda: None,
-        configuration: Configuration | None = None,
+        configuration: ReadableConfig | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
         """Create the session of a client; :class:`ClusterClient` describes the arguments."""
@@ -64,7 +64,7 @@ class ClientSession:
         self._output = output
         self.is_closed = False
         """Whether the client was closed, or belongs to the parent of this forked process."""
-        self.settings = ClientSettings.of(configuration or Configuration())
+        self.settings = ClientSettings.of(configuration or ReadableConfig())
         self._attached = AttachedJobs(connection, self.settings.heartbeat_interval)
 
     @property

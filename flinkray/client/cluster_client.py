@@ -17,7 +17,7 @@ from flinkray.client.loop_thread import LoopThread
 from flinkray.client.process_end import not_at_process_end
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.client.submission import Submission, SubmissionInterrupted
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -49,7 +49,7 @@ class ClusterClient:
         on_close: Callable[[], Coroutine[Any, Any, None]],
         after_close: Callable[[], None] = lambda: None,
         dashboard_url: str | None = None,
-        configuration: Configuration | None = None,
+        configuration: ReadableConfig | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
         """Create the client of a cluster that *connection* has found.

@@ -18,7 +18,7 @@ from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.process_end import at_process_end, check_process_goes_on
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import LeaderSessionID
 from flinkray.core.job_options import CHECKPOINTING_DIR
@@ -65,7 +65,7 @@ def cluster_for(job: JobGraph) -> ClusterClient:
         forget_here(job.job_id.hex())
 
     try:
-        _check_directory(Configuration(job.configuration).get(CHECKPOINTING_DIR))
+        _check_directory(ReadableConfig(job.configuration).get(CHECKPOINTING_DIR))
         root = Path(tempfile.gettempdir())
         sweep_locked_folders(root, _PREFIX, time.time())
         folder = LockedFolder(root, _PREFIX)
@@ -137,7 +137,7 @@ async def _start(
         CLUSTER_ID,
         on_close=end,
         after_close=after_close,
-        configuration=Configuration(configuration),
+        configuration=ReadableConfig(configuration),
     )
 
 

@@ -24,7 +24,7 @@ from flinkray.client.stream_job import stream_job, stream_vertices
 from flinkray.client.stream_results import StreamResults
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, JOB_KEYS
@@ -74,7 +74,7 @@ def job_of(
         known |= _with_whole_epochs(known)
     if any(isinstance(node.operator, LookUpOperator) for node in graph.nodes):
         known |= _with_each_row_once(known)
-    configuration = Configuration(known).of_job()
+    configuration = ReadableConfig(known).of_job()
     profiles = _profiles(groups)
     return stream_job(
         graph,
@@ -112,7 +112,7 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: the program sets other values.
     """
-    configuration = Configuration(settings)
+    configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
         raise ConfigurationError(
             f"{CHECKPOINTING_UNALIGNED.key} is true, and to_spark needs aligned checkpoints: the "
@@ -134,7 +134,7 @@ def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: the program sets other values.
     """
-    mode = Configuration(settings).get(CHECKPOINTING_MODE)
+    mode = ReadableConfig(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
         raise ConfigurationError(
             f"{CHECKPOINTING_MODE.key} is {mode}, and each row of a spark_table has to be read "

@@ -9,7 +9,7 @@ from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.in_process import connection_to
 from flinkray.client.loop_thread import LoopThread
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.resources import ResourceProfile
 from flinkray.testing.mini_cluster import MiniCluster
 
@@ -86,6 +86,6 @@ async def _start(
         connection,
         "local",
         on_close=connection.close,
-        configuration=Configuration(configuration),
+        configuration=ReadableConfig(configuration),
     )
     return mini, client

@@ -17,17 +17,16 @@ from flinkray.client.attached_run import ProgressLog, run_attached
 from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.submission import SubmissionInterrupted
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
-from flinkray.datastream import Configuration as ProgramConfiguration
-from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.scheduler.graph.job_graph import AttachedClient
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.client.scripted_cluster import World, job_graph, scripted_cluster
 
-QUICK = Configuration(
+QUICK = ReadableConfig(
     {
         "client.heartbeat.interval": "10 ms",
         "client.heartbeat.timeout": "7 s",
@@ -110,7 +109,7 @@ def a_program(
     """Which it can be executed by."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
     if setting is not None:
-        configuration = ProgramConfiguration()
+        configuration = Configuration()
         configuration.set_string("execution.shutdown-on-attached-exit", setting)
         env.configure(configuration)
     env.from_sequence(1, 2).sink_to(DiscardingSink())
@@ -141,7 +140,7 @@ def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
     of_client: bool | None, of_program: str | None, ends: bool
 ) -> None:
     of = {} if of_client is None else {"execution.shutdown-on-attached-exit": of_client}
-    with scripted_cluster(configuration=Configuration(of)) as (world, client):
+    with scripted_cluster(configuration=ReadableConfig(of)) as (world, client):
         found = submitted_client(world, a_program(client, of_program)[1])
         assert (found is not None) is ends
         if found is not None:
@@ -150,7 +149,7 @@ def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
 
 def test_job_that_a_program_does_not_await_never_ends_with_its_client() -> None:
     of = {"execution.shutdown-on-attached-exit": True}
-    with scripted_cluster(configuration=Configuration(of)) as (world, client):
+    with scripted_cluster(configuration=ReadableConfig(of)) as (world, client):
         env, _ = a_program(client)
         assert submitted_client(world, env.execute_async) is None
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.rest.server import RestServer, RestSettings
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.datastream.quick_restarts import CONFIGURATION
@@ -50,7 +50,7 @@ def counting(cluster: ThreadedCluster) -> Counting:
 def settings(**values: str) -> RestSettings:
     """Any free port and TOKEN, unless *values* say otherwise: option names with _ for dots."""
     given = {name.replace("__", "-").replace("_", "."): value for name, value in values.items()}
-    return RestSettings.of(Configuration({"rest.bind-port": "0", "rest.token": TOKEN, **given}))
+    return RestSettings.of(ReadableConfig({"rest.bind-port": "0", "rest.token": TOKEN, **given}))
 
 
 @pytest.fixture

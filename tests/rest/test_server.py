@@ -22,7 +22,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flinkray.client.client_session import session_of
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     ConfigurationError,
     RpcConnectionError,
@@ -491,13 +491,13 @@ def test_host_header_matches_a_bind_address_written_in_capitals(cluster: Threade
 @pytest.mark.parametrize("token", ["tooshort", "with a space in it"])
 def test_error_about_an_invalid_token_does_not_show_the_token(token: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rest\.token") as refused:
-        Configuration({"rest.token": token})
+        ReadableConfig({"rest.token": token})
     assert token not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_repr_of_the_configuration_does_not_show_the_token() -> None:
-    assert TOKEN not in repr(Configuration({"rest.token": TOKEN}))
+    assert TOKEN not in repr(ReadableConfig({"rest.token": TOKEN}))
 
 
 def test_second_handler_for_a_route_raises_an_error() -> None:
@@ -534,7 +534,7 @@ def test_certificate_without_a_key_or_a_missing_file_is_refused(
     cluster: ThreadedCluster, counting: Counting, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="belong together"):
-        RestSettings.of(Configuration({"rest.ssl.key": "x"}))
+        RestSettings.of(ReadableConfig({"rest.ssl.key": "x"}))
     missing = str(tmp_path / "none.pem")
     tls = settings(rest_ssl_certificate=missing, rest_ssl_key=missing)
     server = RestServer(counting, tls)

@@ -21,7 +21,7 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.client.client_session import session_of
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rest.server import RestServer, RestSettings
@@ -237,7 +237,7 @@ def test_user_nobody_is_refused_by_the_rest_endpoint(
     cluster."""
     monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
     values = {"rest.bind-port": "0", "rest.token": created_token("other-users")}
-    server = RestServer(session_of(client).dispatcher, RestSettings.of(Configuration(values)))
+    server = RestServer(session_of(client).dispatcher, RestSettings.of(ReadableConfig(values)))
     session_of(client).run(server.start())
     place = urlsplit(server.url).netloc
     job = client.list_jobs()[0].job_id.hex()

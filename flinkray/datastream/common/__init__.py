@@ -12,17 +12,17 @@ from flinkray.datastream.common.restart_strategy import (
     RestartStrategies,
     RestartStrategyConfiguration,
 )
-from flinkray.datastream.common.serialization import (
+from flinkray.datastream.common.serializer import TypeSerializer
+from flinkray.datastream.common.time import Duration, Instant, Time
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.streaming.records.row import Row, RowKind
+from flinkray.streaming.records.serialization import (
     ByteArraySchema,
     DeserializationSchema,
     Encoder,
     SerializationSchema,
     SimpleStringSchema,
 )
-from flinkray.datastream.common.serializer import TypeSerializer
-from flinkray.datastream.common.time import Duration, Instant, Time
-from flinkray.scheduler.shared.states import JobStatus
-from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.streaming.time.watermarks import (
     TimestampAssigner,
