@@ -64,7 +64,7 @@ from flinkray.actors.shared.settings import (
 )
 from flinkray.actors.shared.traces import Traces
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
@@ -401,7 +401,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         """Read the savepoint from which the job starts, if it has one and no checkpoint of its own.
         Returns False if the savepoint cannot be read: the job fails then.
         """
-        location = Configuration(self._graph.configuration).get(STATE_RECOVERY_PATH)
+        location = ReadableConfig(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:
             return True
         try:

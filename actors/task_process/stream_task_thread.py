@@ -25,7 +25,7 @@ from flinkray.actors.task_process.restored_states import (
 )
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.task_metrics import IS_HELD
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.shared.tasks import RestoredTask
@@ -143,7 +143,7 @@ class StreamTaskContext:
     """Notes that the task publishes no more epochs, and takes no more micro-batches."""
     kv_states: TaskKvStateRegistry
     """Registers the task's queryable states."""
-    configuration: Configuration
+    configuration: ReadableConfig
     """Configuration of the process."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 

@@ -40,7 +40,7 @@ from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.actors.task_process.task_runtime import TaskRuntime
 from flinkray.core import network_options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import (
     ExecutionAttemptID,
@@ -85,7 +85,7 @@ class StreamTasks:
         self,
         endpoint: RpcEndpoint,
         runtime: TaskRuntime,
-        configuration: Configuration,
+        configuration: ReadableConfig,
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
         cached_files: Callable[[JobID], Mapping[str, str]],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import flinkray.client.process_end  # noqa: F401 - before the main thread can have ended
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.core.job_options import (
@@ -25,7 +26,6 @@ from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.datastream.local_execution import (
@@ -478,7 +478,8 @@ class StreamExecutionEnvironment(StreamProgram):
         job = self._local_job(graph)
         begun = job.clock.monotonic()
         job.run()
-        return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
+        runtime = job.clock.monotonic() - begun
+        return JobExecutionResult.of_program(JobID.generate(), graph.job_name, runtime)
 
     def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:
         """Start the program, on the cluster or in a thread, and return its client.
@@ -492,7 +493,7 @@ class StreamExecutionEnvironment(StreamProgram):
             from flinkray.datastream import cluster_execution
 
             return cluster_execution.start(self._cluster, self._job(graph))
-        return LocalJobClient(JobID.generate(), partial(self._local_job, graph))
+        return LocalJobClient(JobID.generate(), graph.job_name, partial(self._local_job, graph))
 
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.config_option import ConfigOption
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
 from flinkray.core.job_options import (
@@ -253,7 +253,7 @@ def _slot_of(execution: Execution) -> AllocatedSlot:
 
 
 def _job_information(job: JobGraph) -> JobInformation:
-    configuration = Configuration(job.configuration)
+    configuration = ReadableConfig(job.configuration)
     is_exactly_once = job.checkpoints is None or job.checkpoints.is_exactly_once
 
     def own(option: ConfigOption[T]) -> T | None:

@@ -18,7 +18,7 @@ from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
@@ -296,7 +296,7 @@ def scripted_cluster(
     retriever: LeaderRetrievalService | None = None,
     *,
     unreachable_limit: float = 60.0,
-    configuration: Configuration | None = None,
+    configuration: ReadableConfig | None = None,
 ) -> Iterator[tuple[World, ClusterClient]]:
     """A network with a Dispatcher that is restarted when it dies, and a client of it."""
     loop = LoopThread("scripted cluster")

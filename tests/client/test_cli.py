@@ -26,7 +26,7 @@ from flinkray.client.cli import SUMMARIES, cli, execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.client.standard_output import write_text
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.reports.checkpoint_statistics import (
@@ -512,7 +512,7 @@ def test_second_ctrl_c_stops_waiting_names_the_job_and_exits_with_130(
 
 
 def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:
-    def interrupted(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
+    def interrupted(address: str, cluster_id: str, configuration: ReadableConfig) -> NoReturn:
         raise KeyboardInterrupt
 
     assert execute(["run", script, "--address", "auto"], connect=interrupted) == 130
@@ -522,15 +522,15 @@ def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: 
 def test_run_passes_its_configuration_options_to_the_client(
     script: str, client: ClusterClient
 ) -> None:
-    given: list[Configuration] = []
+    given: list[ReadableConfig] = []
 
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> ClusterClient:
         given.append(configuration)
         return client
 
     line = ["run", script, "--detached", "--address", "auto", "-D", "client.close-timeout=5s"]
     assert execute(line, connect=connect) == 0
-    assert given == [Configuration({"client.close-timeout": "5 s"})]
+    assert given == [ReadableConfig({"client.close-timeout": "5 s"})]
 
 
 def test_run_prints_what_the_client_waits_for_while_connecting(
@@ -538,7 +538,7 @@ def test_run_prints_what_the_client_waits_for_while_connecting(
 ) -> None:
     log = logging.getLogger("flinkray.client.connect")
 
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> ClusterClient:
         log.info("starting Ray on this machine")
         return client
 
@@ -729,7 +729,7 @@ def test_cluster_status_shows_dashboard_leaders_and_free_resources(
     ],
 )
 def test_command_whose_client_cannot_connect_exits_with_3(output: Output, error: Exception) -> None:
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> NoReturn:
         raise error
 
     assert execute(["list"], connect=connect) == 3

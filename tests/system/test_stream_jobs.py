@@ -59,7 +59,8 @@ CONFIGURATION = {
 
 @pytest.fixture(scope="module")
 def streams(ray_cluster: object) -> Iterator[ClusterClient]:
-    with flinkray.connect(cluster_id="streams", configuration=CONFIGURATION) as client:
+    configuration = flinkray.Configuration(CONFIGURATION)
+    with flinkray.connect(cluster_id="streams", configuration=configuration) as client:
         yield client
 
 

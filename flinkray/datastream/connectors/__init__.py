@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.file_formats import (
     CsvFormat,
@@ -49,6 +50,7 @@ __all__ = [
     "END_OF_INPUT",
     "NOTHING_NOW",
     "ArrowSource",
+    "Block",
     "Boundedness",
     "BucketAssigner",
     "BucketContext",

@@ -10,7 +10,7 @@ from typing import Any
 
 from flinkray.core import cloud_pickle
 from flinkray.core.clock import Clock
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.error_text import summary_of
 from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
@@ -110,7 +110,7 @@ class ChainBuilder:
         alignment: TaskAlignment | None = None,
         job_id: str = "",
         kv_states: TaskKvStateRegistry | None = None,
-        configuration: Configuration | None = None,
+        configuration: ReadableConfig | None = None,
         hold: SourceHold | None = None,
     ) -> None:
         self._plan = plan
@@ -127,7 +127,7 @@ class ChainBuilder:
         self._hold = hold
         self._job_id = job_id
         self._kv_states = kv_states
-        own = configuration or Configuration()
+        own = configuration or ReadableConfig()
         self._make_keyed_state = backend_factory(own.with_values(plan.state_options))
         self.operators: list[tuple[str, StreamOperator]] = []
         """(id, operator), each operator before those that it feeds."""
