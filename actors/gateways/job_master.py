@@ -102,19 +102,6 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         """
 
     @abstractmethod
-    @ask_timeout(60.0)
-    @runs_to_completion
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        """Add a pickled value to the aggregate *name*, and return the aggregate's pickled result.
-
-        *function* is the pickled factory of the AggregateFunction. *number* counts the task's
-        updates: a repeated update is made once. Raises AttemptDisposedError if the attempt is not
-        the current one of its subtask, and whatever the user's function raises.
-        """
-
-    @abstractmethod
     @oneway
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None: ...
 

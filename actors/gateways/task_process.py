@@ -273,9 +273,3 @@ class TaskProcessListenerGateway(RpcGateway):
     async def notify_kv_states_unregistered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None: ...
-
-    @abstractmethod
-    @ask_timeout(60.0)
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes: ...

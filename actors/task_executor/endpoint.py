@@ -604,9 +604,3 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> InputSplit | None:
         master = self._master_of_job(self._tasks.job_of(attempt_id))
         return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
-
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        master = self._master_of_job(self._tasks.job_of(attempt_id))
-        return await master.update_global_aggregate(attempt_id, number, name, value, function)

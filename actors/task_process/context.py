@@ -19,10 +19,8 @@ from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
-from flinkray.streaming.functions.functions import AggregateFunction
 
 T = TypeVar("T")
-OUT = TypeVar("OUT")
 
 MAX_BUFFER = 4 * 2**20
 """Largest buffer in bytes. With its surrounding data, a buffer must fit into a message."""
@@ -141,18 +139,6 @@ class TaskContext:
         Each split goes to the next task that asks. A failed task's splits are assigned again.
         """
         return await self._services.next_input_split()
-
-    async def update_global_aggregate(
-        self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
-    ) -> OUT:
-        """Add a value to the job's aggregate *name*, and return the aggregate's new result.
-
-        All tasks of the job share the aggregate, and their updates are made one after the other.
-        The aggregate lives with the JobMaster and is not part of checkpoints: a task's values stay
-        when the task is restarted. *function* runs in a process beside the JobMaster, and is sent
-        with each update.
-        """
-        return await self._services.update_global_aggregate(name, value, function)
 
     @property
     def is_cancelled(self) -> bool:

@@ -1,24 +1,19 @@
-"""Requests of a task to its JobMaster: input splits, and updates of global aggregates."""
+"""Requests of a task to its JobMaster for input splits."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.code_loop import MainLoop
-from flinkray.core import cloud_pickle
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.streaming.functions.functions import AggregateFunction
-from flinkray.user_code import dump_function
 
 T = TypeVar("T")
-OUT = TypeVar("OUT")
 
 _ASK_AGAIN = (
     RpcTimeoutError,
@@ -43,15 +38,12 @@ class JobServices:
     ) -> None:
         """Create the services of an attempt.
         *task_executor* forwards requests to the JobMaster and is called on *main*. The methods here
-        are called, and values pickled, where the task's code runs.
+        are called where the task's code runs.
         """
         self._main = main
         self._attempt_id = attempt_id
         self._task_executor = task_executor
         self._splits = 0
-        self._updates = 0
-        self._functions: dict[str, tuple[AggregateFunction[Any, Any, Any], bytes]] = {}
-        """Aggregate name -> its last function and the function's pickled form."""
         self._turn = asyncio.Lock()
         """Held during a request.
         User code may request from several coroutines, and the numbers must come in order.
@@ -74,32 +66,6 @@ class JobServices:
             if split is not None:
                 self._splits += 1
             return split
-
-    async def update_global_aggregate(
-        self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
-    ) -> OUT:
-        """Update an aggregate; see :meth:`TaskContext.update_global_aggregate`."""
-        code, data = self._dump(name, function), cloud_pickle.dumps(value)
-        result = await self._main.call(lambda: self._update(name, data, code))
-        loaded: OUT = pickle.loads(result)
-        return loaded
-
-    async def _update(self, name: str, value: bytes, function: bytes) -> bytes:
-        async with self._turn:
-            attempt_id, number = self._attempt_id, self._updates
-            self._updates += 1
-            return await self._ask(
-                lambda: self._task_executor.update_global_aggregate(
-                    attempt_id, number, name, value, function
-                )
-            )
-
-    def _dump(self, name: str, function: AggregateFunction[Any, Any, Any]) -> bytes:
-        known, code = self._functions.get(name, (None, b""))
-        if known is not function:
-            code = dump_function(lambda _: function)
-            self._functions[name] = function, code
-        return code
 
     async def _ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         while True:

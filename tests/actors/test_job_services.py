@@ -1,11 +1,10 @@
-"""What tasks ask of their JobMaster: inputs, global aggregates, the state of a producer."""
+"""Requests of tasks to their JobMaster: input splits, and the state of a producer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.job_services import JobServices
-from flinkray.client.python_job import PythonJobBuilder, PythonVertex, python_job
-from flinkray.core import cloud_pickle
+from flinkray.client.python_job import PythonJobBuilder, PythonVertex
 from flinkray.core.errors import (
-    AttemptDisposedError,
     FlinkRayError,
     PartitionProducerDisposedError,
     RpcTimeoutError,
@@ -44,7 +41,6 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.testing import TestingGateway
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -170,114 +166,6 @@ async def test_input_split_request_whose_answer_is_lost_repeats_its_number(
     assert [split and split.number for split in splits] == [0, 1, None]
 
 
-class Total(AggregateFunction[int, int, int]):
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: int, accumulator: int) -> int:
-        if value < 0:
-            raise ValueError("negative")
-        return accumulator + value
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
-    def merge(self, acc_a: int, acc_b: int) -> int:
-        return acc_a + acc_b
-
-
-async def test_global_aggregate_update_returns_the_running_value_of_its_name(
-    two_slots: MiniCluster, tmp_path: Path
-) -> None:
-    """JM-16."""
-    path = str(tmp_path / "seen")
-
-    async def adds(context: Any) -> None:
-        total = Total()
-        seen = [await context.update_global_aggregate("a", value, total) for value in (1, 2, 3, 4)]
-        seen.append(await context.update_global_aggregate("b", 7, total))
-        note(path, seen)
-
-    await finished(two_slots, python_job(adds, restart_strategy=NoRestart()))
-
-    assert lines(Path(path)) == [[1, 3, 6, 10, 7]]
-
-
-async def test_global_aggregates_are_shared_by_all_tasks_and_outlive_their_attempts(
-    two_slots: MiniCluster, tmp_path: Path
-) -> None:
-    """JM-16."""
-    path = str(tmp_path / "seen")
-
-    async def adds(context: Any) -> None:
-        seen = await context.update_global_aggregate("all", 1, Total())
-        note(path, [seen])
-        if context.attempt_number == 0:
-            raise ValueError("once more")
-
-    graph = python_job(adds, parallelism=2, restart_strategy=FixedDelayRestart(2, 0.0))
-    await finished(two_slots, graph)
-
-    assert sorted(lines(Path(path))) == [[1], [2], [3], [4]]
-
-
-async def test_aggregate_function_error_is_raised_in_the_task_and_adds_nothing(
-    two_slots: MiniCluster, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "seen")
-
-    async def adds(context: Any) -> None:
-        with pytest.raises(ValueError, match="negative"):
-            await context.update_global_aggregate("a", -1, Total())
-        seen = await context.update_global_aggregate("a", 5, Total())
-        note(path, [seen])
-
-    await finished(two_slots, python_job(adds, restart_strategy=NoRestart()))
-
-    assert lines(Path(path)) == [[5]]
-
-
-async def test_aggregate_update_repeated_after_a_lost_answer_counts_once(
-    two_slots: MiniCluster, tmp_path: Path
-) -> None:
-    """JM-16: the JobMaster knows the numbers of an attempt's updates."""
-    await two_slots.submit(python_job(tells_its_id(tmp_path)))
-    update = (await job_master(two_slots)).update_global_aggregate
-    function, one = dump_function(lambda _: Total()), dumps(1)
-    attempt = await attempt_of(tmp_path, 0)
-
-    first = await update(attempt, 0, "a", one, function)
-    again = await update(attempt, 0, "a", one, function)
-    second = await update(attempt, 1, "a", one, function)
-
-    assert (first, again, second) == (one, one, dumps(2))
-
-
-async def test_late_duplicate_of_an_aggregate_update_is_refused(
-    two_slots: MiniCluster, tmp_path: Path
-) -> None:
-    """JM-16: the update arrives twice, the second time by a slow connection."""
-    await two_slots.submit(
-        python_job(tells_its_id(tmp_path), restart_strategy=FixedDelayRestart(1, 0.0))
-    )
-    update = (await job_master(two_slots)).update_global_aggregate
-    function, one = dump_function(lambda _: Total()), dumps(1)
-    attempt = await attempt_of(tmp_path, 0)
-
-    assert await update(attempt, 0, "a", one, function) == one
-    assert await update(attempt, 1, "a", one, function) == dumps(2)
-    with pytest.raises(FlinkRayError, match="too late"):
-        await update(attempt, 0, "a", one, function)
-    (tmp_path / "fail").touch()
-    again = await attempt_of(tmp_path, 1)
-    assert await update(again, 0, "a", one, function) == dumps(3)
-    with pytest.raises(AttemptDisposedError):
-        await update(attempt, 2, "a", one, function)
-    of_another_job_master = replace(again, graph_id=GRAPH)
-    with pytest.raises(AttemptDisposedError):
-        await update(of_another_job_master, 1, "a", one, function)
-
-
 def tells_its_id(folder: Path) -> Any:
     """A task that writes its attempt's id there; its first attempt fails when it is to."""
     path = str(folder)
@@ -298,10 +186,6 @@ async def attempt_of(folder: Path, number: int) -> ExecutionAttemptID:
     path = folder / f"attempt-{number}"
     await eventually(path.exists, 150, f"attempt {number}")
     return ExecutionAttemptID.from_bytes(path.read_bytes())
-
-
-def dumps(value: int) -> bytes:
-    return cloud_pickle.dumps(value)
 
 
 async def job_master(cluster: MiniCluster) -> JobMasterGateway:
