@@ -31,8 +31,8 @@ SURFACE: list[tuple[Any, str]] = [
         "is_chaining_enabled get_checkpoint_config enable_checkpointing get_checkpoint_interval "
         "get_checkpointing_mode enable_changelog_state_backend is_changelog_state_backend_enabled "
         "configure add_python_file set_python_requirements add_python_archive "
-        "set_python_executable from_collection execute execute_async get_execution_plan "
-        "register_slot_sharing_group register_cached_file",
+        "set_python_executable from_collection create_input execute execute_async "
+        "get_execution_plan register_slot_sharing_group register_cached_file",
     ),
     (api.ExecutionConfig, "set_auto_watermark_interval"),
     (api.JobClient, "get_job_id get_job_execution_result"),
