@@ -15,7 +15,6 @@ from flinkray.rpc import (
 )
 from flinkray.rpc.gateway import FencedRpcGateway
 from flinkray.scheduler.graph.job_graph import MasterFormat
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.user_code import load_function
 
 MASTER_FORMATS_FACTORY = "flinkray.actors.coordinators.master_formats:create_master_formats"
@@ -25,8 +24,7 @@ class MasterFormatsGateway(FencedRpcGateway):
     """Runs the global methods of a job's formats. Fenced by the id of the job's JobMaster.
 
     A format is a pickled function without arguments that creates a user's object. Its methods are
-    called, if present: ``initialize_global(parallelism)``, ``create_input_splits(minimum)`` and
-    ``finalize_global(parallelism)``.
+    called, if present: ``initialize_global(parallelism)`` and ``finalize_global(parallelism)``.
     """
 
     @abstractmethod
@@ -43,8 +41,8 @@ class MasterFormatsGateway(FencedRpcGateway):
     @ask_timeout(None)
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
-    ) -> tuple[InputSplit, ...]:
-        """Prepare the format and return the input's splits. Raises whatever the format raises."""
+    ) -> None:
+        """Prepare the format. Raises whatever the format raises."""
 
     @abstractmethod
     @ask_timeout(None)
@@ -76,17 +74,14 @@ class FormatsEndpoint(FencedRpcEndpoint[JobMasterId], MasterFormatsGateway):
 
     async def initialize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int
-    ) -> tuple[InputSplit, ...]:
-        def work() -> tuple[InputSplit, ...]:
+    ) -> None:
+        def work() -> None:
             user_format = self._load(vertex_id, master_format)
             prepare = getattr(user_format, "initialize_global", None)
             if prepare is not None:
                 prepare(parallelism)
-            if not master_format.makes_splits:
-                return ()
-            return tuple(user_format.create_input_splits(parallelism))
 
-        return await call_user_code(self.rpc_service, work)
+        await call_user_code(self.rpc_service, work)
 
     async def finalize(
         self, vertex_id: JobVertexID, master_format: MasterFormat, parallelism: int

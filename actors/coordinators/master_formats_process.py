@@ -67,8 +67,8 @@ class MasterFormatsProcess(CoordinatorProcess):
             process = await self._connect(service, address)
             match request:
                 case InitializeFormat():
-                    splits = await process.initialize(vertex_id, code, request.parallelism)
-                    return FormatInitialized(vertex_id, splits)
+                    await process.initialize(vertex_id, code, request.parallelism)
+                    return FormatInitialized(vertex_id)
                 case FinalizeFormat():
                     generation = request.generation
                     await process.finalize(vertex_id, code, request.parallelism)

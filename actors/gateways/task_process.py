@@ -18,7 +18,6 @@ from flinkray.core.kv_states import KvStateRegistration
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments
@@ -256,11 +255,6 @@ class TaskProcessListenerGateway(RpcGateway):
     async def request_partition_state(
         self, job_id: JobID, partition: ResultPartitionID
     ) -> ExecutionState: ...
-
-    @abstractmethod
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int
-    ) -> InputSplit | None: ...
 
     @abstractmethod
     @runs_to_completion

@@ -67,7 +67,6 @@ from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, JobSta
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
-    ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
     JobMasterId,
@@ -109,7 +108,6 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
@@ -591,12 +589,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         await self._reconciliation.decided()
         return self._scheduler.partition_state(partition)
-
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int, host: str
-    ) -> InputSplit | None:
-        await self._reconciliation.decided()
-        return self._scheduler.request_next_input_split(attempt_id, number, host)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         self._task_executors.lose(resource_id, reason)

@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.graph import distribution
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
 
 T = TypeVar("T")
@@ -123,7 +121,6 @@ class TaskContext:
     file_outputs: tuple[FileOutput, ...]
     """Results that are written to files, in the order of the vertex's results."""
     _cancellation: Cancellation
-    _services: JobServices
 
     @property
     def subtask_index(self) -> int:
@@ -132,13 +129,6 @@ class TaskContext:
     @property
     def attempt_number(self) -> int:
         return self.attempt_id.attempt_number
-
-    async def next_input_split(self) -> InputSplit | None:
-        """Return the next input split of the vertex for this task. None if there are no more.
-
-        Each split goes to the next task that asks. A failed task's splits are assigned again.
-        """
-        return await self._services.next_input_split()
 
     @property
     def is_cancelled(self) -> bool:

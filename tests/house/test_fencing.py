@@ -74,7 +74,6 @@ EXCEPTIONS: dict[str, str] = {
             "offer_slots",
             "fail_slot",
             "tasks_reported",
-            "request_next_input_split",
             "disconnect_task_executor",
             "heartbeat_from_task_executor",
         )
@@ -171,7 +170,6 @@ EXCEPTIONS: dict[str, str] = {
         )
         for name in (
             "request_partition_state",
-            "request_next_input_split",
             "notify_kv_states_registered",
             "notify_kv_states_unregistered",
         )
