@@ -60,6 +60,7 @@ class AggregateUpdates:
         """
         if update.known is not None and update.known != self._coordinator:
             return AggregateAnswer(self._coordinator, None)
+        await self._provide_files(update.blob_server)
         attempt_id = update.attempt_id
         subtask = attempt_id.graph_id, attempt_id.vertex
         number = attempt_id.attempt_number, update.number
@@ -76,7 +77,6 @@ class AggregateUpdates:
         return AggregateAnswer(self._coordinator, await asyncio.shield(known[1]))
 
     async def _add(self, update: AggregateUpdate) -> bytes:
-        await self._provide_files(update.blob_server)
         name = update.name
         async with self._turns.setdefault(name, asyncio.Lock()):
             return await call_user_code(

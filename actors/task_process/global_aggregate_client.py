@@ -19,7 +19,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.core.error_text import summary_of
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import CoordinatorReplacedError, RpcError
 from flinkray.rpc import RpcService
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import AggregateFunction
@@ -150,7 +150,8 @@ class GlobalAggregateClient(GlobalAggregateManager):
                 answer.set_result(await coordinator.update_global_aggregate(update))
                 return
             except Exception as error:  # noqa: BLE001 - also an error of the user's function
-                if not isinstance(error, RpcError) or not error.retryable:
+                is_retryable = isinstance(error, RpcError) and error.retryable
+                if not is_retryable and not isinstance(error, CoordinatorReplacedError):
                     answer.set_exception(error)
                     return
                 log.info("%s does not update %r yet: %s", address, update.name, error)

@@ -165,6 +165,46 @@ def test_values_stay_when_tasks_restart_and_job_masters_die(
     assert list(results) == [(2, 3)]
 
 
+def test_task_whose_aggregate_function_fails_is_restarted(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    failed = str(tmp_path / "failed")
+
+    class FailingOnce(Total):
+        def add(self, value: int, accumulator: int) -> int:
+            if not Path(failed).exists():
+                Path(failed).touch()
+                raise ValueError("once")
+            return super().add(value, accumulator)
+
+    class Adds(Adding):
+        def map(self, value: int) -> Any:
+            update = self.aggregates.update_global_aggregate
+            return self.attempt, update("a", value, FailingOnce())
+
+    results = on(cluster, **RESTARTS).from_collection([5]).map(Adds()).execute_and_collect()
+    assert list(results) == [(1, 5)]
+
+
+def test_task_that_does_not_catch_the_loss_of_aggregates_is_restarted(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    added, go = str(tmp_path / "added"), str(tmp_path / "go")
+
+    class AddsTwice(Adding):
+        def map(self, value: int) -> Any:
+            self.add("a", value)
+            Path(added).touch()
+            wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
+            return self.attempt, self.add("a", value)
+
+    results = on(cluster, **RESTARTS).from_collection([5]).map(AddsTwice()).execute_and_collect()
+    wait_until(Path(added).exists, 150, "the first value to be added")
+    cluster.crash("StreamCoordinator")
+    Path(go).touch()
+    assert list(results) == [(1, 10)]
+
+
 def test_death_of_the_stream_coordinator_is_reported_once_and_begins_a_new_aggregate(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
