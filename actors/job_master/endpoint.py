@@ -15,7 +15,6 @@ from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
 from flinkray.actors.coordinators.stream_coordinator_process import stream_sources_of
-from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     JobMasterArguments,
@@ -27,7 +26,6 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
-from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
@@ -69,7 +67,6 @@ from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, JobSta
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
-    ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
     JobMasterId,
@@ -111,7 +108,6 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
@@ -239,7 +235,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
-        self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
         processes = CoordinatorProcesses(
             self,
             self._graph,
@@ -591,19 +586,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         await self._reconciliation.decided()
         return self._scheduler.partition_state(partition)
-
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int, host: str
-    ) -> InputSplit | None:
-        await self._reconciliation.decided()
-        return self._scheduler.request_next_input_split(attempt_id, number, host)
-
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        await self._reconciliation.decided()
-        self._scheduler.check_current(attempt_id)
-        return await self._aggregates.update(attempt_id, number, name, value, function)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         self._task_executors.lose(resource_id, reason)

@@ -61,7 +61,6 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -579,15 +578,3 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._task_table.kv_states_unregistered(registrations)
         await self._master_of_job(job_id).notify_kv_states_unregistered(job_id, registrations)
-
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int
-    ) -> InputSplit | None:
-        master = self._master_of_job(self._tasks.job_of(attempt_id))
-        return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
-
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        master = self._master_of_job(self._tasks.job_of(attempt_id))
-        return await master.update_global_aggregate(attempt_id, number, name, value, function)

@@ -78,6 +78,11 @@ from flinkray.streaming.functions.functions import (
     TimeDomain,
     TimerService,
 )
+from flinkray.streaming.functions.global_aggregates import (
+    GlobalAggregateError,
+    GlobalAggregateManager,
+    GlobalAggregatesLostError,
+)
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.functions.window_functions import (
@@ -126,6 +131,9 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
+    "GlobalAggregateError",
+    "GlobalAggregateManager",
+    "GlobalAggregatesLostError",
     "GlobalWindow",
     "GroupContext",
     "HashMapStateBackend",

@@ -62,6 +62,7 @@ from flinkray.streaming.sources.collection import (
 )
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
+from flinkray.streaming.sources.input_format import InputFormat, InputFormatSource
 from flinkray.streaming.sources.source import Boundedness, Source
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.sources.spark_stream import SparkEpochsSource, SparkStreamSource
@@ -218,6 +219,20 @@ class StreamExecutionEnvironment(StreamProgram):
             type_info or source.get_produced_type(),
             strategy=watermark_strategy,
         )
+
+    def create_input(
+        self, input_format: InputFormat[Any, Any], type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """Make a stream of the records of an InputFormat.
+
+        Args:
+            type_info: type of the records; None: the format's own.
+        """
+        if not isinstance(input_format, InputFormat):
+            raise TypeError(f"create_input takes an InputFormat, got {input_format!r}")
+        source = InputFormatSource(input_format)
+        name = f"Source: {type(input_format).__name__}"
+        return self._source(name, source, type_info or source.get_produced_type())
 
     def from_spark(
         self,

@@ -223,15 +223,19 @@ class JobEdge:
     """Index of the reading operator's input that the edge feeds."""
 
 
-@stored("MasterFormat")
+def _without_splits(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert a stored MasterFormat of version 1, when formats also divided inputs into splits."""
+    return {name: value for name, value in values.items() if name != "makes_splits"}
+
+
+@stored("MasterFormat", version=2, migrations={1: _without_splits})
 @message
 class MasterFormat:
     """User code that runs once per job for a vertex, outside the tasks. Before the job is
-    scheduled, an input format prepares its input and divides it into splits.  After all tasks are
-    finished, an output format commits.  The JobMaster runs the code in a separate process."""
+    scheduled, an output format prepares its output.  After all tasks are finished, the format
+    commits.  The JobMaster runs the code in a separate process."""
 
     code: bytes
-    makes_splits: bool = False
     finalizes: bool = False
 
 

@@ -269,6 +269,7 @@ def _job_information(job: JobGraph) -> JobInformation:
         is_exactly_once,
         own(CHECKPOINTING_INLINE_THRESHOLD),
         own(MAX_WAITING_RECORDS),
+        job.has_stream_sources,
     )
 
 

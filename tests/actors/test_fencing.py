@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.coordinators.user_code_process import UserCodeProcess, UserCodeProcessGateway
+from flinkray.actors.coordinators.master_formats import FormatsEndpoint, MasterFormatsGateway
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways import (
     DispatcherGateway,
@@ -136,7 +136,7 @@ FENCED: dict[type[FencedRpcEndpoint[Any]], type[FencedRpcGateway]] = {
     JobMaster: JobMasterGateway,
     ResourceManager: ResourceManagerGateway,
     SlotPool: SlotPoolGateway,
-    UserCodeProcess: UserCodeProcessGateway,
+    FormatsEndpoint: MasterFormatsGateway,
 }
 FENCED_METHODS = [
     pytest.param(endpoint, method, id=method.full_name)

@@ -27,7 +27,7 @@ MISSING_MODULES = {
 
 MISSING = {
     "what runs in a JVM": "AssignerWithPeriodicWatermarksWrapper BulkWriterFactory "
-    "CustomCheckpointStorage CustomStateBackend InputFormat JavaObjectWrapper "
+    "CustomCheckpointStorage CustomStateBackend JavaObjectWrapper "
     "RowDataBulkWriterFactory RowFieldExtractorSchema SourceFunction StreamTransformer "
     "SupportsPreprocessing",
     "the Table API and Flink 1": "ConfigOption ConfigOptions FlinkKafkaConsumer "

@@ -72,8 +72,6 @@ EXCEPTIONS: dict[str, str] = {
             "offer_slots",
             "fail_slot",
             "tasks_reported",
-            "request_next_input_split",
-            "update_global_aggregate",
             "disconnect_task_executor",
             "heartbeat_from_task_executor",
         )
@@ -148,8 +146,8 @@ EXCEPTIONS: dict[str, str] = {
         )
     },
     **{
-        f"UserCodeProcessGateway.{name}": OWN
-        for name in ("request_heartbeat", "stop", "initialize", "finalize", "aggregate")
+        f"MasterFormatsGateway.{name}": OWN
+        for name in ("request_heartbeat", "stop", "initialize", "finalize")
     },
     **{
         f"SparkExecutorsGateway.{name}": (
@@ -169,8 +167,6 @@ EXCEPTIONS: dict[str, str] = {
         )
         for name in (
             "request_partition_state",
-            "request_next_input_split",
-            "update_global_aggregate",
             "notify_kv_states_registered",
             "notify_kv_states_unregistered",
         )
@@ -266,5 +262,5 @@ def test_gateways_of_leaders_are_fenced_with_the_token_of_the_leader() -> None:
         "ResourceManagerGateway",
         "SlotPoolGateway",
         "CoordinatorListenerGateway",
-        "UserCodeProcessGateway",
+        "MasterFormatsGateway",
     }

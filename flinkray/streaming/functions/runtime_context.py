@@ -26,6 +26,7 @@ from flinkray.state.interfaces import (
     ReducingState,
     ValueState,
 )
+from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 
 
@@ -94,6 +95,7 @@ class RuntimeContext(KeyedStateStore):
         cached_files: Mapping[str, str],
         metrics: MetricGroup,
         keyed_state: KeyedStateBackend | None,
+        global_aggregates: GlobalAggregateManager,
         has_arrays: bool = False,
         is_restored: bool = False,
     ) -> None:
@@ -106,6 +108,7 @@ class RuntimeContext(KeyedStateStore):
         self._cache = DistributedCache(cached_files)
         self._metrics = metrics
         self._keyed_state = keyed_state
+        self._global_aggregates = global_aggregates
         self._has_arrays = has_arrays
         """Whether the function gets batches with the slots of their keys (KeyedBatchFunction)."""
         self._is_restored = is_restored
@@ -161,6 +164,10 @@ class RuntimeContext(KeyedStateStore):
     def get_metric_group(self) -> MetricGroup:
         """Return the group of :meth:`get_metrics_group`, by the newer name of that method."""
         return self._metrics
+
+    def get_global_aggregate_manager(self) -> GlobalAggregateManager:
+        """Return the manager of the aggregates that all tasks of the job share."""
+        return self._global_aggregates
 
     def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
         """Return state with one value for each key."""

@@ -16,6 +16,7 @@ from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import Reading, StreamError
+from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult
@@ -107,6 +108,7 @@ class ChainBuilder:
         time_service: ProcessingTimeService,
         seed: int,
         metrics: MetricGroup,
+        global_aggregates: GlobalAggregateManager,
         alignment: TaskAlignment | None = None,
         job_id: str = "",
         kv_states: TaskKvStateRegistry | None = None,
@@ -123,6 +125,7 @@ class ChainBuilder:
         self._time_service = time_service
         self._seed = seed
         self._metrics = metrics
+        self._global_aggregates = global_aggregates
         self._alignment = alignment
         self._hold = hold
         self._job_id = job_id
@@ -191,6 +194,7 @@ class ChainBuilder:
             job_parameters=self._plan.job_parameters,
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
+            global_aggregates=self._global_aggregates,
             alignment=self._alignment,
             hold=self._hold,
             splits=self._splits,

@@ -114,7 +114,7 @@ def streaming_job() -> StoredJob:
         Invokable("stream", b"opaque code", {"fetch.size": "1m"}),
         max_parallelism=128,
         results=(pipelined, bounded),
-        master_format=MasterFormat(b"opaque format", makes_splits=True, finalizes=True),
+        master_format=MasterFormat(b"opaque format", finalizes=True),
     )
     sink = _vertex(
         2,
