@@ -124,6 +124,10 @@ if TYPE_CHECKING:
         UnreadableRecordsError,
     )
     from flinkray.streaming.functions.async_functions import AsyncTimeoutError
+    from flinkray.streaming.functions.global_aggregates import (
+        GlobalAggregateError,
+        GlobalAggregatesLostError,
+    )
     from flinkray.streaming.functions.runtime_context import CachedFileError
     from flinkray.streaming.network import BatchTooLargeError
     from flinkray.streaming.operators.look_up import DuplicateKeyError
@@ -169,6 +173,8 @@ __all__ = [
     "FileResultLostError",
     "FlinkRayError",
     "FrameTooLargeError",
+    "GlobalAggregateError",
+    "GlobalAggregatesLostError",
     "HandlerCancelledError",
     "HandshakeError",
     "IncompleteCheckpointError",
@@ -279,6 +285,8 @@ __getattr__ = lazy_door(
         "FileResultLostError": "file_results.directory",
         "FlinkRayError": "core.errors",
         "FrameTooLargeError": "core.errors",
+        "GlobalAggregateError": "streaming.functions.global_aggregates",
+        "GlobalAggregatesLostError": "streaming.functions.global_aggregates",
         "HandlerCancelledError": "core.errors",
         "HandshakeError": "core.errors",
         "IncompleteCheckpointError": "checkpoint.errors",

@@ -71,6 +71,7 @@ PUBLIC_PLACES = frozenset(
         "flinkray.datastream.arrays",
         "flinkray.datastream.async_retry_predicates",
         "flinkray.datastream.common",
+        "flinkray.datastream.common.io",
         "flinkray.datastream.common.watermark_strategy",
         "flinkray.datastream.connectors",
         "flinkray.datastream.connectors.file_system",
