@@ -139,7 +139,9 @@ class SnapshotRequests:
         if request.kind.stops_the_job:
             self._stopped = request.trigger_id, taken.path
             await self._checkpoints.until_end_is_stored()
-        if taken.without_uid and directory is not None:
+        # in one process, the client's warning is in the same log
+        is_told_elsewhere = not self._job_master.rpc_service.has_own_process
+        if taken.without_uid and directory is not None and not is_told_elsewhere:
             log.warning(
                 "%s: savepoint %s has state of operators without a uid: %s",
                 self._graph.text,

@@ -19,7 +19,6 @@ from flinkray.actors.resource_manager.members import (
     RegisteredJobMaster,
     RegisteredTaskExecutor,
 )
-from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
 from flinkray.actors.resource_manager.registrant_connections import RegistrantConnections
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.shared.cluster_services import (
@@ -53,7 +52,6 @@ from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatSender,
     MetricSample,
-    RayRpcService,
     RegistrationFailure,
     RegistrationRejection,
     RpcEndpoint,
@@ -78,6 +76,9 @@ async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
     """Create the main endpoint of a ResourceManager's process on Ray."""
+    from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
+    from flinkray.rpc import RayRpcService
+
     assert isinstance(rpc_service, RayRpcService)
     driver = RayResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)

@@ -8,8 +8,8 @@ from typing import cast
 from flinkray.core import job_options, options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.private_files import permit
-from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
-from flinkray.rpc.ray.dialler import TransportChoice
+from flinkray.rpc import HeartbeatSettings, RegistrationSettings, RpcService
+from flinkray.rpc.service import TransportChoice
 from flinkray.scheduler.elastic.scaling import ScalingSettings
 from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
@@ -43,11 +43,10 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: ReadableConfig) -
     rpc_service.connection_idle_timeout = idle_timeout
     if configuration.is_set(options.RPC_METRICS_EXPORT_INTERVAL):
         rpc_service.metrics_export_interval = configuration.get(options.RPC_METRICS_EXPORT_INTERVAL)
-    if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):
+    if configuration.is_set(options.RPC_TRANSPORT):
         transport: str = configuration.get(options.RPC_TRANSPORT)
         rpc_service.transport = cast("TransportChoice", transport)
-    if isinstance(rpc_service, RayRpcService):
-        rpc_service.avoids_head_node = configuration.get(options.AVOID_HEAD_NODE)
+    rpc_service.avoids_head_node = configuration.get(options.AVOID_HEAD_NODE)
 
 
 def registration_settings(configuration: ReadableConfig) -> RegistrationSettings:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import ray
-from ray._private import worker
-
 from flinkray.actors.gateways.task_executor_arguments import NodeAddress
 
 
@@ -31,6 +28,9 @@ class TaskExecutorHost:
         """
         if node is not None:
             return cls(node, os.getpid(), None)
+        import ray
+        from ray._private import worker
+
         context = ray.get_runtime_context()
         node_ip = ray.util.get_node_ip_address()
         ray_node = worker.global_worker.node

@@ -179,9 +179,8 @@ class StreamTaskRun:
             context.attempt_number,
             clock,
             time_service,
-            seed=0,
-            metrics=context.metrics,
-            global_aggregates=context.global_aggregates,
+            context.metrics,
+            context.global_aggregates,
             alignment=None if context.alignment is None else context.alignment.alignment,
             hold=None if context.hold is None else context.hold.hold,
             job_id=context.job_id.hex(),
@@ -415,7 +414,7 @@ class StreamTaskRun:
         written_by = [o.name for o in plan.operators if any(w.result == result for w in o.outputs)]
         subtask = f"{context.subtask_index + 1}/{context.parallelism}"
         partition.encoder.writer = written_by[0], subtask
-        partitioner = prepared_partitioner(plan.results[result], channels, 0, context.subtask_index)
+        partitioner = prepared_partitioner(plan.results[result], channels, context.subtask_index)
         return PartitionWriter(partition, partitioner)
 
     def _inputs(

@@ -417,7 +417,7 @@ class StreamExecutionEnvironment(StreamProgram):
                 self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
             ),
             job_parameters=self._config.get_global_job_parameters(),
-            takes_checkpoints=not (batch and is_on_cluster),
+            takes_checkpoints=is_on_cluster and not batch,
             cached_files={name: path for name, (path, _) in self._cached_files.items()},
         )
         graph = build_graph(self._transformations, settings)

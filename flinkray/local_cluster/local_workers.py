@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.resource_manager.driver import TASK_EXECUTOR_FACTORY, WorkerGroupHandle
 from flinkray.actors.resource_manager.endpoint import lead_resource_manager
-from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.local_cluster.worker_nodes import GroupRecord, WorkerNodes
 from flinkray.local_cluster.worker_nodes_driver import WorkerNodesDriver
@@ -20,10 +16,6 @@ class LocalWorkers(WorkerNodes):
     def __init__(self, network: LocalNetwork, *nodes: ResourceProfile) -> None:
         super().__init__(*nodes)
         self.network = network
-        self.start_delay = 0.0
-        """Seconds that a TaskExecutor takes to start."""
-        self.factory = TASK_EXECUTOR_FACTORY
-        """The path of the factory of the TaskExecutors' processes."""
         network.belongings[LocalWorkers] = self
 
     @classmethod
@@ -31,14 +23,6 @@ class LocalWorkers(WorkerNodes):
         """Return the workers of a network. Raises KeyError: the network has none."""
         workers: LocalWorkers = network.belongings[LocalWorkers]
         return workers
-
-    async def removed(self, group_id: WorkerGroupId) -> None:
-        """Wait until an existing worker group is removed."""
-        record = self.groups[group_id]
-        while group_id in self.groups:
-            changed = asyncio.Event()
-            record.listeners.append(changed.set)
-            await changed.wait()
 
     def _is_alive(self, process_name: str) -> bool:
         return process_name in self.network.services
@@ -54,19 +38,7 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
     """
 
     def __init__(self, rpc_service: LocalRpcService, cluster: ClusterArguments) -> None:
-        self._local = LocalWorkers.of(rpc_service.network)
-        super().__init__(rpc_service, cluster, self._local, self._local.factory)
-
-    async def start_task_executor(
-        self,
-        resource_id: ResourceID,
-        group: WorkerGroupHandle,
-        bundle_index: int,
-        number_of_slots: int,
-    ) -> None:
-        await asyncio.sleep(self._local.start_delay)
-        self._task_executor_factory = self._local.factory  # a test may have changed it
-        await super().start_task_executor(resource_id, group, bundle_index, number_of_slots)
+        super().__init__(rpc_service, cluster, LocalWorkers.of(rpc_service.network))
 
 
 async def create_local_resource_manager(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flinkray.actors.resource_manager.driver import (
+    TASK_EXECUTOR_FACTORY,
     WorkerGroupHandle,
     WorkerGroupRequest,
     WorkerGroupStartError,
@@ -68,6 +69,8 @@ class WorkerNodes(ABC):
         self.groups: dict[WorkerGroupId, GroupRecord] = {}
         self.created_groups: list[WorkerGroupHandle] = []
         self.starts: list[ResourceID] = []
+        self.factory = TASK_EXECUTOR_FACTORY
+        """The path of the factory of the TaskExecutors' processes."""
         self.lists = 0
         """How often a ResourceManager has listed the TaskExecutors, for tests."""
         self._next_start = 0

@@ -33,12 +33,10 @@ class WorkerNodesDriver(ResourceManagerDriver):
         rpc_service: RpcService,
         cluster: ClusterArguments,
         workers: WorkerNodes,
-        task_executor_factory: str,
     ) -> None:
         self._rpc_service = rpc_service
         self._cluster = cluster
         self._workers = workers
-        self._task_executor_factory = task_executor_factory
 
     async def _take_time(self) -> None:
         """Return at once.
@@ -107,7 +105,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
                 bundle_index,
                 number_of_slots,
                 self._cluster,
-                factory=self._task_executor_factory,
+                factory=workers.factory,
                 node=NodeAddress(node.node_id, "127.0.0.1"),
             )
         )

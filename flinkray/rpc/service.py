@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from random import Random
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
@@ -22,6 +22,9 @@ from flinkray.rpc.wire.socket_access import SocketAccess
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")
+
+TransportChoice = Literal["auto", "direct", "ray"]
+"""How other processes are reached: auto means directly where that works, else through Ray."""
 
 JITTER = 0.25
 """The largest random fraction by which a pause before another attempt is made longer."""
@@ -48,6 +51,13 @@ class RpcService(ABC):
     On Ray, the place is Ray's metrics endpoint. 0: no export. A new value applies after the next
     export; 0 applies at once and for good.
     """
+    transport: TransportChoice = "auto"
+    """How other processes are reached, on Ray. Other services ignore the value.
+
+    A new value applies to connections made later.
+    """
+    avoids_head_node: bool = False
+    """Whether processes without a placement avoid Ray's head node, if there are other nodes."""
     samplers: list[Callable[[], Iterable[MetricSample]]]
     """Functions that return further samples to export; called at each export, on :attr:`loop`."""
     max_frame_size: int

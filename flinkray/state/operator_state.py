@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flinkray.core.values import own
@@ -94,16 +94,6 @@ class OperatorSnapshot:
     """The operator state of one subtask at one moment: the state's contents, by name."""
 
     states: Mapping[str, OperatorStateSnapshot]
-
-    def without_elements_of(self, names: Collection[str]) -> OperatorSnapshot:
-        """Return a copy in which the states *names* are empty, for subtasks that must not get
-        them."""
-        return OperatorSnapshot(
-            {
-                name: replace(state, elements=()) if name in names else state
-                for name, state in self.states.items()
-            }
-        )
 
 
 class OperatorCapture:

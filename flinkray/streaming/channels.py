@@ -38,9 +38,6 @@ class Channel(Protocol):
     def put(self, element: Element) -> None:
         """Send an element. The channel takes it even without room: ask :meth:`has_room` before."""
 
-    def put_first(self, barrier: Barrier) -> object:
-        """Send a barrier before all elements that wait in the channel."""
-
     def has_room(self) -> bool:
         """Return whether the channel has room for another element.
         False: the receiver is too slow."""
@@ -58,16 +55,12 @@ class MemoryChannel:
         most_bytes: about the most bytes of the waiting batches.
     """
 
-    __slots__ = (
-        "_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed", "overtaken",
-    )  # fmt: skip
+    __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed")
 
     def __init__(self, capacity: int = 16, most_bytes: int = 1 << 25) -> None:
         self._capacity = capacity
         self._most_bytes = most_bytes
         self.elements: deque[Element] = deque()
-        self.overtaken: Sequence[Element] = ()
-        """Elements that waited when a barrier overtook them."""
         self.is_processed = False
         self._sizes: deque[int] = deque()
         self._bytes = 0
@@ -77,12 +70,6 @@ class MemoryChannel:
         self.elements.append(element)
         self._sizes.append(size)
         self._bytes += size
-
-    def put_first(self, barrier: Barrier) -> None:
-        """Put a barrier before all elements that wait."""
-        self.overtaken = tuple(self.elements)
-        self.elements.appendleft(barrier)
-        self._sizes.appendleft(0)
 
     def take(self) -> Element:
         """Remove and return the next element; there must be one."""
@@ -155,15 +142,9 @@ class RecordWriter:
         self._to_all(IDLE if idle else ACTIVE)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send a barrier to all channels, and call *settled* with no elements.
-        An unaligned barrier overtakes elements that wait in the channels; the receivers report
-        these elements, not this writer."""
-        if barrier.unaligned:
-            self.flush()
-            for channel in self.channels:
-                channel.put_first(barrier)
-        else:
-            self._to_all(barrier)
+        """Send a barrier to all channels, after all elements that wait. Call *settled* with no
+        elements."""
+        self._to_all(barrier)
         settled({})
 
     def cancelled_barrier(self, checkpoint_id: int) -> None:
@@ -290,23 +271,13 @@ class InputGate:
         self._blocked = [False] * len(self.channels)
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return None: in memory, no barrier is polled apart from the elements of its channel.
-
-        A barrier that has overtaken elements is the next element that :meth:`poll` returns.
-        Network gates override this method.
-        """
+        """Return None: in memory, no barrier overtakes elements. Network gates override this."""
         return None
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """Return the elements of a channel that the barrier polled last has overtaken."""
-        return self.channels[channel].overtaken
-
-    def is_ending(self) -> bool:
-        """Return whether the last waiting element of each open channel is the end of its input."""
-        return all(
-            not is_open or (channel.elements and isinstance(channel.elements[-1], EndOfInput))
-            for channel, is_open in zip(self.channels, self._open, strict=True)
-        )
+        """Return the elements of a channel that the barrier polled last has overtaken: none in
+        memory. Network gates override this method."""
+        return ()
 
     def has_elements(self) -> bool:
         return any(

@@ -62,7 +62,7 @@ class SimulatedCluster(ClusterUnderTest):
         self.simulation = simulation
         self.network = simulation.network
         self.workers = SimulatedWorkers(simulation, *(nodes or [_NODE] * len(simulation.nodes)))
-        self.task_executor_factory = f"{__name__}:create_simulated_task_executor"
+        self.workers.factory = f"{__name__}:create_simulated_task_executor"
         self.arguments = ClusterArguments("simulated", dict(configuration or {}), storage_dir)
         simulation.belongings[SimulatedCluster] = self
 
@@ -166,8 +166,7 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
 
     def __init__(self, rpc_service: SimulatedRpcService, cluster: ClusterArguments) -> None:
         simulated = SimulatedCluster.current()
-        factory = simulated.task_executor_factory
-        super().__init__(rpc_service, cluster, simulated.workers, factory)
+        super().__init__(rpc_service, cluster, simulated.workers)
         self._simulation = simulated.simulation
         self._process = rpc_service.process
 

@@ -32,6 +32,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
+from flinkray.local_cluster.local_cluster import LocalCluster
 from flinkray.local_cluster.local_workers import LocalWorkers
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.shared.slots import (
@@ -152,18 +153,29 @@ class ResourceCluster:
         self.arguments = ClusterArguments("test", configuration or {}, str(storage))
         self.service = LocalRpcService("client", self.network)
 
-    async def start_resource_manager(self) -> ResourceManagerGateway:
+    async def start_resource_manager(
+        self, factory: str = LocalCluster.masters["ResourceManager"]
+    ) -> ResourceManagerGateway:
         await self.service.spawn(
             EndpointSpec(
                 kind="ResourceManager",
                 name="ResourceManager",
-                factory="flinkray.local_cluster.local_workers:create_local_resource_manager",
+                factory=factory,
                 arguments=self.arguments,
                 detached=True,
                 max_restarts=-1,
             )
         )
         return await self.resource_manager()
+
+    async def group_removed(self) -> None:
+        """Wait until the first worker group is removed."""
+        group_id = self.workers.created_groups[0].group_id
+        record = self.workers.groups[group_id]
+        while group_id in self.workers.groups:
+            changed = asyncio.Event()
+            record.listeners.append(changed.set)
+            await changed.wait()
 
     async def resource_manager(self) -> ResourceManagerGateway:
         return await self.service.connect(RM_ADDRESS, ResourceManagerGateway, RM_TOKEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from flinkray.datastream import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
+    Configuration,
     Duration,
+    JobClient,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     Time,
@@ -30,10 +32,14 @@ from flinkray.datastream.async_retry_predicates import (
 )
 from flinkray.datastream.async_retry_strategies import NO_RETRY_STRATEGY
 from flinkray.datastream.common import JobStatus
-from flinkray.datastream.connectors import CallbackSink, DataGeneratorSource, DiscardingSink
+from flinkray.datastream.connectors import (
+    CallbackSink,
+    DataGeneratorSource,
+    DiscardingSink,
+    IteratorSource,
+)
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.local.local_job import LocalJob
-from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.time.watermarks import PerElementWatermarks
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
@@ -381,13 +387,18 @@ def test_record_that_exceeds_the_timeout_fails_the_program_and_is_named(
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-def waiting_program(parallelism: int) -> StreamExecutionEnvironment:
-    env = local().set_parallelism(1)
-    numbers = env.from_collection(range(50)).uid("numbers").rebalance()
-    stream = AsyncDataStream.unordered_wait(numbers, EveryThird(), WAIT)
+def fifty(number: int, offset: int) -> Iterator[int]:
+    """Has no end before the test releases it."""
+    yield from range(offset, 50)
+    assert EVENTS.released.wait(LONGEST)
+
+
+def waiting_program(env: StreamExecutionEnvironment, parallelism: int) -> JobClient:
+    numbers = env.from_source(IteratorSource(fifty, 1), None, "numbers").uid("numbers")
+    stream = AsyncDataStream.unordered_wait(numbers.rebalance(), EveryThird(), WAIT)
     stream = stream.uid("third").set_parallelism(parallelism)
     stream.sink_to(CallbackSink(keep)).uid("sink").set_parallelism(1)
-    return env
+    return env.execute_async()
 
 
 class EveryThird(AsyncFunction[Any, Any]):
@@ -399,44 +410,22 @@ class EveryThird(AsyncFunction[Any, Any]):
         return [value]
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_records_that_wait_for_async_results_give_them_once_after_a_restore(
-    parallelism: int,
+    tmp_path: Path,
 ) -> None:
-    job = LocalJob(waiting_program(2).get_stream_graph())
-    done: list[Checkpoint] = []
-    job.step()
-    job.trigger_checkpoint(1, done.append, pytest.fail)  # before the source has come to its end
-    while not done:
-        job.advance()
-    before = [*EVENTS.taken]
-    assert not any(value % 3 for value in before)
-    job.close()
+    """With another parallelism."""
+    env = local().set_parallelism(1).enable_checkpointing(3_600_000)
+    first = waiting_program(env, 2)
+    thirds = [*range(0, 50, 3)]
+    wait_until(lambda: sorted(EVENTS.taken) == thirds, LONGEST, "results that need not wait")
+    savepoint = first.trigger_savepoint(str(tmp_path)).result(LONGEST)
+    first.cancel().result(LONGEST)
+    assert sorted(EVENTS.taken) == thirds
     EVENTS.released.set()
-    EVENTS.taken.clear()
-    graph = waiting_program(parallelism).get_stream_graph()
-    LocalJob(graph, restore=done[0]).run()
-    assert sorted(before + EVENTS.taken) == [*range(50)]
-
-
-def test_checkpoint_completes_while_tasks_wait_for_their_last_async_results() -> None:
-    job = LocalJob(waiting_program(2).get_stream_graph())
-    waiting = [task for task in job.tasks if len(task.gate.channels) == 1]
-    while not all(task.gate.data_has_ended for task in waiting):
-        job.advance()
-    done: list[tuple[Checkpoint, list[int]]] = []
-    job.trigger_checkpoint(
-        1, lambda checkpoint: done.append((checkpoint, [*EVENTS.taken])), pytest.fail
-    )
-    job.advance()
-    EVENTS.released.set()
-    job.run()
-    ((checkpoint, before),) = done
-    # those before have come to the end of their data, and take part
-    assert len({operator for operator, _ in checkpoint.operators}) == 3
-    EVENTS.taken.clear()
-    LocalJob(waiting_program(1).get_stream_graph(), restore=checkpoint).run()
-    assert sorted(before + EVENTS.taken) == [*range(50)]
+    start = Configuration().set_string("execution.state-recovery.path", savepoint)
+    later = waiting_program(local().configure(start).set_parallelism(1), 3)
+    later.get_job_execution_result().result(LONGEST)
+    assert sorted(EVENTS.taken) == [*range(50)]
 
 
 # --- what is refused ------------------------------------------------------------------------------

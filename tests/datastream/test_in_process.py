@@ -9,12 +9,15 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flinkray.actors.shared import chain_code
 from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.core.clock import Clock
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.datastream import (
     Configuration,
@@ -26,8 +29,15 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
+from flinkray.datastream.connectors import CallbackSink, DiscardingSink, FileSink, IteratorSource
+from flinkray.scheduler.checkpoints.errors import CheckpointError
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.collection import IteratorSplit
+from flinkray.streaming.sources.source import (
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    SplitEnumerator,
+)
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import Tally, by_key, expected
@@ -157,6 +167,54 @@ def test_program_resumes_from_the_retained_checkpoint_of_a_failed_program(tmp_pa
     assert later[0] > 0
 
 
+class Unwilling(FixedSplitsEnumerator[IteratorSplit]):
+    """Has no state before a file is there."""
+
+    willing: Path
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        if not self.willing.exists():
+            raise ValueError("not now")
+        return super().snapshot_state(checkpoint_id)
+
+
+class UnwillingSource(IteratorSource):
+    def __init__(self, willing: Path) -> None:
+        super().__init__(lambda number, offset: count(offset), bounded=False)
+        self._willing = willing
+
+    def create_enumerator(
+        self, context: EnumeratorContext[IteratorSplit], clock: Clock
+    ) -> SplitEnumerator[IteratorSplit]:
+        enumerator = Unwilling(context, [IteratorSplit(0, 0)])
+        enumerator.willing = self._willing
+        return enumerator
+
+
+def test_savepoint_fails_with_its_enumerator_and_the_program_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next savepoint completes, with one warning about the operators without a uid."""
+    willing, seen, savepoints = (
+        tmp_path / "willing",
+        tmp_path / "seen",
+        str(tmp_path / "savepoints"),
+    )
+    env = environment(1, **{"restart-strategy.type": "none"}).enable_checkpointing(3_600_000)
+    numbers = env.from_source(UnwillingSource(willing), None, "numbers")
+    numbers.map(Touches(seen)).sink_to(DiscardingSink())
+    program = env.execute_async()
+    with pytest.raises(CheckpointError, match="ValueError: not now"):
+        program.trigger_savepoint(savepoints).result(60)
+    willing.touch()
+    program.trigger_savepoint(savepoints).result(60)
+    wait_until(seen.exists, 60, "records")
+    program.cancel().result(60)
+    del program  # the error's traceback refers to this frame
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("has state of operators without a uid" in it for it in told) == 1
+
+
 SEEN: list[int] = []
 
 
@@ -273,6 +331,25 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "TMPDIR": str(folder)}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=150)
+
+
+WITHOUT_RAY = """
+import sys
+from flinkray.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(1000)
+env.from_sequence(1, 2).key_by(lambda n: n).sum().print()
+env.execute()
+print(sorted({"ray", "pyspark", "pandas"} & set(sys.modules)))
+"""
+
+
+def test_program_with_checkpoints_in_one_process_imports_neither_ray_nor_spark(
+    tmp_path: Path,
+) -> None:
+    ended = run(WITHOUT_RAY, tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 LEFT_RUNNING = """

@@ -18,8 +18,9 @@ from flinkray.core.errors import JobCancelledError
 from flinkray.core.garbage_collection import YOUNG
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.common import JobStatus, WatermarkStrategy
-from flinkray.datastream.connectors import CallbackSink, IteratorSource
+from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
 from flinkray.streaming.errors import OperatorError
+from flinkray.testing.waiting import wait_until
 
 
 def environment() -> StreamExecutionEnvironment:
@@ -278,3 +279,24 @@ def test_limited_results_are_returned_as_soon_as_the_limit_is_reached() -> None:
     assert environment().from_source(source).execute_and_collect(limit=2) == [1, 2]
     given.set()
     assert False not in was_in_time
+
+
+def test_file_sink_shows_its_files_when_its_own_input_has_ended(tmp_path: Path) -> None:
+    """The other stream of the program ends only when it has seen the files."""
+
+    def texts() -> list[str]:
+        return sorted(file.read_text() for file in tmp_path.glob("part-*"))
+
+    def until_files_are_there() -> Iterator[list[str]]:
+        wait_until(lambda: len(texts()) == 2, 60, "two files")
+        yield texts()
+
+    taken: list[list[str]] = []
+    env = environment().set_parallelism(2)
+    env.from_collection(["a", "b"]).rebalance().sink_to(FileSink(tmp_path))
+    source = IteratorSource.of(until_files_are_there)
+    env.from_source(source, WatermarkStrategy.no_watermarks(), "files").sink_to(
+        CallbackSink(taken.append)
+    )
+    env.execute()
+    assert taken == [["a\n", "b\n"]]

@@ -1,14 +1,13 @@
-"""Records that look rows up, as whole programs: what comes out is what a naive evaluator says,
-with failures, other parallelism and unaligned checkpoints in between.  A plain bounded source
-stands where the rows of Spark come in."""
+"""Records that look rows up, as whole programs: what comes out is what a naive evaluator says.  A
+plain bounded source stands where the rows of Spark come in.  Failures and other parallelism in
+between are in ``tests/streaming/test_rescaled_stories.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,13 +20,9 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.common import Row
 from flinkray.datastream.connected_streams import looked_up
-from flinkray.streaming.local.local_job import LocalJob
-from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
-from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.testing.manual_clock import ManualClock
 from tests.datastream.differential import KEYS, AfterEach
-from tests.datastream.kept_results import Kept
 from tests.datastream.trickling import PAUSE, Trickle
 
 UNKNOWN = -1
@@ -128,67 +123,13 @@ def assert_right(program: Program, results: list[Any]) -> None:
     assert found == answers
 
 
-def job_of(
-    program: Program, parallelism: int, taken: list[Any], restore: Checkpoint | None = None
-) -> LocalJob:
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
-    results = build(program, env, parallelism).key_by(lambda _: 0).process(Kept()).uid("kept")
-    results.sink_to(CallbackSink(taken.append)).uid("sink").set_parallelism(1)
-    return LocalJob(env.get_stream_graph(), ManualClock(), restore=restore)
-
-
-@dataclass(frozen=True)
-class Run:
-    """So many steps with a parallelism; then a checkpoint, from which the next run goes on."""
-
-    parallelism: int
-    steps: int
-    unaligned: bool
-
-    def after(self, run: Run | None, checkpoint: Checkpoint | None) -> Run:
-        """What was in flight cannot be given to another parallelism."""
-        if run is None or checkpoint is None or not checkpoint.in_flight:
-            return self
-        return replace(self, parallelism=run.parallelism)
-
-
-def interrupted(job: LocalJob, number: int, run: Run) -> Checkpoint | None:
-    """Checkpoint *number*; None: the job has ended before."""
-    for _ in range(run.steps):
-        job.advance()
-    if job.finished:
-        return None
-    done: list[Checkpoint] = []
-    job.trigger_checkpoint(number, done.append, pytest.fail, run.unaligned)
-    while not done:
-        job.advance()
-    job.close()
-    return done[0]
-
-
-RUNS = st.lists(
-    st.builds(Run, st.sampled_from([1, 2, 4]), st.integers(0, 60), st.booleans()), max_size=4
-)
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(programs(), RUNS, st.builds(Run, st.sampled_from([1, 2, 4]), st.just(0), st.just(False)))
-def test_look_up_results_equal_those_of_a_naive_evaluator_despite_failures(
-    program: Program, runs: list[Run], last: Run
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs(), st.sampled_from([1, 2, 4]))
+def test_look_up_answers_equal_those_of_a_naive_evaluator(
+    program: Program, parallelism: int
 ) -> None:
-    """A run that fails after all of its output may repeat that output."""
-    results: list[Any] = []
-    checkpoint: Checkpoint | None = None
-    before: Run | None = None
-    for number, run in enumerate(runs, 1):
-        before = run.after(before, checkpoint)
-        job = job_of(program, before.parallelism, results, checkpoint)
-        checkpoint = interrupted(job, number, before)
-        if checkpoint is None:
-            break
-    else:
-        job_of(program, last.after(before, checkpoint).parallelism, results, checkpoint).run()
-    assert_right(program, results[-1] if results else [])
+    env = StreamExecutionEnvironment(clock=ManualClock()).set_parallelism(1)
+    assert_right(program, list(build(program, env, parallelism).execute_and_collect()))
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -266,7 +266,6 @@ def test_results_of_a_chained_operator_have_numbers_in_the_order_of_the_operator
         0,
         clock,
         ProcessingTimeService(clock),
-        0,
         MetricGroup(),
         LocalGlobalAggregateManager(),
     )

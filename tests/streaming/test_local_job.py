@@ -1,4 +1,4 @@
-"""Whole programs in one process: tasks, channels, end of input, checkpoints, failures."""
+"""Whole programs in one thread: tasks, channels, end of input, failures."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from flinkray.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    ValueStateDescriptor,
-)
+from flinkray.state import ValueStateDescriptor
 from flinkray.streaming.channels import COALESCE_BELOW, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
-from flinkray.streaming.local.local_job import LocalJob, assigned_states
-from flinkray.streaming.local.pending_checkpoint import Checkpoint
+from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.basic import MapOperator
-from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.graph import StreamGraph
@@ -39,13 +32,6 @@ from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import DataGeneratorSource
-from flinkray.streaming.sources.reader import SequentialReader
-from flinkray.streaming.sources.source import (
-    END_OF_INPUT,
-    Boundedness,
-    Source,
-    SplitEnumerator,
-)
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
@@ -108,159 +94,13 @@ def test_each_key_is_processed_in_one_subtask_and_no_record_is_lost() -> None:
     assert final_sums(results) == expected_sums(5000)
 
 
-def test_local_jobs_with_the_same_seed_give_equal_output_order() -> None:
+def test_local_jobs_on_a_manual_clock_give_equal_output_order() -> None:
     outputs = []
     for _ in range(2):
         graph, results = keyed_sums(2000)
-        LocalJob(graph, ManualClock(), seed=5).run()
+        LocalJob(graph, ManualClock()).run()
         outputs.append(results.take_all())
     assert outputs[0] == outputs[1]
-
-
-def run_to_checkpoint(count: int, steps: int) -> tuple[Checkpoint, int]:
-    """A checkpoint in the middle of a run that then is given up, and how far that was."""
-    graph, results = keyed_sums(count)
-    job = LocalJob(graph)
-    for _ in range(steps):
-        job.step()
-    done: list[Checkpoint] = []
-    job.trigger_checkpoint(1, done.append, pytest.fail)
-    while not done:
-        job.step()
-    emitted = len(results.take_all())
-    for _ in range(5):
-        job.step()
-    job.close()
-    return done[0], emitted
-
-
-def test_run_restored_from_a_checkpoint_has_the_sums_of_a_run_without_failure() -> None:
-    """ST-01: barriers divide the records of every channel at one point."""
-    for steps in (1, 7, 20):
-        checkpoint, emitted = run_to_checkpoint(3000, steps)
-        graph, results = keyed_sums(3000)
-        LocalJob(graph, restore=checkpoint).run()
-        assert 0 < len(results) <= 3000 - emitted + 3000
-        assert final_sums(results) == expected_sums(3000)
-
-
-def test_checkpoint_is_restored_at_another_parallelism() -> None:
-    checkpoint, _ = run_to_checkpoint(3000, 7)
-    graph, results = keyed_sums(3000, parallelism=5)
-    LocalJob(graph, restore=checkpoint).run()
-    assert final_sums(results) == expected_sums(3000)
-
-
-@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_operator_state_is_distributed_to_the_restored_subtasks(parallelism: int) -> None:
-    """Broadcast state comes from one old subtask, if possible the one with the same index. A union
-    of several could bring back an entry that one of them removed."""
-    words: ListStateDescriptor[str] = ListStateDescriptor("words")
-    every: ListStateDescriptor[str] = ListStateDescriptor("every")
-    rules: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
-    states = {}
-    for subtask in range(3):
-        written = OperatorStateBackend()
-        written.list_state(words).add(f"word {subtask}")
-        written.union_list_state(every).add(f"of {subtask}")
-        if subtask > 0:
-            written.broadcast_state(rules).put(f"rule {subtask}", subtask)
-        states["other", subtask] = OperatorState()
-        states["operator", subtask] = OperatorState(operator=written.snapshot())
-    states["operator", 3] = OperatorState()
-    found: list[str] = []
-    for subtask in range(parallelism):
-        restored = OperatorStateBackend()
-        given = assigned_states(states, "operator", subtask, parallelism)
-        restored.restore([each.operator for each in given if each.operator is not None])
-        found += restored.list_state(words)
-        assert list(restored.union_list_state(every)) == ["of 0", "of 1", "of 2"]
-        holder = subtask if subtask in (1, 2) else (1, 2)[subtask % 2]
-        assert list(restored.broadcast_state(rules).items()) == [(f"rule {holder}", holder)]
-    assert sorted(found) == ["word 0", "word 1", "word 2"]
-
-
-class FoundLater(SplitEnumerator[Any]):
-    """Finds one split after the other, whatever readers do."""
-
-    found = 0
-
-    def start(self) -> None:
-        if self.found == 12:
-            self.context.signal_no_more_splits(0)
-
-    def next_discovery_time(self) -> float | None:
-        return 0.0 if self.found < 12 else None
-
-    def discover(self) -> None:
-        self.context.assign_split(self.found, 0)
-        self.found += 1
-        self.start()
-
-    def snapshot_state(self, checkpoint_id: int) -> Any:
-        return self.found
-
-    def restore(self, checkpoint: Any) -> None:
-        self.found = checkpoint
-
-    def handle_split_request(self, subtask: int) -> None: ...
-    def add_splits_back(self, splits: Any, subtask: int) -> None: ...
-
-
-class LongBatches(SequentialReader[Any]):
-    """Each split is one batch, which is longer than asked for."""
-
-    def open_split(self, split: Any) -> None:
-        self.batches = [Block([(split, place) for place in range(100)])]
-        self.split = split
-
-    def read(self, max_records: int) -> Any:
-        return self.batches.pop() if self.batches else END_OF_INPUT
-
-    def remaining(self) -> Any:
-        return self.split
-
-    def snapshot_state(self, checkpoint_id: int) -> list[Any]:
-        return list(self._waiting)
-
-
-class FoundSource(Source[Any]):
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(self, context: Any, clock: Any) -> FoundLater:
-        return FoundLater(context)
-
-    def create_reader(self, context: Any) -> LongBatches:
-        return LongBatches(context)
-
-
-@pytest.mark.parametrize("steps", range(12))
-def test_splits_found_while_a_checkpoint_begins_are_read_once(steps: int) -> None:
-    """A reader within a batch takes its snapshot later than its enumerator."""
-
-    def job(restore: Checkpoint | None = None) -> tuple[LocalJob, CollectSink]:
-        source = OperatorTransformation("Source", operator=SourceOperator(FoundSource()))
-        results = CollectSink()
-        sink = OperatorTransformation("Sink", operator=SinkWriterOperator(results), inputs=[source])
-        graph = build_graph([sink], GraphSettings())
-        return LocalJob(graph, ManualClock(), restore=restore), results
-
-    first, results = job()
-    for _ in range(steps):
-        first.advance()
-    done: list[tuple[Checkpoint, list[Any]]] = []
-    first.trigger_checkpoint(
-        1, lambda checkpoint: done.append((checkpoint, results.take_all())), pytest.fail
-    )
-    while not done:
-        first.advance()
-    first.close()
-    checkpoint, before = done[0]
-    second, results = job(checkpoint)
-    second.run()
-    everything = [(split, place) for split in range(12) for place in range(100)]
-    assert sorted(before + results.take_all()) == everything
 
 
 def test_small_batches_are_merged_and_sent_before_the_next_watermark() -> None:

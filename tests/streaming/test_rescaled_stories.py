@@ -22,6 +22,7 @@ from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
 from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.streaming.functions.window_functions import ProcessWindowFunction
 from flinkray.streaming.operators.keyed import ReduceOperator
+from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns
 from flinkray.streaming.records.keying import Keys
@@ -330,3 +331,67 @@ def test_count_windows_equal_a_model_despite_rescaling(name: str) -> None:
     """WI-01"""
     spec, naive = COUNTS[name]
     play_all(lambda: make_window_operator(spec(), BY_K), naive, as_rows=True)
+
+
+# --- look-ups -------------------------------------------------------------------------------------
+
+
+class LookedUp(Timed):
+    """Records wait until the table has ended for their key group, which its last watermark says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[Any, int] = {}
+        self._waiting: list[tuple[Any, int]] = []
+
+    def process(self, columns: Columns) -> None:
+        assert columns.timestamps is not None
+        times = columns.timestamps.tolist()
+        self._waiting += zip(columns.batch.to_pylist(), times, strict=True)
+        self.time_went_on()
+
+    def process_second(self, columns: Columns) -> None:
+        self.rows |= {row["k"]: row["v"] for row in columns.batch.to_pylist()}
+
+    def time_went_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for record, time in waiting:
+            if self.watermark(record["k"]) == MAX_TIMESTAMP:
+                answer = record["k"], record["v"], self.rows.get(record["k"])
+                self.results.append((answer, time))
+            else:
+                self._waiting.append((record, time))
+
+
+def looked_up(record: Any, row: Any) -> Any:
+    return record.k, record.v, row and row.v
+
+
+@pytest.mark.parametrize("seed", range(5 * STORIES))
+def test_look_ups_equal_a_model_despite_failures_and_rescaling(seed: int) -> None:
+    """After a failure, the table is read on from the last snapshot, and ends again."""
+    rng = random.Random(seed)
+    subtasks = Subtasks(lambda: LookUpOperator(looked_up, BY_K, BY_K, "table"), ("k", "k"), 1)
+    story = Story(subtasks, LookedUp())
+    now = 0
+    for parallelism in (1, 2, 4, 1, rng.choice((2, 3, 4)), rng.choice((1, 2, 3))):
+        story.play("rescale", parallelism)
+        for _ in range(8):
+            now += 5
+            unread = [key for key in range(0, 12, 2) if key not in story.naive.rows]
+            match rng.choices(("records", "table", "snapshot", "failure"), (5, 3, 1, 0.5))[0]:
+                case "records":
+                    story.play("rows", ("batch", records(rng, now)))
+                case "table" if unread:
+                    story.play("second", ("batch", rows_of_table(rng.choice(unread))))
+                case "table":
+                    story.play("watermark", MAX_TIMESTAMP, rng.choice((None, 0, 1, 2, 3)))
+                case "snapshot":
+                    story.play("snapshot", rng.randrange(3), rng.random() < 0.5)
+                case "failure":
+                    story.play("restore", parallelism)
+    story.subtasks.close()
+
+
+def rows_of_table(key: int) -> Columns:
+    return Columns(pa.record_batch({"k": pa.array([key]), "v": pa.array([1000 + key])}))

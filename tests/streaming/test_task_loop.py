@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from flinkray.streaming.channels import InputGate, MemoryChannel
+from flinkray.streaming.checkpoint.subtask_checkpoints import NotCheckpointed
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.basic import FlatMapOperator, MapOperator
 from flinkray.streaming.operators.operator import OperatorContext, Output, StreamOperator
@@ -54,6 +56,16 @@ class Committing(StreamOperator):
         self.awaits_checkpoint = False
 
 
+class Requests(NotCheckpointed):
+    """Keeps the task's requests for a checkpoint."""
+
+    def __init__(self) -> None:
+        self.after: list[int] = []
+
+    def awaits_checkpoint(self, after: int) -> None:
+        self.after.append(after)
+
+
 class CountedSignal(Signal):
     """Whoever waits for it learns that a checkpoint is complete."""
 
@@ -76,6 +88,7 @@ def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
     operator.setup(OperatorContext("commits", service, service.clock), Output([]))
     channel = MemoryChannel()
     channel.put(END_OF_INPUT)
+    requests = Requests()
     signal.task = StreamTask(
         "t",
         [("commits", operator)],
@@ -84,6 +97,7 @@ def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
         [(0, 0)],
         [],
         service,
+        requests,
     )
     signal.task.open()
     loop = TaskLoop(signal.task, signal, service.clock, lambda: None)
@@ -91,7 +105,21 @@ def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
         signal.task.step()
     service.schedule(service.now() - 1, lambda _: None)
     loop.run()
-    assert signal.waits == [-1]
+    assert (requests.after, signal.waits) == ([0], [-1])
+
+
+def test_operator_that_commits_with_checkpoints_is_refused_without_checkpoints() -> None:
+    """Otherwise the task would wait for ever."""
+    service = ProcessingTimeService(ManualClock())
+    operator = Committing()
+    operator.setup(OperatorContext("commits", service, service.clock), Output([]))
+    channel = MemoryChannel()
+    channel.put(END_OF_INPUT)
+    inputs = [StreamTaskInput(operator, 1)]
+    operators = [("commits", operator)]
+    task = StreamTask("t", operators, InputGate([channel]), inputs, [(0, 0)], [], service)
+    with pytest.raises(StreamError, match="the job takes no checkpoints"):
+        task.step()
 
 
 class Narrow:

@@ -8,12 +8,13 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import ray
 
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc.ray.directory import ProcessRecord
+from flinkray.rpc.service import TransportChoice
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.call_transport import CallingStream
@@ -22,9 +23,6 @@ from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT
 from flinkray.rpc.wire.tls import SWITCH, Tls
 
 logger = logging.getLogger(__name__)
-
-TransportChoice = Literal["auto", "direct", "ray"]
-"""How other processes are reached: auto means directly where that works, else through Ray."""
 
 CONNECT_TIMEOUT = 5.0
 """The longest time to open a socket, in seconds."""

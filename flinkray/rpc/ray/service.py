@@ -26,13 +26,13 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.ray.actors import RayActors
-from flinkray.rpc.ray.dialler import RayDialler, TransportChoice, Whereabouts
+from flinkray.rpc.ray.dialler import RayDialler, Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray.head import ProcessEndsError, RayHead
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
 from flinkray.rpc.ray.watch import death_of, is_node_dead
-from flinkray.rpc.service import RpcService
+from flinkray.rpc.service import RpcService, TransportChoice
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec, process_of
 from flinkray.rpc.time_limit import within
@@ -176,9 +176,6 @@ class RayRpcService(BaseRpcService):
 
     @property
     def transport(self) -> TransportChoice:
-        """The way in which other processes are reached.
-        A new value applies to connections made later.
-        """
         return self._dialler.choice
 
     @transport.setter
@@ -187,7 +184,6 @@ class RayRpcService(BaseRpcService):
 
     @property
     def avoids_head_node(self) -> bool:
-        """Whether processes without a placement avoid Ray's head node, if there are other nodes."""
         return self._actors.avoids_head_node
 
     @avoids_head_node.setter

@@ -94,6 +94,11 @@ class NotCheckpointed(CheckpointResponder):
     def aborted(self, checkpoint_id: int) -> None:
         raise _unexpected(checkpoint_id)
 
+    def awaits_checkpoint(self, after: int) -> None:
+        raise StreamError(
+            "an operator commits only with a checkpoint, and the job takes no checkpoints"
+        )
+
 
 def _unexpected(checkpoint_id: int) -> StreamError:
     return StreamError(f"checkpoint {checkpoint_id}: the job takes no checkpoints")

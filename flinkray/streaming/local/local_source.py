@@ -8,7 +8,6 @@ from typing import Any
 from flinkray.core.clock import Clock
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.task.task import StreamTask
 
@@ -16,62 +15,34 @@ from flinkray.streaming.task.task import StreamTask
 class LocalSource:
     """Connects the coordinator of a source with the source's readers, in a local job."""
 
-    def __init__(
-        self, operator_id: str, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock
-    ) -> None:
-        self.operator_id = operator_id
+    def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
         self._source = source
         self.tasks = list(tasks)
         self._clock = clock
         self.name = f"enumerator of {self.tasks[0].name}"
         self._requests = [0] * len(self.tasks)
         self._told = [0] * len(self.tasks)
-        self._checkpoint_id = 0
-        """The latest checkpoint. Readers get no events until their snapshots for it are taken."""
 
-    def start(self, state: EnumeratorState | None = None) -> None:
-        """Start the coordinator. *state* is a result of :meth:`snapshot`; None: start anew."""
-        self._coordinator = SourceCoordinator(self._clock, state=state)
+    def start(self) -> None:
+        """Start the coordinator."""
+        self._coordinator = SourceCoordinator(self._clock)
         self._coordinator.start(self._source, len(self.tasks))
-
-    def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Return the enumerator's state for a checkpoint; called before readers take snapshots.
-        Splits that were assigned before this call are given to the readers in this call."""
-        state = self._coordinator.snapshot(checkpoint_id)
-        self._tell()
-        self._checkpoint_id = checkpoint_id
-        return state
-
-    def checkpoint_completed(self, checkpoint_id: int) -> None:
-        self._coordinator.checkpoint_completed(checkpoint_id)
-
-    def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self._coordinator.checkpoint_aborted(checkpoint_id)
 
     def serve(self) -> bool:
         """Pass on requests of readers and events for them. Look for new splits when it is time.
 
-        Not called while a checkpoint has not reached all readers. Returns whether a reader got an
-        event.
+        Returns whether a reader got an event.
         """
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:
                 context.split_requested = False
                 self._requests[subtask] += 1
-            self._coordinator.heard(
-                subtask,
-                0,
-                self._requests[subtask],
-                position=self._told[subtask],
-                checkpoint_id=self._checkpoint_id,
-            )
+            told = self._told[subtask]
+            self._coordinator.heard(subtask, 0, self._requests[subtask], position=told)
         discovery = self._coordinator.next_discovery_time()
         if discovery is not None and discovery <= self._clock.time():
             self._coordinator.discover()
-        return self._tell()
-
-    def _tell(self) -> bool:
         any_told = False
         for subtask in range(len(self.tasks)):
             operator = self._operator(subtask)

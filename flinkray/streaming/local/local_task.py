@@ -7,7 +7,7 @@ also has its own context variables, among them the contexts of ``decimal`` and N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from threading import get_ident
@@ -15,7 +15,6 @@ from threading import get_ident
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.task.task import StreamTask
 from flinkray.streaming.task.task_mailbox import MailboxClosedError
 
@@ -37,9 +36,9 @@ class LocalTask:
         self._thread = 0
         """The thread of the last step, which the greenlet's stack belongs to."""
 
-    def open(self, states: Mapping[str, Sequence[OperatorState]]) -> None:
-        """Restore and open the operators."""
-        self._context.run(self.task.open, states)
+    def open(self) -> None:
+        """Open the operators."""
+        self._context.run(self.task.open)
 
     def step(self) -> bool:
         """Do everything that needs no waiting. Returns False if there was nothing to do."""

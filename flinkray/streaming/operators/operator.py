@@ -131,7 +131,6 @@ class OperatorContext:
     """32 hexadecimal digits under which the operator's state is kept; empty if unknown."""
     auto_watermark_interval: int = 200
     keyed: bool = False
-    seed: int = 0
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     cached_files: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricGroup = field(default_factory=MetricGroup)

@@ -106,7 +106,6 @@ class ChainBuilder:
         attempt: int,
         clock: Clock,
         time_service: ProcessingTimeService,
-        seed: int,
         metrics: MetricGroup,
         global_aggregates: GlobalAggregateManager,
         alignment: TaskAlignment | None = None,
@@ -123,7 +122,6 @@ class ChainBuilder:
         self._attempt = attempt
         self._clock = clock
         self._time_service = time_service
-        self._seed = seed
         self._metrics = metrics
         self._global_aggregates = global_aggregates
         self._alignment = alignment
@@ -190,7 +188,6 @@ class ChainBuilder:
             operator_id=planned.operator_id,
             auto_watermark_interval=self._plan.auto_watermark_interval,
             keyed=planned.keyed,
-            seed=self._seed,
             job_parameters=self._plan.job_parameters,
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
@@ -207,17 +204,15 @@ class ChainBuilder:
         )
 
 
-def prepared_partitioner(
-    result: PlannedResult, channels: int, seed: int, producer: int
-) -> StreamPartitioner:
-    """Return a copy of a result's partitioner, set up for one subtask."""
+def prepared_partitioner(result: PlannedResult, channels: int, producer: int) -> StreamPartitioner:
+    """Return a copy of a result's partitioner, set up for one subtask.
+    Random choices are the same in every run."""
     partitioner = result.partitioner
     if partitioner.functions:
         partitioner = pickle.loads(cloud_pickle.dumps(partitioner))
     else:
         partitioner = copy.copy(partitioner)
-    own_seed = (seed * 1_000_003 + result.edge) * 1_000_003 + producer
-    partitioner.setup(channels, result.max_parallelism, own_seed)
+    partitioner.setup(channels, result.max_parallelism, result.edge * 1_000_003 + producer)
     return partitioner
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
-from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
+from flinkray.actors.gateways.messages import ClusterArguments, SlotAnswer, WantedSlot
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import WorkerGroupRequest
-from flinkray.actors.resource_manager.endpoint import ResourceManager
+from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.task_executor.endpoint import TaskExecutor, create_task_executor
@@ -25,6 +26,7 @@ from flinkray.rpc import (
     LocalRpcService,
     RegistrationFailure,
     RegistrationRejection,
+    RpcEndpoint,
     RpcService,
 )
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
@@ -262,7 +264,7 @@ async def test_jobs_without_spark_share_workers_which_are_released_when_idle(
     freed_at = cluster.service.clock.monotonic()
     await asyncio.sleep(0.1)
     assert (await manager.request_resource_overview()).slots_available == 2
-    await cluster.workers.removed(group.group_id)
+    await cluster.group_removed()
     assert 30 <= cluster.service.clock.monotonic() - freed_at < 32
     assert used(cluster) == [NOTHING]
 
@@ -485,7 +487,7 @@ async def test_workers_of_a_job_without_a_next_job_master_are_released_when_idle
     job = await running_job(cluster, 1, 2)
     cluster.network.crash(job.resource_id)
     died_at = cluster.service.clock.monotonic()
-    await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
+    await cluster.group_removed()
     kept, idle = 60, 30
     assert kept + idle <= cluster.service.clock.monotonic() - died_at < kept + idle + 2
     assert used(cluster) == [NOTHING]
@@ -514,13 +516,27 @@ async def test_restarted_resource_manager_takes_over_workers_and_starts_none_twi
     assert used(cluster) == [NOTHING]
 
 
+class LateWorkers(LocalResourceManagerDriver):
+    """Begins to start each worker after 3 s."""
+
+    async def start_task_executor(self, *arguments: Any) -> None:
+        await asyncio.sleep(3)
+        await super().start_task_executor(*arguments)
+
+
+async def create_manager_of_late_workers(
+    rpc_service: LocalRpcService, arguments: ClusterArguments
+) -> RpcEndpoint:
+    driver = LateWorkers(rpc_service, arguments)
+    return await lead_resource_manager(rpc_service, arguments, driver)
+
+
 @on_virtual_time
 async def test_resource_manager_death_during_worker_starts_leaves_no_extra_worker(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
-    cluster.workers.start_delay = 3.0
-    await cluster.start_resource_manager()
+    await cluster.start_resource_manager(f"{__name__}:create_manager_of_late_workers")
     job = cluster.job(1)
     await job.register()
     await job.declare(2)
@@ -546,7 +562,7 @@ async def test_workers_unclaimed_after_a_restart_are_released(tmp_path: Path) ->
     job = await running_job(cluster, 1, 2)
     cluster.network.crash("ResourceManager")
     cluster.network.crash(job.resource_id)
-    await cluster.workers.removed(cluster.workers.created_groups[0].group_id)
+    await cluster.group_removed()
     assert used(cluster) == [NOTHING]
     assert cluster.service.clock.monotonic() < 100
 

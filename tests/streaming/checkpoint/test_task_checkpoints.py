@@ -70,6 +70,29 @@ class Remembering(StreamOperator):
         self.told.append(checkpoint_id)
 
 
+class Overtaking(MemoryChannel):
+    """A channel where a barrier may overtake elements, as it may in channels of the network."""
+
+    overtaken: Sequence[Element] = ()
+    """Elements that waited when a barrier overtook them."""
+
+    def put_first(self, barrier: Barrier) -> None:
+        self.overtaken = [self.take() for _ in range(len(self.elements))]
+        for element in (barrier, *self.overtaken):
+            self.put(element)
+
+
+class OvertakingGate(InputGate):
+    """The gate of :class:`Overtaking` channels."""
+
+    def __init__(self, channels: Sequence[Overtaking]) -> None:
+        super().__init__(channels)
+        self._overtaking = channels
+
+    def in_flight(self, channel: int) -> Sequence[InFlight]:
+        return self._overtaking[channel].overtaken
+
+
 class NotSentYet:
     """A result that tells later what a barrier has overtaken in it."""
 
@@ -106,7 +129,7 @@ class Running(CheckpointResponder):
         had_finished: bool = False,
     ) -> None:
         service = ProcessingTimeService(ManualClock())
-        self.channels = [MemoryChannel() for _ in range(channels)]
+        self.channels = [Overtaking() for _ in range(channels)]
         self.out = MemoryChannel()
         self.writer = writer = RecordWriter([self.out], ForwardPartitioner())
         self.operator = Remembering()
@@ -118,7 +141,7 @@ class Running(CheckpointResponder):
         self.task = StreamTask(
             "task",
             [] if had_finished else [("op", self.operator)],
-            InputGate(self.channels),
+            OvertakingGate(self.channels),
             [StreamTaskInput(self.operator, channels)],
             [(0, channel) for channel in range(channels)],
             [writer, *other_results],
