@@ -32,7 +32,7 @@ from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
-from flinkray.streaming.channels import InputGate, RecordWriter
+from flinkray.streaming.channels import MemoryInputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
 from flinkray.streaming.network import (
@@ -216,7 +216,7 @@ class StreamTaskRun:
         task = StreamTask(
             context.name,
             builder.operators,
-            self._gate or InputGate(()),
+            self._gate or MemoryInputGate(()),
             inputs,
             channel_inputs,
             outputs,
@@ -284,7 +284,7 @@ class StreamTaskRun:
         task = StreamTask(
             context.name,
             (),
-            self._gate or InputGate(()),
+            self._gate or MemoryInputGate(()),
             (),
             [(0, channel) for channel in range(sum(map(len, context.sources)))],
             [PartitionWriter(partition, ForwardPartitioner()) for partition in context.partitions],

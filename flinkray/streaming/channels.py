@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
@@ -81,58 +82,21 @@ class MemoryChannel:
 
 
 class RecordWriter:
-    """Divides batches among the channels of one edge.
+    """Divides batches among the channels of one edge."""
 
-    Small blocks for a channel are combined, so that a wide fan-out does not make tiny batches. They
-    are sent before any element that must keep its place among the records.
-
-    Args:
-        buffer_timeout: milliseconds after which waiting blocks are sent in any case. 0: blocks are
-            not combined. -1: blocks wait until there are enough records. None: blocks also stop
-            waiting when the task has no next record at the moment.
-        time_service: fires the time-out.
-    """
-
-    def __init__(
-        self,
-        channels: Sequence[Channel],
-        partitioner: StreamPartitioner,
-        buffer_timeout: int | None = None,
-        time_service: ProcessingTimeService | None = None,
-    ) -> None:
+    def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
         self.channels = tuple(channels)
         self.partitioner = partitioner
-        self._timeout = buffer_timeout
-        self._time_service = time_service
-        self._coalesce_below = 1 if buffer_timeout == 0 else COALESCE_BELOW
-        self._waiting: list[list[Block]] = [[] for _ in channels]
-        self._waiting_records = [0] * len(self.channels)
-        self._any_waiting = False
-        self._scheduled = False
 
     def has_room(self) -> bool:
         return all(channel.has_room() for channel in self.channels)
 
     def process_block(self, block: Block) -> None:
         for channel, part in self.partitioner.split_block(block):
-            waiting = self._waiting_records[channel] + len(part)
-            if waiting == len(part) >= self._coalesce_below:
-                self.channels[channel].put(part)
-            elif bytes_of(part) >= SEND_FROM:
-                self._send(channel)
-                self.channels[channel].put(part)
-            else:
-                if not self._any_waiting:
-                    self._any_waiting = True
-                    self._flush_in_time()
-                self._waiting[channel].append(part)
-                self._waiting_records[channel] = waiting
-                if waiting >= COALESCE_BELOW:
-                    self._send(channel)
+            self.channels[channel].put(part)
 
     def process_columns(self, columns: Columns) -> None:
         for channel, part in self.partitioner.split_columns(columns):
-            self._send(channel)
             self.channels[channel].put(part)
 
     def process_watermark(self, timestamp: int) -> None:
@@ -160,10 +124,67 @@ class RecordWriter:
     def end_of_input(self) -> None:
         self._to_all(END_OF_INPUT)
 
+    def flush_when_idle(self) -> None:
+        """Send what may not wait while no record is available: nothing waits in this writer."""
+
     def _to_all(self, element: Element) -> None:
-        self.flush()
         for channel in self.channels:
             channel.put(element)
+
+
+class MergingWriter(RecordWriter):
+    """Writer that merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
+
+    The merged blocks are sent before any element that must keep its place among the records.
+
+    Args:
+        buffer_timeout: milliseconds after which waiting blocks are sent in any case. 0: blocks are
+            not merged. -1: blocks wait until there are enough records. None: blocks also stop
+            waiting when the task has no next record at the moment.
+        time_service: fires the time-out.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        partitioner: StreamPartitioner,
+        buffer_timeout: int | None = None,
+        time_service: ProcessingTimeService | None = None,
+    ) -> None:
+        super().__init__(channels, partitioner)
+        self._timeout = buffer_timeout
+        self._time_service = time_service
+        self._coalesce_below = 1 if buffer_timeout == 0 else COALESCE_BELOW
+        self._waiting: list[list[Block]] = [[] for _ in channels]
+        self._waiting_records = [0] * len(self.channels)
+        self._any_waiting = False
+        self._scheduled = False
+
+    def process_block(self, block: Block) -> None:
+        for channel, part in self.partitioner.split_block(block):
+            waiting = self._waiting_records[channel] + len(part)
+            if waiting == len(part) >= self._coalesce_below:
+                self.channels[channel].put(part)
+            elif bytes_of(part) >= SEND_FROM:
+                self._send(channel)
+                self.channels[channel].put(part)
+            else:
+                if not self._any_waiting:
+                    self._any_waiting = True
+                    self._flush_in_time()
+                self._waiting[channel].append(part)
+                self._waiting_records[channel] = waiting
+                if waiting >= COALESCE_BELOW:
+                    self._send(channel)
+
+    def process_columns(self, columns: Columns) -> None:
+        for channel, part in self.partitioner.split_columns(columns):
+            self._send(channel)
+            self.channels[channel].put(part)
+
+    def _to_all(self, element: Element) -> None:
+        self.flush()
+        super()._to_all(element)
 
     def _flush_in_time(self) -> None:
         service, timeout = self._time_service, self._timeout
@@ -176,8 +197,7 @@ class RecordWriter:
         self.flush()
 
     def flush_when_idle(self) -> None:
-        """Send waiting blocks unless *buffer_timeout* is -1.
-        Called when no record is available."""
+        """Send waiting blocks unless *buffer_timeout* is -1."""
         if self._timeout is None or self._timeout >= 0:
             self.flush()
 
@@ -221,42 +241,35 @@ def _one_block(blocks: list[Block]) -> Block:
     return Block(values, timestamps, keys, first.origin)
 
 
-class InputGate:
+class InputGate(ABC):
     """Reads the channels of one input of a task in turn, except blocked channels."""
 
-    def __init__(self, channels: Sequence[MemoryChannel]) -> None:
-        self.channels = list(channels)
-        self._open = [True] * len(self.channels)
-        self._has_data = list(self._open)
-        self._blocked = [False] * len(self.channels)
-        self._next = 0
+    def __init__(self, channels: int) -> None:
+        self._open = [True] * channels
+        self._has_data = [True] * channels
+        self._blocked = [False] * channels
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether the task has an input; the task of a source has none."""
+        return bool(self._open)
 
     @property
     def finished(self) -> bool:
         return not any(self._open)
 
+    @abstractmethod
     def poll(self) -> tuple[int, Element] | None:
         """Remove and return (channel, next element); None if there is none at the moment."""
-        count = len(self.channels)
-        for step in range(count):
-            channel = (self._next + step) % count
-            if self._blocked[channel]:
-                continue
-            elements = self.channels[channel].elements
-            if elements:
-                self._next = (channel + 1) % count
-                return channel, self.channels[channel].take()
-        return None
 
     @property
     def data_has_ended(self) -> bool:
         """Whether the data of all channels has ended. Only barriers may follow."""
         return not any(self._has_data)
 
+    @abstractmethod
     def end_data(self, channel: int) -> None:
         """Note the end of the channel's data, and tell the sender that all of it was processed."""
-        self._has_data[channel] = False
-        self.channels[channel].is_processed = True
 
     def end(self, channel: int) -> None:
         """Note that nothing follows in the channel: it is not read any more."""
@@ -268,15 +281,49 @@ class InputGate:
 
     def resume_all(self) -> None:
         """Unblock all channels."""
-        self._blocked = [False] * len(self.channels)
+        self._blocked = [False] * len(self._blocked)
 
+    @abstractmethod
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return None: in memory, no barrier overtakes elements. Network gates override this."""
+        """Return (channel, barrier) for a barrier that has overtaken waiting elements.
+        The channel may be blocked. None if there is no such barrier at the moment."""
+
+    @abstractmethod
+    def in_flight(self, channel: int) -> Sequence[InFlight]:
+        """Return the elements in a channel that the last polled barrier has overtaken.
+        They were received before the barrier and not polled (unaligned checkpoints, ST-06). They
+        stay in the channel."""
+
+    @abstractmethod
+    def has_elements(self) -> bool:
+        """Return whether :meth:`poll` would return an element, or raise."""
+
+
+class MemoryInputGate(InputGate):
+    """Reads channels of the same process and thread. No barrier overtakes elements in them."""
+
+    def __init__(self, channels: Sequence[MemoryChannel]) -> None:
+        super().__init__(len(channels))
+        self.channels = list(channels)
+        self._next = 0
+
+    def poll(self) -> tuple[int, Element] | None:
+        count = len(self.channels)
+        for step in range(count):
+            channel = (self._next + step) % count
+            if not self._blocked[channel] and self.channels[channel].elements:
+                self._next = (channel + 1) % count
+                return channel, self.channels[channel].take()
+        return None
+
+    def end_data(self, channel: int) -> None:
+        self._has_data[channel] = False
+        self.channels[channel].is_processed = True
+
+    def poll_overtaking(self) -> None:
         return None
 
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """Return the elements of a channel that the barrier polled last has overtaken: none in
-        memory. Network gates override this method."""
         return ()
 
     def has_elements(self) -> bool:
@@ -286,4 +333,12 @@ class InputGate:
         )
 
 
-__all__ = ["Channel", "EndOfInput", "InputGate", "MemoryChannel", "RecordWriter"]
+__all__ = [
+    "Channel",
+    "EndOfInput",
+    "InputGate",
+    "MemoryChannel",
+    "MemoryInputGate",
+    "MergingWriter",
+    "RecordWriter",
+]

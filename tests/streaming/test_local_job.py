@@ -5,12 +5,17 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.channels import COALESCE_BELOW, MemoryChannel, RecordWriter
+from flinkray.streaming.channels import (
+    COALESCE_BELOW,
+    MemoryChannel,
+    MemoryInputGate,
+    MergingWriter,
+)
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
 from flinkray.streaming.local.local_job import LocalJob
@@ -105,7 +110,7 @@ def test_local_jobs_on_a_manual_clock_give_equal_output_order() -> None:
 
 def test_small_batches_are_merged_and_sent_before_the_next_watermark() -> None:
     channel = MemoryChannel()
-    writer = RecordWriter([channel], ForwardPartitioner())
+    writer = MergingWriter([channel], ForwardPartitioner())
     for number in range(5):
         writer.process_block(Block([number], [number]))
     assert not channel.elements
@@ -118,7 +123,7 @@ def test_small_batches_are_merged_and_sent_before_the_next_watermark() -> None:
 
 def test_batches_with_and_without_timestamps_or_keys_are_sent_in_order() -> None:
     channel = MemoryChannel()
-    writer = RecordWriter([channel], ForwardPartitioner())
+    writer = MergingWriter([channel], ForwardPartitioner())
     for block in (
         Block([1], [1], ["a"]),
         Block([2], [2]),
@@ -138,7 +143,7 @@ def test_batches_with_and_without_timestamps_or_keys_are_sent_in_order() -> None
 def small_blocks(timeout: int | None) -> tuple[Any, Any, Any]:
     channel, clock = MemoryChannel(), ManualClock()
     service = ProcessingTimeService(clock)
-    writer = RecordWriter([channel], ForwardPartitioner(), timeout, service)
+    writer = MergingWriter([channel], ForwardPartitioner(), timeout, service)
     for number in range(3):
         writer.process_block(Block([number]))
     return channel, writer, (clock, service)
@@ -192,7 +197,8 @@ def test_source_stops_reading_while_a_channel_of_a_slow_consumer_is_full() -> No
     source_task, *consumers = job.tasks
     for _ in range(100):
         source_task.step()
-    waiting = [len(channel.elements) for task in consumers for channel in task.gate.channels]
+    gates = [cast(MemoryInputGate, task.gate) for task in consumers]
+    waiting = [len(channel.elements) for gate in gates for channel in gate.channels]
     assert max(waiting) <= 17
     assert not source_task.step()
     consumers[0].step()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.channels import MemoryChannel, RecordWriter
+from flinkray.streaming.channels import MemoryChannel, MergingWriter
 from flinkray.streaming.records.elements import Block, Columns, Watermark
 from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.records.row import Row
@@ -84,7 +84,7 @@ def test_large_records_are_sent_without_waiting_for_a_batch() -> None:
     channels = [MemoryChannel(), MemoryChannel()]
     partitioner = RebalancePartitioner()
     partitioner.setup(2, 128, 0)
-    writer = RecordWriter(channels, partitioner)
+    writer = MergingWriter(channels, partitioner)
     writer.process_block(Block(["small", "small"]))
     writer.process_block(Block([TEXT, TEXT]))
     sent = [[len(element) for element in channel.elements] for channel in channels]  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from flinkray.streaming.channels import InputGate, MemoryChannel
+from flinkray.streaming.channels import MemoryChannel, MemoryInputGate
 from flinkray.streaming.checkpoint.subtask_checkpoints import NotCheckpointed
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.network import Signal
@@ -25,7 +25,7 @@ from flinkray.testing.manual_clock import ManualClock
 def new_loop(signal: Signal) -> TaskLoop:
     clock = ManualClock()
     service = ProcessingTimeService(clock)
-    task = StreamTask("t", [("map", MapOperator(str))], InputGate(()), [], [], [], service)
+    task = StreamTask("t", [("map", MapOperator(str))], MemoryInputGate(()), [], [], [], service)
     return TaskLoop(task, signal, clock, lambda: None, None)
 
 
@@ -92,7 +92,7 @@ def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
     signal.task = StreamTask(
         "t",
         [("commits", operator)],
-        InputGate([channel]),
+        MemoryInputGate([channel]),
         [StreamTaskInput(operator, 1)],
         [(0, 0)],
         [],
@@ -117,7 +117,7 @@ def test_operator_that_commits_with_checkpoints_is_refused_without_checkpoints()
     channel.put(END_OF_INPUT)
     inputs = [StreamTaskInput(operator, 1)]
     operators = [("commits", operator)]
-    task = StreamTask("t", operators, InputGate([channel]), inputs, [(0, 0)], [], service)
+    task = StreamTask("t", operators, MemoryInputGate([channel]), inputs, [(0, 0)], [], service)
     with pytest.raises(StreamError, match="the job takes no checkpoints"):
         task.step()
 
@@ -178,7 +178,7 @@ def test_task_with_many_results_for_one_record_waits_for_room_and_can_be_cancell
     task = StreamTask(
         "t",
         [("flat map", operator)],
-        InputGate([channel]),
+        MemoryInputGate([channel]),
         [StreamTaskInput(operator, 1)],
         [(0, 0)],
         [out],

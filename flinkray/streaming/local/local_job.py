@@ -15,7 +15,7 @@ from typing import Any
 
 from flinkray.core.garbage_collection import RARELY, YOUNG
 from flinkray.core.ids import JobID
-from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, MergingWriter
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error, user_frames
 from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
@@ -123,7 +123,7 @@ class LocalJob:
         return StreamTask(
             name,
             builder.operators,
-            InputGate(channels),
+            MemoryInputGate(channels),
             inputs,
             channel_inputs,
             builder.writers,
@@ -145,13 +145,13 @@ class LocalJob:
 
     def _make_writer(
         self, result: PlannedResult, producer: int, time_service: ProcessingTimeService
-    ) -> RecordWriter:
+    ) -> MergingWriter:
         channels = [
             self._channels[result.edge, producer, consumer]
             for consumer in channel_targets(self._edges[result.edge], producer)
         ]
         partitioner = prepared_partitioner(result, len(channels), producer)
-        return RecordWriter(channels, partitioner, result.buffer_timeout, time_service)
+        return MergingWriter(channels, partitioner, result.buffer_timeout, time_service)
 
     def _open(self) -> None:
         with self._closing_on_failure():

@@ -58,12 +58,12 @@ class NetworkInputGate(InputGate):
     """
 
     def __init__(self, consumer: str, timers: Timers) -> None:
-        super().__init__(())
+        super().__init__(0)
         self.consumer = consumer
         self._timers = timers
         self.lock = threading.Lock()
         """Lock on the state that receiving threads and the task share, credit included."""
-        self._inputs: list[InputChannel] = []
+        self.channels: list[InputChannel] = []
         self._ready: deque[int] = deque()
         self._is_listed: list[bool] = []
         self._urgent: deque[tuple[int, QueuedBarrier]] = deque()
@@ -75,19 +75,18 @@ class NetworkInputGate(InputGate):
 
     def add(self, channel: InputChannel) -> int:
         """Add a channel and return its number in this gate."""
-        number = len(self._inputs)
-        self._inputs.append(channel)
+        number = len(self.channels)
+        self.channels.append(channel)
         self._is_listed.append(False)
         self._open.append(True)
         self._has_data.append(True)
         self._blocked.append(False)
-        self.channels.append(channel)  # type: ignore[arg-type]
         return number
 
     def request(self) -> None:
         """Request data from all producers.
         Connects to the producers' processes first, if needed, and blocks during this."""
-        for channel in self._inputs:
+        for channel in self.channels:
             channel.request()
 
     def listen(self, callback: Callable[[], None]) -> None:
@@ -133,12 +132,12 @@ class NetworkInputGate(InputGate):
             if barrier is not None:
                 before = self._polled.get(number)
                 self._polled[number] = queued
-                self._inputs[number].was_given(queued, before)
+                self.channels[number].was_given(queued, before)
                 return number, barrier
         return None
 
     def _take(self, number: int) -> Element | None:
-        channel = self._inputs[number]
+        channel = self.channels[number]
         element = channel.take()
         if element is None:
             # data that arrives from now on lists the channel again; look for data that came just
@@ -159,16 +158,16 @@ class NetworkInputGate(InputGate):
 
     def end_data(self, channel: int) -> None:
         self._has_data[channel] = False
-        self._inputs[channel].processed()
+        self.channels[channel].processed()
 
     def end(self, channel: int) -> None:
         super().end(channel)
-        self._inputs[channel].close(None)
+        self.channels[channel].close(None)
 
     def close(self, reason: str = "the consumer ended") -> None:
         """Read no more. Sends the reason to all producers that have not ended."""
         self._is_closed = True
-        for number, channel in enumerate(self._inputs):
+        for number, channel in enumerate(self.channels):
             if self._open[number]:
                 channel.close(reason)
 
@@ -179,13 +178,13 @@ class NetworkInputGate(InputGate):
         queued = self._polled.get(channel)
         if queued is None or queued.is_reached:
             return []
-        return self._inputs[channel].in_flight(queued)
+        return self.channels[channel].in_flight(queued)
 
     def restore(self, channel: int, elements: Sequence[Element]) -> None:
         """Restore the elements that were in flight in a channel.
         A checkpoint barrier had overtaken them. They come before all other elements. Call this
         before :meth:`request`."""
-        self._inputs[channel].restore(elements)
+        self.channels[channel].restore(elements)
         self.has_data(channel)
 
     # --- for channels, from any thread --------------------------------------------------------
@@ -234,10 +233,10 @@ class NetworkInputGate(InputGate):
     def metrics(self) -> ChannelMetrics:
         """Return the metrics of all channels, added up."""
         total = ChannelMetrics()
-        for channel in self._inputs:
+        for channel in self.channels:
             total += channel.metrics()
         return total
 
     def channel_metrics(self) -> Sequence[ChannelMetrics]:
         """Return the metrics of each channel."""
-        return [channel.metrics() for channel in self._inputs]
+        return [channel.metrics() for channel in self.channels]

@@ -12,14 +12,12 @@ from flinkray.streaming.records.partitioners import StreamPartitioner
 class PartitionWriter(RecordWriter):
     """Divides batches among the subpartitions of a partition.
 
-    The subpartitions merge small batches, by size and buffer time-out. So :meth:`flush`, which a
-    task calls when it is idle, sends nothing.
+    The subpartitions merge small batches, by size and buffer time-out.
     """
 
     def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
         super().__init__(partition.subpartitions, partitioner)
         self.partition = partition
-        self._dividing = partitioner
         self._puts = [subpartition.put for subpartition in partition.subpartitions]
 
     def has_room(self) -> bool:
@@ -31,11 +29,11 @@ class PartitionWriter(RecordWriter):
         return self.partition.has_room()
 
     def process_block(self, block: Block) -> None:
-        for channel, part in self._dividing.split_block(block):
+        for channel, part in self.partitioner.split_block(block):
             self._puts[channel](part)
 
     def process_columns(self, columns: Columns) -> None:
-        for channel, part in self._dividing.split_columns(columns):
+        for channel, part in self.partitioner.split_columns(columns):
             self._puts[channel](part)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:

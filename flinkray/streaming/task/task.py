@@ -134,7 +134,7 @@ class StreamTask:
         )
         self.head = self.operators[0][1] if self.operators else None
         self._source = (
-            self.head if isinstance(self.head, SourceOperator) and not gate.channels else None
+            self.head if isinstance(self.head, SourceOperator) and not gate.has_channels else None
         )
         self._restored_from = restored_from
         self.has_ended = False
@@ -414,7 +414,7 @@ class StreamTask:
         """
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
-        elif self.gate.channels or (self._source is not None and self._source.has_rest):
+        elif self.gate.has_channels or (self._source is not None and self._source.has_rest):
             self._triggered.append(barrier)
         else:
             self.perform_checkpoint(barrier)

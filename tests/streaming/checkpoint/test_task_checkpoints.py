@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import (
     MOST_REMEMBERED,
     CheckpointResponder,
@@ -82,7 +82,7 @@ class Overtaking(MemoryChannel):
             self.put(element)
 
 
-class OvertakingGate(InputGate):
+class OvertakingGate(MemoryInputGate):
     """The gate of :class:`Overtaking` channels."""
 
     def __init__(self, channels: Sequence[Overtaking]) -> None:

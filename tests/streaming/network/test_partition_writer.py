@@ -30,7 +30,7 @@ def test_writer_divides_batches_among_consumers_and_sends_watermarks_to_all() ->
         writer = PartitionWriter(partition, partitioner)
         for first in range(0, 100, 10):
             writer.process_block(Block(list(range(first, first + 10))))
-            writer.flush()  # the task has nothing to do: that is no reason to send
+            writer.flush_when_idle()  # the task has nothing to do: that is no reason to send
         writer.process_columns(numbers(10))
         writer.process_watermark(5)
         assert partition.metrics().queued_buffers == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.channels import InputGate
+from flinkray.streaming.channels import MemoryInputGate
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
 from flinkray.streaming.network import (
     ChannelSource,
@@ -382,7 +382,9 @@ def test_source_without_room_for_results_takes_its_snapshot_after_its_current_ba
         service = ProcessingTimeService(clock)
         source.setup(OperatorContext("op", service, clock), Output([writer]))
         reports = Reports()
-        task = StreamTask("t", [("op", source)], InputGate(()), [], [], [writer], service, reports)
+        task = StreamTask(
+            "t", [("op", source)], MemoryInputGate(()), [], [], [writer], service, reports
+        )
         task.open()
         source.add_splits([0])
         task.step()
