@@ -8,7 +8,7 @@ from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.streaming.columnar.serialize_batches import deserialized
 
 
-class RecordBatches(CloseableIterator):
+class RecordBatches(CloseableIterator[pa.RecordBatch]):
     """Iterator of ``pyarrow.RecordBatch`` over a program's serialized results."""
 
     def __init__(self, results: CloseableIterator) -> None:

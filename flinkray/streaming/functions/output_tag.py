@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
+
+from typing_extensions import TypeVar
 
 from flinkray.core.values import IMMUTABLE
+from flinkray.state.descriptors import ValueType
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 
 class OutputTag(Generic[T]):
@@ -26,7 +29,7 @@ class OutputTag(Generic[T]):
         OutputTag.in_use = True  # here rather than in __init__: unpickling comes this way too
         return super().__new__(cls)
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+    def __init__(self, tag_id: str, type_info: ValueType[T] | None = None) -> None:
         if not tag_id:
             raise ValueError("an OutputTag needs an id that is not empty")
         self.tag_id = tag_id

@@ -22,7 +22,7 @@ TRANSACTION_TIMEOUT = 600_000
 """Time-out of transactions in milliseconds, below the 15 minutes that brokers allow by default."""
 
 
-class KafkaSink(Sink[KafkaCommittable]):
+class KafkaSink(Sink[Any, KafkaCommittable]):
     """Writes to topics of Kafka.
 
     Args:

@@ -82,7 +82,7 @@ class WholeRecord:
         )
 
 
-class KafkaSource(Source[KafkaPartitionSplit]):
+class KafkaSource(Source[Any, KafkaPartitionSplit]):
     """Reads topics of Kafka.
 
     Args:

@@ -42,7 +42,7 @@ from flinkray.streaming.sinks.sink import (
 )
 
 
-class FileSink(Sink[Rename]):
+class FileSink(Sink[object, Rename]):
     """Writes a directory of files.
 
     Args:

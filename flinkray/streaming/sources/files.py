@@ -43,6 +43,7 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    T,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ _OF_COLUMNS = ("csv", "parquet")
 _OF_PATHS = "; several are given one by one, and a format is given as file_format="
 
 
-class FileSource(Source[FileSplit]):
+class FileSource(Source[T, FileSplit]):
     """Reads files.
 
     Text gives strings without the line end, JSON lines give parsed values, CSV and Parquet give
