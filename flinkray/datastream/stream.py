@@ -16,7 +16,7 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.operator_settings import StreamSettings
-from flinkray.datastream.record_batches import RecordBatches
+from flinkray.datastream.record_batches import BatchFunction, RecordBatches
 from flinkray.datastream.type_variables import R, T, U
 from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
 from flinkray.state.descriptors import MapStateDescriptor
@@ -79,8 +79,6 @@ from flinkray.streaming.windowing.assigners import W, WindowAssigner
 from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from flinkray.core.ids import JobVertexID
     from flinkray.datastream.common.execution_config import ExecutionConfig
     from flinkray.datastream.keyed_stream import KeyedStream
@@ -277,15 +275,15 @@ class DataStream(StreamSettings, Generic[T]):
         return self._then("Projection", ProjectOperator(field_indexes), projected, typed=False)
 
     @overload
-    def map_batches(
-        self, func: Callable[[pa.RecordBatch], Any], output_type: None = None
-    ) -> DataStream[Row]: ...
+    def map_batches(self, func: BatchFunction, output_type: None = None) -> DataStream[Row]: ...
     @overload
     def map_batches(
-        self, func: Callable[[pa.RecordBatch], Any], output_type: TypeInformation[R]
+        self, func: BatchFunction, output_type: TypeInformation[R]
     ) -> DataStream[R]: ...
     def map_batches(
-        self, func: Callable[..., Any], output_type: TypeInformation | None = None
+        self,
+        func: BatchFunction,
+        output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply *func* to whole Arrow record batches.
 

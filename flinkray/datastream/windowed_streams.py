@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time
+from flinkray.datastream.record_batches import BatchFunction
 from flinkray.datastream.type_variables import K, R, T, U, W
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.streaming.functions.functions import (
@@ -39,8 +40,6 @@ from flinkray.streaming.windowing.triggers import Trigger
 from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from flinkray.datastream.keyed_stream import KeyedStream
     from flinkray.datastream.stream import DataStream
 
@@ -201,7 +200,7 @@ class _Windowed(Generic[T, K, W]):
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
 
-    def map_batches(self, func: Callable[[pa.RecordBatch], Any]) -> DataStream[Row]:
+    def map_batches(self, func: BatchFunction) -> DataStream[Row]:
         """Apply *func* to an Arrow record batch of all rows of a window.
 
         The batch has the columns ``window_start`` and ``window_end``, too. *func* returns a batch,

@@ -22,7 +22,7 @@ _IN_contra = TypeVar("_IN_contra", contravariant=True)
 _OUT_co = TypeVar("_OUT_co", covariant=True)
 
 
-class ValueType(Protocol[_T_co]):
+class TypeOfValues(Protocol[_T_co]):
     """A TypeInformation of values of type T, as type checkers see it from this package."""
 
     def converter(self) -> Callable[[Any], _T_co] | None: ...
@@ -104,7 +104,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     def __init__(
         self,
         name: str,
-        value_type_info: ValueType[T] | type[T] | None = None,
+        value_type_info: TypeOfValues[T] | type[T] | None = None,
         default_value: T | None = None,
     ) -> None:
         super().__init__(name, value_type_info)
@@ -116,7 +116,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
     kind = "list"
 
-    def __init__(self, name: str, elem_type_info: ValueType[T] | type[T] | None = None) -> None:
+    def __init__(self, name: str, elem_type_info: TypeOfValues[T] | type[T] | None = None) -> None:
         super().__init__(name, elem_type_info)
 
 
@@ -128,8 +128,8 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     def __init__(
         self,
         name: str,
-        key_type_info: ValueType[K] | type[K] | None = None,
-        value_type_info: ValueType[V] | type[V] | None = None,
+        key_type_info: TypeOfValues[K] | type[K] | None = None,
+        value_type_info: TypeOfValues[V] | type[V] | None = None,
     ) -> None:
         super().__init__(name, (key_type_info, value_type_info))
 
@@ -144,7 +144,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         self,
         name: str,
         reduce_function: Callable[[T, T], T] | _Reduces[T],
-        type_info: ValueType[T] | type[T] | None = None,
+        type_info: TypeOfValues[T] | type[T] | None = None,
     ) -> None:
         super().__init__(name, type_info)
         reduce = getattr(reduce_function, "reduce", reduce_function)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from flinkray.core.clock import Clock
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.file_formats import (
     CsvFormat,
@@ -39,6 +41,7 @@ from flinkray.streaming.sources.source import (
     EnumeratorContext,
     FixedSplitsEnumerator,
     OfSplit,
+    Polled,
     ReaderContext,
     Source,
     SourceReader,
@@ -49,10 +52,12 @@ __all__ = [
     "END_OF_INPUT",
     "NOTHING_NOW",
     "ArrowSource",
+    "Block",
     "Boundedness",
     "BucketAssigner",
     "BucketContext",
     "CallbackSink",
+    "Clock",
     "CollectSink",
     "CollectionSource",
     "CommitRequest",
@@ -72,6 +77,7 @@ __all__ = [
     "NumberSequenceSource",
     "OfSplit",
     "ParquetFormat",
+    "Polled",
     "ReaderContext",
     "RecordFormat",
     "RollingPolicy",

@@ -8,7 +8,7 @@ are in :mod:`flinkray.streaming.functions.async_functions`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
@@ -38,11 +38,16 @@ Tagged: TypeAlias = tuple[OutputTag[Any], Any]
 class Function:
     """Base class of all user functions."""
 
-    def open(self, runtime_context: RuntimeContext) -> None:
-        """Called once before the first record. Request state in this method."""
+    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
+        """Called once before the first record. Request state in this method.
 
-    def close(self) -> None:
+        Only the methods of an AsyncFunction may be ``async def``.
+        """
+        return None
+
+    def close(self) -> Awaitable[None] | None:
         """Called once after the last record, and when the task fails or is cancelled."""
+        return None
 
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):

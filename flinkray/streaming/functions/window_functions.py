@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -57,7 +57,7 @@ class WindowContext(ABC, Generic[WINDOW]):
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     """A function that returns the results of a window of one key, with state and time."""
 
-    Context = WindowContext
+    Context: TypeAlias = WindowContext
 
     @abstractmethod
     def process(
@@ -73,7 +73,7 @@ class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     """A function that returns the results of a window over the whole stream.
     It can use state and time."""
 
-    Context = WindowContext
+    Context: TypeAlias = WindowContext
 
     @abstractmethod
     def process(
