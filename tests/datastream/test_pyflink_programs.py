@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from flinkray.datastream import (
+    DataStream,
     OutputTag,
     RuntimeContext,
     RuntimeExecutionMode,
@@ -65,7 +66,7 @@ def test_word_count_program_reads_and_writes_files(tmp_path: Path, mode: Any) ->
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(mode)
     env.set_parallelism(1)
-    ds = env.from_source(
+    ds: DataStream = env.from_source(
         source=FileSource.for_record_stream_format(
             StreamFormat.text_line_format(), str(tmp_path / "in.txt")
         )

@@ -127,10 +127,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text(_example(page), "utf-8")
     (folder / TYPED.name).write_text(TYPED.read_text("utf-8"), "utf-8")
     (folder / "wrong.py").write_text(BEFORE_WRONG + WRONG, "utf-8")
-    (folder / "pyarrow").mkdir()  # has no types, and pyright does not find its names
-    for name in ("__init__", "compute"):
-        text = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
-        (folder / "pyarrow" / f"{name}.pyi").write_text(text, "utf-8")
     return folder
 
 
@@ -147,7 +143,17 @@ def _mypy(programs: Path) -> Findings:
 
 def _pyright(programs: Path) -> Findings:
     pytest.importorskip("basedpyright")
-    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "pythonVersion": "3.10"}
+    settings = {
+        "typeCheckingMode": "standard",
+        "pythonVersion": "3.10",
+        "extraPaths": [str(ROOT)],
+        "stubPath": "stubs",
+    }
+    pyarrow = programs / "stubs" / "pyarrow"  # has no types, and pyright does not find its names
+    pyarrow.mkdir(parents=True)
+    for name in ("__init__", "compute"):
+        text = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
+        (pyarrow / f"{name}.pyi").write_text(text, "utf-8")
     (programs / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
     options = ["--project", str(programs), "--pythonpath", sys.executable, "--outputjson"]
     output = _run("basedpyright", *options)

@@ -28,12 +28,15 @@ from flinkray.datastream import (
     Time,
     Types,
 )
+from flinkray.datastream.common import SimpleStringSchema
 from flinkray.datastream.connectors import (
     CallbackSink,
     CollectionSource,
     IteratorSource,
     NumberSequenceSource,
 )
+from flinkray.datastream.connectors.file_system import FileSource, StreamFormat
+from flinkray.datastream.connectors.kafka import KafkaSource
 from flinkray.datastream.data_stream import CloseableIterator, ConnectedStreams, WindowedStream
 from flinkray.datastream.state import (
     AggregatingState,
@@ -171,6 +174,10 @@ assert_type(env.from_source(NumberSequenceSource(1, 3)), DataStream[int])
 assert_type(env.from_source(CollectionSource(["a"])), DataStream[str])
 assert_type(env.from_source(IteratorSource.of(lambda: [1.5])), DataStream[float])
 assert_type(env.from_source(CollectionSource([""]), type_info=Types.LONG()), DataStream[int])
+lines = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "lines.txt")
+assert_type(env.from_source(lines.build()), DataStream[str])
+clicks = KafkaSource.builder().set_value_only_deserializer(SimpleStringSchema())
+assert_type(env.from_source(clicks.set_topics("clicks").build()), DataStream[str])
 
 # --- functions
 assert_type(numbers.map(lambda number: number / 2), DataStream[float])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic
 
 from flinkray.core.durations import Duration
 from flinkray.datastream.common.serialization import Encoder
+from flinkray.datastream.type_variables import T, U
 from flinkray.streaming.sinks import files as sinks
 from flinkray.streaming.sinks.file_formats import FileFormat
 from flinkray.streaming.sinks.file_policies import (
@@ -19,8 +21,8 @@ from flinkray.streaming.sources.file_input import check_encoding
 
 
 @dataclass(frozen=True)
-class StreamFormat:
-    """Format for reading files record by record.
+class StreamFormat(Generic[T]):
+    """Format for reading files record by record of type T.
 
     >>> StreamFormat.text_line_format()
     StreamFormat(file_format='text', encoding='UTF-8')
@@ -31,12 +33,12 @@ class StreamFormat:
     """Character set of text files. A byte order mark in a file overrides it."""
 
     @staticmethod
-    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
+    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat[str]:
         """Return the format that gives a string for each line."""
         return StreamFormat("text", check_encoding(charset_name))
 
 
-class FileSource(sources.FileSource):
+class FileSource(sources.FileSource[T]):
     """Reads files and directories; see :class:`flinkray.streaming.sources.files.FileSource`.
 
     >>> import pathlib, tempfile
@@ -53,7 +55,9 @@ class FileSource(sources.FileSource):
     """
 
     @staticmethod
-    def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
+    def for_record_stream_format(
+        stream_format: StreamFormat[U], *paths: str
+    ) -> FileSourceBuilder[U]:
         """Return the builder of a source that reads *paths* in that format."""
         return FileSourceBuilder(stream_format.file_format, paths, encoding=stream_format.encoding)
 
@@ -92,7 +96,7 @@ class FileSplitAssignerProvider:
 
 
 @dataclass
-class FileSourceBuilder:
+class FileSourceBuilder(Generic[T]):
     """Builder of a :class:`FileSource`."""
 
     file_format: str | sources.RecordFormat
@@ -100,28 +104,28 @@ class FileSourceBuilder:
     interval: Duration | None = None
     encoding: str | None = None
 
-    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder:
+    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder[T]:
         """Look for new files at this interval, without end."""
         self.interval = discovery_interval
         return self
 
-    def process_static_file_set(self) -> FileSourceBuilder:
+    def process_static_file_set(self) -> FileSourceBuilder[T]:
         """Read the files that exist at the start (the default)."""
         self.interval = None
         return self
 
-    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder:
+    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results (:class:`FileEnumeratorProvider`)."""
         return self
 
-    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder:
+    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results.
 
         See :class:`FileSplitAssignerProvider`.
         """
         return self
 
-    def build(self) -> FileSource:
+    def build(self) -> FileSource[T]:
         """Build the source."""
         return FileSource(
             *self.paths,

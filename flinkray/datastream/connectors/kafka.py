@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import Any, Generic, cast
 
 from confluent_kafka import Message
 
 from flinkray.datastream.common.serialization import DeserializationSchema, SerializationSchema
+from flinkray.datastream.type_variables import T, U
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import IN
 from flinkray.streaming.kafka import sink as sinks
 from flinkray.streaming.kafka import source as sources
 from flinkray.streaming.kafka.offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
@@ -38,19 +40,19 @@ _OF_JAVA = frozenset(
 """Properties in Flink programs that have no meaning outside Java; they are ignored."""
 
 
-class KafkaRecordDeserializationSchema(ABC):
+class KafkaRecordDeserializationSchema(ABC, Generic[T]):
     """Converter of whole Kafka records to values, with key, headers, topic and offset."""
 
     @abstractmethod
-    def deserialize(self, record: KafkaConsumerRecord) -> Any:
+    def deserialize(self, record: KafkaConsumerRecord) -> T | None:
         """Return the value of a record. None leaves the record out."""
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[T] | None:
         """Return the type of the values. None: it is not known."""
         return None
 
 
-class KafkaSource(sources.KafkaSource):
+class KafkaSource(sources.KafkaSource[T]):
     """Reads topics of Kafka; see :class:`flinkray.streaming.kafka.source.KafkaSource`.
 
     >>> from flinkray.datastream.common import SimpleStringSchema
@@ -73,7 +75,7 @@ class KafkaSource(sources.KafkaSource):
         return KafkaSourceBuilder()
 
 
-class KafkaSourceBuilder:
+class KafkaSourceBuilder(Generic[T]):
     """Builder of a :class:`KafkaSource`."""
 
     def __init__(self) -> None:
@@ -85,34 +87,34 @@ class KafkaSourceBuilder:
         self._deserialize: Callable[[Message], Any] | None = None
         self._produced_type: TypeInformation | None = None
 
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder[T]:
         """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
-    def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
+    def set_group_id(self, group_id: str) -> KafkaSourceBuilder[T]:
         """Set the consumer group for which offsets are committed when a checkpoint is complete."""
         return self.set_property("group.id", group_id)
 
-    def set_topics(self, *topics: str) -> KafkaSourceBuilder:
+    def set_topics(self, *topics: str) -> KafkaSourceBuilder[T]:
         """Read all partitions of these topics, which must exist."""
         if not topics:
             raise ValueError("set_topics needs at least one topic")
         return self._subscribe(sources.Subscription(topics=topics))
 
-    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder:
+    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder[T]:
         """Read all topics whose whole name matches (Python's ``re``), also later ones."""
         try:
             return self._subscribe(sources.Subscription(pattern=re.compile(topic_pattern)))
         except re.error as error:
             raise ValueError(f"no pattern of topics: {topic_pattern!r}: {error}") from None
 
-    def set_partitions(self, partitions: Set[KafkaTopicPartition]) -> KafkaSourceBuilder:
+    def set_partitions(self, partitions: Set[KafkaTopicPartition]) -> KafkaSourceBuilder[T]:
         """Read these partitions, which must exist."""
         if not partitions:
             raise ValueError("set_partitions needs at least one partition")
         return self._subscribe(sources.Subscription(partitions=frozenset(partitions)))
 
-    def _subscribe(self, subscription: sources.Subscription) -> KafkaSourceBuilder:
+    def _subscribe(self, subscription: sources.Subscription) -> KafkaSourceBuilder[T]:
         if self._subscription is not None:
             raise StreamError(
                 "a Kafka source has one of set_topics, set_topic_pattern and set_partitions, once"
@@ -122,7 +124,7 @@ class KafkaSourceBuilder:
 
     def set_starting_offsets(
         self, starting_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the offsets at which a job without a checkpoint begins.
 
         Default: the first record there is.
@@ -132,7 +134,7 @@ class KafkaSourceBuilder:
 
     def set_unbounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the end offsets, which are determined at the start.
 
         The source still counts as unbounded.
@@ -142,14 +144,14 @@ class KafkaSourceBuilder:
 
     def set_bounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the end offsets, which are determined at the start. The source is bounded."""
         self._stopping, self._is_bounded = stopping_offsets_initializer, True
         return self
 
     def set_value_only_deserializer(
-        self, deserialization_schema: DeserializationSchema
-    ) -> KafkaSourceBuilder:
+        self, deserialization_schema: DeserializationSchema[U]
+    ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of values.
 
         A record is left out if the result is None or it has no value.
@@ -157,22 +159,22 @@ class KafkaSourceBuilder:
         self._deserialize = sources.ValueOfRecord(deserialization_schema.deserialize)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()
-        return self
+        return cast(KafkaSourceBuilder[U], self)
 
     def set_deserializer(
-        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema
-    ) -> KafkaSourceBuilder:
+        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema[U]
+    ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of whole records, a Python class (PyFlink takes a Java class)."""
         schema = kafka_record_deserialization_schema
         self._deserialize = sources.WholeRecord(schema.deserialize)
         self._produced_type = schema.get_produced_type()
-        return self
+        return cast(KafkaSourceBuilder[U], self)
 
-    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
+    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder[T]:
         """Set the beginning of the client names that brokers see."""
         return self.set_property("client.id.prefix", prefix)
 
-    def set_property(self, key: str, value: str) -> KafkaSourceBuilder:
+    def set_property(self, key: str, value: str) -> KafkaSourceBuilder[T]:
         """Set a property of librdkafka or of the source.
 
         Properties of the source: ``partition.discovery.interval.ms``,
@@ -181,12 +183,12 @@ class KafkaSourceBuilder:
         self._properties[key] = value
         return self
 
-    def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder:
+    def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder[T]:
         """Set several properties, as :meth:`set_property` does for one."""
         self._properties.update(props)
         return self
 
-    def build(self) -> KafkaSource:
+    def build(self) -> KafkaSource[T]:
         """Build the source.
 
         Raises:
@@ -237,11 +239,11 @@ class KafkaTopicSelector(ABC):
         """Return the name of the value's topic."""
 
 
-class KafkaRecordSerializationSchema(ABC):
+class KafkaRecordSerializationSchema(ABC, Generic[IN]):
     """Converter of values to Kafka's records, made by a builder or a user-defined class."""
 
     @abstractmethod
-    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+    def serialize_record(self, element: IN, timestamp: int | None) -> KafkaProducerRecord:
         """Return the record. *timestamp*: event time; None: the stream has none."""
 
     @staticmethod
@@ -250,7 +252,7 @@ class KafkaRecordSerializationSchema(ABC):
         return KafkaRecordSerializationSchemaBuilder()
 
 
-class _SerializesByParts(KafkaRecordSerializationSchema):
+class _SerializesByParts(KafkaRecordSerializationSchema[IN]):
     def __init__(
         self,
         topic: str,
@@ -263,14 +265,14 @@ class _SerializesByParts(KafkaRecordSerializationSchema):
         self._key = key
         self._value = value
 
-    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+    def serialize_record(self, element: IN, timestamp: int | None) -> KafkaProducerRecord:
         topic = self._topic if self._selector is None else self._selector(element)
         key = None if self._key is None else self._key.serialize(element)
         time = timestamp if timestamp is not None and timestamp >= 0 else None  # as in Flink
         return KafkaProducerRecord(topic, self._value.serialize(element), key, None, time)
 
 
-class KafkaRecordSerializationSchemaBuilder:
+class KafkaRecordSerializationSchemaBuilder(Generic[IN]):
     """Builder of a :class:`KafkaRecordSerializationSchema`."""
 
     def __init__(self) -> None:
@@ -279,14 +281,14 @@ class KafkaRecordSerializationSchemaBuilder:
         self._key: SerializationSchema | None = None
         self._value: SerializationSchema | None = None
 
-    def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder:
+    def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder[IN]:
         """Send all records to this topic."""
         self._topic, self._selector = topic, None
         return self
 
     def set_topic_selector(
         self, topic_selector: Callable[[Any], str] | KafkaTopicSelector
-    ) -> KafkaRecordSerializationSchemaBuilder:
+    ) -> KafkaRecordSerializationSchemaBuilder[IN]:
         """Send each record to the topic that the selector returns."""
         selector = getattr(topic_selector, "apply", topic_selector)
         if not callable(selector):
@@ -296,19 +298,19 @@ class KafkaRecordSerializationSchemaBuilder:
 
     def set_key_serialization_schema(
         self, key_serialization_schema: SerializationSchema
-    ) -> KafkaRecordSerializationSchemaBuilder:
+    ) -> KafkaRecordSerializationSchemaBuilder[IN]:
         """Set the schema of keys. Records with equal keys go to one partition."""
         self._key = key_serialization_schema
         return self
 
     def set_value_serialization_schema(
-        self, value_serialization_schema: SerializationSchema
-    ) -> KafkaRecordSerializationSchemaBuilder:
+        self, value_serialization_schema: SerializationSchema[U]
+    ) -> KafkaRecordSerializationSchemaBuilder[U]:
         """Set the schema of the records' values."""
         self._value = value_serialization_schema
-        return self
+        return cast(KafkaRecordSerializationSchemaBuilder[U], self)
 
-    def build(self) -> KafkaRecordSerializationSchema:
+    def build(self) -> KafkaRecordSerializationSchema[IN]:
         """Build the schema. Raises StreamError if the topic or the value schema is missing."""
         if not self._topic and self._selector is None:
             raise StreamError("records of Kafka need set_topic or set_topic_selector")
@@ -317,7 +319,7 @@ class KafkaRecordSerializationSchemaBuilder:
         return _SerializesByParts(self._topic, self._selector, self._key, self._value)
 
 
-class KafkaSink(sinks.KafkaSink):
+class KafkaSink(sinks.KafkaSink[IN]):
     """Writes to topics of Kafka; see :class:`flinkray.streaming.kafka.sink.KafkaSink`.
 
     >>> from flinkray.datastream.common import SimpleStringSchema
@@ -345,7 +347,7 @@ class KafkaSink(sinks.KafkaSink):
         return KafkaSinkBuilder()
 
 
-class KafkaSinkBuilder:
+class KafkaSinkBuilder(Generic[IN]):
     """Builder of a :class:`KafkaSink`."""
 
     def __init__(self) -> None:
@@ -354,16 +356,16 @@ class KafkaSinkBuilder:
         self._prefix = ""
         self._serializer: KafkaRecordSerializationSchema | None = None
 
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder[IN]:
         """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
-    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder:
+    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder[IN]:
         """Set the delivery guarantee; by default there is none."""
         self._guarantee = DeliveryGuarantee(delivery_guarantee)
         return self
 
-    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
+    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder[IN]:
         """Set the prefix of transaction ids, needed for exactly once.
 
         No other sink in the whole Kafka cluster may have the prefix. It must stay the same when the
@@ -373,18 +375,18 @@ class KafkaSinkBuilder:
         return self
 
     def set_record_serializer(
-        self, record_serializer: KafkaRecordSerializationSchema
-    ) -> KafkaSinkBuilder:
+        self, record_serializer: KafkaRecordSerializationSchema[U]
+    ) -> KafkaSinkBuilder[U]:
         """Set the schema that makes records of values."""
         self._serializer = record_serializer
-        return self
+        return cast(KafkaSinkBuilder[U], self)
 
-    def set_property(self, key: str, value: str) -> KafkaSinkBuilder:
+    def set_property(self, key: str, value: str) -> KafkaSinkBuilder[IN]:
         """Set a property of librdkafka's producer."""
         self._properties[key] = value
         return self
 
-    def build(self) -> KafkaSink:
+    def build(self) -> KafkaSink[IN]:
         """Build the sink.
 
         Raises:

@@ -15,6 +15,7 @@ from flinkray.streaming.sinks.sink import (
     CommitterContext,
     Sink,
     SinkWriter,
+    T,
     WriterContext,
 )
 
@@ -22,7 +23,7 @@ TRANSACTION_TIMEOUT = 600_000
 """Time-out of transactions in milliseconds, below the 15 minutes that brokers allow by default."""
 
 
-class KafkaSink(Sink[Any, KafkaCommittable]):
+class KafkaSink(Sink[T, KafkaCommittable]):
     """Writes to topics of Kafka.
 
     Args:

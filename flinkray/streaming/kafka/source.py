@@ -29,6 +29,7 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    T,
 )
 
 
@@ -82,7 +83,7 @@ class WholeRecord:
         )
 
 
-class KafkaSource(Source[Any, KafkaPartitionSplit]):
+class KafkaSource(Source[T, KafkaPartitionSplit]):
     """Reads topics of Kafka.
 
     Args:
