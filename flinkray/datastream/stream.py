@@ -151,7 +151,7 @@ class StreamProgram(EnvironmentSettings, ABC):
 
 
 class Collected(Protocol[T]):
-    """A stream, as callers see its records that :meth:`DataStream.execute_and_collect` returns."""
+    """A stream whose :meth:`DataStream.execute_and_collect` returns records of type T."""
 
     def _collected(self) -> DataStream[T]: ...
 

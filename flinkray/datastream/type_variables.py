@@ -1,4 +1,4 @@
-"""Type variables of streams. A class or function without type arguments is one of ``Any``."""
+"""Type variables of streams. Type arguments that a program leaves out are ``Any``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _Evaluates: TypeAlias = (
     | AllWindowFunction[U, R, W]
     | ProcessAllWindowFunction[U, R, W]
 )
-"""A function of the value of a window of key K."""
+"""A window function of values of type U, which returns results of type R."""
 
 
 def count_assigner(size: int, slide: int) -> WindowAssigner[Any, CountWindow]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flinkray.state.interfaces import BroadcastState, ReadOnlyBroadcastState
     from flinkray.streaming.functions.runtime_context import RuntimeContext
 
-# A function class without type arguments is one of Any.
+# Type arguments that a program leaves out are Any.
 T = TypeVar("T", default=Any)
 IN = TypeVar("IN", contravariant=True, default=Any)
 IN1 = TypeVar("IN1", contravariant=True, default=Any)
