@@ -18,7 +18,9 @@ import pytest
 from tests.datastream.test_docs import GUIDES, PAGES, blocks
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [*PAGES, *GUIDES, "kafka.md", "queryable-state.md", "../README.md"]
+EXAMPLES = [*PAGES, *GUIDES, "kafka.md", "queryable-state.md", "spark.md", "../README.md"]
+WITH_FRAGMENTS = ["spark.md"]
+"""Pages that also have parts of programs. A whole program begins with its imports."""
 TYPED = Path(__file__).with_name("typed_streams.py")
 
 WRONG = """
@@ -114,8 +116,13 @@ Findings: TypeAlias = dict[str, dict[int, str]]
 
 
 def _example(page: str) -> str:
-    """Return the blocks of a page as one program. A later block may use a name again."""
-    return "\n\n".join(["# mypy: allow-redefinition", *blocks(page)])
+    """Return the programs of a page as one module. A later program may use a name again."""
+    whole = [
+        block
+        for block in blocks(page)
+        if page not in WITH_FRAGMENTS or block.startswith(("import ", "from "))
+    ]
+    return "\n\n".join(["# mypy: allow-redefinition", *whole])
 
 
 @pytest.fixture(scope="module")
