@@ -191,6 +191,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
 
     @overload
     def reduce(self, func: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]: ...
+    # For pyright: (word, 1) has the type tuple[str, Literal[1]], which no sum of records has.
     @overload
     def reduce(
         self: KeyedStream[tuple[Any, ...], Any],

@@ -17,7 +17,7 @@ class MapsBatches(Protocol):
     def map_batch(self, batch: pa.RecordBatch, /) -> Any: ...
 
 
-BatchFunction: TypeAlias = Callable[[pa.RecordBatch], Any] | MapsBatches
+RecordBatchFunction: TypeAlias = Callable[[pa.RecordBatch], Any] | MapsBatches
 """A function of ``map_batches``, or an object with the method ``map_batch``."""
 
 

@@ -16,7 +16,7 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.operator_settings import StreamSettings
-from flinkray.datastream.record_batches import BatchFunction, RecordBatches
+from flinkray.datastream.record_batches import RecordBatches, RecordBatchFunction
 from flinkray.datastream.type_variables import R, T, U
 from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
 from flinkray.state.descriptors import MapStateDescriptor
@@ -275,14 +275,16 @@ class DataStream(StreamSettings, Generic[T]):
         return self._then("Projection", ProjectOperator(field_indexes), projected, typed=False)
 
     @overload
-    def map_batches(self, func: BatchFunction, output_type: None = None) -> DataStream[Row]: ...
+    def map_batches(
+        self, func: RecordBatchFunction, output_type: None = None
+    ) -> DataStream[Row]: ...
     @overload
     def map_batches(
-        self, func: BatchFunction, output_type: TypeInformation[R]
+        self, func: RecordBatchFunction, output_type: TypeInformation[R]
     ) -> DataStream[R]: ...
     def map_batches(
         self,
-        func: BatchFunction,
+        func: RecordBatchFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply *func* to whole Arrow record batches.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time
-from flinkray.datastream.record_batches import BatchFunction
+from flinkray.datastream.record_batches import RecordBatchFunction
 from flinkray.datastream.type_variables import K, R, T, U, W
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.streaming.functions.functions import (
@@ -108,6 +108,7 @@ class _Windowed(Generic[T, K, W]):
 
     @overload
     def reduce(self, reduce_function: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]: ...
+    # For pyright: (word, 1) has the type tuple[str, Literal[1]], which no sum of records has.
     @overload
     def reduce(
         self: _Windowed[tuple[Any, ...], Any, Any],
@@ -200,7 +201,7 @@ class _Windowed(Generic[T, K, W]):
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
 
-    def map_batches(self, func: BatchFunction) -> DataStream[Row]:
+    def map_batches(self, func: RecordBatchFunction) -> DataStream[Row]:
         """Apply *func* to an Arrow record batch of all rows of a window.
 
         The batch has the columns ``window_start`` and ``window_end``, too. *func* returns a batch,
