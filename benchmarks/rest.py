@@ -43,8 +43,9 @@ from _results import Figure, Results, parse  # noqa: E402
 
 from flinkray.actors.gateways import DispatcherGateway  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
+from flinkray.client.client_session import session_of  # noqa: E402
 from flinkray.client.loop_thread import LoopThread  # noqa: E402
-from flinkray.core.config import Configuration  # noqa: E402
+from flinkray.core.config import ReadableConfig  # noqa: E402
 from flinkray.core.resources import ResourceProfile  # noqa: E402
 from flinkray.rest import RestServer  # noqa: E402
 from flinkray.rest.server import RestSettings  # noqa: E402
@@ -63,7 +64,7 @@ class AcrossThreads:
     """The cluster, for an endpoint on another event loop."""
 
     def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+        self._session = session_of(client)
         self.questions = 0
 
     async def ask(
@@ -73,7 +74,7 @@ class AcrossThreads:
         timeout: float | None,
     ) -> T:
         self.questions += 1
-        asked = self._client.start(self._client.dispatcher.ask(question, call, timeout))
+        asked = self._session.start(self._session.dispatcher.ask(question, call, timeout))
         return await asyncio.wrap_future(asked)
 
 
@@ -81,13 +82,13 @@ class ThreadClock:
     """Processor seconds of the thread that runs a loop."""
 
     def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+        self._session = session_of(client)
 
     def seconds(self) -> float:
         async def used() -> float:
             return time.thread_time()
 
-        return self._client.run(used())
+        return self._session.run(used())
 
 
 async def look(session: aiohttp.ClientSession, url: str) -> float:
@@ -168,7 +169,7 @@ def measure(jobs: int, tasks: int, clients: int, pages: int, seconds: float) -> 
         across = AcrossThreads(client)
         loop = LoopThread("rest")
         try:
-            server = RestServer(across, RestSettings.of(Configuration({"rest.bind-port": "0"})))
+            server = RestServer(across, RestSettings.of(ReadableConfig({"rest.bind-port": "0"})))
             loop.run(server.start())
             one = in_another_process("alone", server.url, max(5, int(seconds / INTERVAL)))
             across.questions, used = 0, clock.seconds()

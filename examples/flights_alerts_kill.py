@@ -23,12 +23,12 @@ from flights_progress import Progress
 
 import flinkray
 from flinkray import QueryableStateClient
-from flinkray.core.kv_states import (
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.errors import (
     KvStateJobNotFoundError,
     UnknownKeyOrNamespaceError,
     UnknownKvStateLocationError,
 )
-from flinkray.datastream import StreamExecutionEnvironment
 
 NAME = "flights with alerts"
 CHECKPOINT_INTERVAL = 500

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of PySpark's own examples use
 
 import flinkray
-from flinkray import BatchJob, JobGraph
-from flinkray.scheduler.graph.job_graph import RestartStrategy
+from flinkray import BatchJob, JobGraph, RestartStrategy
 
 HEADWIND = 0.5
 """Minutes of delay that a mile per hour of wind stands for."""

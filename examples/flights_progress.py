@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
+from flinkray import JobDetails, StageProgressInfo, VertexInfo
 
 
 class Progress:

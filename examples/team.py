@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import FencingToken, ResourceID
+from flinkray.errors import FlinkRayError
 from flinkray.rpc import (
     EndpointSpec,
     FencedRpcEndpoint,
     FencedRpcGateway,
+    FencingToken,
     HeartbeatManager,
     HeartbeatSender,
     HeartbeatSettings,
     RegisteredRpcConnection,
     RegistrationSettings,
+    ResourceID,
     RpcEndpoint,
     RpcGateway,
     RpcService,

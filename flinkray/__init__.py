@@ -12,23 +12,27 @@ from flinkray.core.lazy_door import lazy_door
 from flinkray.core.version import VERSION
 
 if TYPE_CHECKING:
+    from flinkray import errors
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
     from flinkray.client.job_builder import spark_job
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.client.queryable_state import QueryableStateClient
-    from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
+    from flinkray.datastream.common.configuration import Configuration
     from flinkray.datastream.spark_table import SparkTable, spark_table
+    from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flinkray.scheduler.graph.job_graph import (
         ExponentialDelayRestart,
         FailureRateRestart,
         FixedDelayRestart,
         JobGraph,
         NoRestart,
+        RestartStrategy,
     )
+    from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
     from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 __version__ = VERSION
@@ -42,15 +46,21 @@ __all__ = [
     "FailureRateRestart",
     "FixedDelayRestart",
     "FlinkRayError",
+    "JobDetails",
     "JobExecutionResult",
     "JobGraph",
     "JobHandle",
     "JobStatus",
     "NoRestart",
     "QueryableStateClient",
+    "RestartStrategy",
     "SparkTable",
+    "StageProgressInfo",
+    "StreamExecutionEnvironment",
+    "VertexInfo",
     "__version__",
     "connect",
+    "errors",
     "spark_job",
     "spark_table",
 ]
@@ -60,20 +70,26 @@ __getattr__ = lazy_door(
     {
         "BatchJob": "datastream.batch_job",
         "ClusterClient": "client.cluster_client",
-        "Configuration": "core.config",
+        "Configuration": "datastream.common.configuration",
         "ExecutionState": "scheduler.shared.states",
         "ExponentialDelayRestart": "scheduler.graph.job_graph",
         "FailureRateRestart": "scheduler.graph.job_graph",
         "FixedDelayRestart": "scheduler.graph.job_graph",
         "FlinkRayError": "core.errors",
+        "JobDetails": "scheduler.reports.job_info",
         "JobExecutionResult": "client.job_result",
         "JobGraph": "scheduler.graph.job_graph",
         "JobHandle": "client.job_handle",
         "JobStatus": "scheduler.shared.states",
         "NoRestart": "scheduler.graph.job_graph",
         "QueryableStateClient": "client.queryable_state",
+        "RestartStrategy": "scheduler.graph.job_graph",
         "SparkTable": "datastream.spark_table",
+        "StageProgressInfo": "scheduler.reports.job_info",
+        "StreamExecutionEnvironment": "datastream.stream_execution_environment",
+        "VertexInfo": "scheduler.reports.job_info",
         "connect": "client.connect",
+        "errors": None,
         "spark_job": "client.job_builder",
         "spark_table": "datastream.spark_table",
     },

@@ -1,10 +1,10 @@
 """Operator coordinators: user code of vertices that runs in processes beside the JobMaster."""
 
 __all__ = [
+    "master_formats",
     "process",
     "processes",
     "runner",
     "spark_driver_process",
     "stream_coordinator_process",
-    "user_code_process",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
-from flinkray.actors.coordinators.user_code_process import (
-    USER_CODE_PROCESS_FACTORY,
-    UserCodeProcessGateway,
+from flinkray.actors.coordinators.master_formats import (
+    MASTER_FORMATS_FACTORY,
+    MasterFormatsGateway,
 )
+from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.gateways.job_processes import job_process
 from flinkray.core.errors import (
     FlinkRayError,
@@ -45,15 +45,15 @@ class MasterFormatsProcess(CoordinatorProcess):
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
         token = self._job_master.fencing_token
         name = job_process("MasterFormats", self._job_id, token)
-        return EndpointSpec("MasterFormats", name, USER_CODE_PROCESS_FACTORY, token)
+        return EndpointSpec("MasterFormats", name, MASTER_FORMATS_FACTORY, token)
 
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
         process = await self._connect(service, address)
         return ConnectedCoordinator(process, process.request_heartbeat, process.stop)
 
-    async def _connect(self, service: RpcService, address: str) -> UserCodeProcessGateway:
+    async def _connect(self, service: RpcService, address: str) -> MasterFormatsGateway:
         token = self._job_master.fencing_token
-        return await service.connect(address, UserCodeProcessGateway, token)
+        return await service.connect(address, MasterFormatsGateway, token)
 
     async def ask(
         self, service: RpcService, address: str, request: FormatRequest
@@ -67,8 +67,8 @@ class MasterFormatsProcess(CoordinatorProcess):
             process = await self._connect(service, address)
             match request:
                 case InitializeFormat():
-                    splits = await process.initialize(vertex_id, code, request.parallelism)
-                    return FormatInitialized(vertex_id, splits)
+                    await process.initialize(vertex_id, code, request.parallelism)
+                    return FormatInitialized(vertex_id)
                 case FinalizeFormat():
                     generation = request.generation
                     await process.finalize(vertex_id, code, request.parallelism)

@@ -11,7 +11,7 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator, Coordinat
 from flinkray.actors.coordinators.spark_sessions import open_session
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
@@ -156,7 +156,7 @@ class SparkDriverProcess(CoordinatorProcess):
         graph, coordinator = self._graph, action.coordinator
         assert action.graph_id is not None
         vertex = self._vertex(coordinator)
-        savepoint = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
+        savepoint = ReadableConfig(graph.configuration).get(STATE_RECOVERY_PATH)
         of_cluster = self._services.configuration
         java_home = of_cluster.get(options.JAVA_HOME)
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}

@@ -49,7 +49,7 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     UnreadableRecordError,
 )
-from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId
 from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.options import (
     PRESTARTED_PROCESSES,
@@ -81,7 +81,6 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.reports.spans import JOB_SUBMISSION, Attribute, Span, brief
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.spark.shared_session import session_held_by
 
@@ -479,14 +478,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         processes = await self.rpc_service.process_names(component)
         standbys = tuple(name for name in processes if name != leader)
         return MasterInfo(component, leader, standbys)
-
-    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        manager = await self._services.connect_to_resource_manager()
-        return await manager.list_cluster_data_sets()
-
-    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
-        manager = await self._services.connect_to_resource_manager()
-        await manager.release_cluster_data_set(data_set_id, self.fencing_token)
 
     async def shut_down_cluster(self) -> None:
         self._shutting_down = True

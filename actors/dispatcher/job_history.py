@@ -8,7 +8,7 @@ from itertools import islice
 
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core import options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
 from flinkray.file_results import data_of_job, delete_directory
 from flinkray.ha import JobResultStore, StoreError
@@ -32,7 +32,7 @@ class JobHistory:
         self,
         endpoint: RpcEndpoint,
         store: JobResultStore[ArchivedJob],
-        configuration: Configuration,
+        configuration: ReadableConfig,
         storage_dir: str,
     ) -> None:
         self._endpoint = endpoint

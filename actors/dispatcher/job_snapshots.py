@@ -13,7 +13,7 @@ from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
 from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FencingTokenError,
     JobStateError,
@@ -79,7 +79,7 @@ class JobSnapshots:
         Raises:
             JobSubmissionError: the savepoint is missing or incomplete, or its storage hangs.
         """
-        given = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
+        given = ReadableConfig(graph.configuration).get(STATE_RECOVERY_PATH)
         if given is None:
             return
         try:
@@ -112,9 +112,9 @@ class JobSnapshots:
         finally:
             _one_less(self._being_disposed, location)
 
-    def directories(self, of_cluster: Configuration) -> tuple[str, ...]:
+    def directories(self, of_cluster: ReadableConfig) -> tuple[str, ...]:
         """Return the snapshot directories of the cluster and of jobs that have not ended."""
-        of_jobs = [Configuration(job.graph.configuration) for job in self._jobs.values()]
+        of_jobs = [ReadableConfig(job.graph.configuration) for job in self._jobs.values()]
         found = (
             configuration.get(option)
             for configuration in (of_cluster, *of_jobs)
@@ -151,7 +151,7 @@ class JobSnapshots:
                 return await job.gateway.request_savepoint_in_use() == location
             except (RpcError, JobStateError) as error:
                 log.info("%s: which savepoint it needs is not known: %s", job.text, error)
-        given = Configuration(job.graph.configuration).get(STATE_RECOVERY_PATH)
+        given = ReadableConfig(job.graph.configuration).get(STATE_RECOVERY_PATH)
         return job.job_id == taken_of or (given is not None and metadata_path(given) == location)
 
 

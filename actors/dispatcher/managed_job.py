@@ -10,7 +10,7 @@ from typing import Any
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.settings import job_master_restart_strategy, job_settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.core.options import (
@@ -56,7 +56,7 @@ class ManagedJob:
     """Completes when clients may be told how the job ended.
     This is together with :attr:`ended`, or earlier if the clean-up takes long.
     """
-    configuration: Configuration
+    configuration: ReadableConfig
     """Configuration of the cluster."""
     job_master_id: JobMasterId | None = None
     """The present leader of the job. None until a JobMaster is started or has registered."""
@@ -252,7 +252,7 @@ class JobMasterDeaths:
     Deaths age: a job ends when too many deaths fall into one interval, not by their total number.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: ReadableConfig) -> None:
         self.count = 0
         """Number of deaths that this Dispatcher has seen, for display."""
         self.last: deque[ExceptionEntry] = deque(maxlen=_DEATHS_KEPT)

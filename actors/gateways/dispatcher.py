@@ -9,7 +9,6 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.core.ids import (
-    IntermediateDataSetID,
     JobID,
     JobMasterId,
 )
@@ -32,7 +31,6 @@ from flinkray.scheduler.reports.job_info import (
     JobResult,
 )
 from flinkray.scheduler.reports.job_settings import JobSettings
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
 
@@ -154,14 +152,6 @@ class DispatcherGateway(FencedRpcGateway):
         These are the cluster's storage directory, and the directories for checkpoints and
         savepoints that the cluster and its jobs that have not ended are configured with.
         """
-
-    @abstractmethod
-    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """Return the data sets of finished jobs, as TaskExecutors last reported them."""
-
-    @abstractmethod
-    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
-        """Make all TaskExecutors release their partitions of the data set. Idempotent."""
 
     @abstractmethod
     async def request_cluster_numbers(self) -> ClusterNumbers:

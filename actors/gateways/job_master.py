@@ -15,7 +15,6 @@ from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
-    ExecutionAttemptID,
     JobID,
     JobMasterId,
     JobVertexID,
@@ -31,7 +30,6 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -89,29 +87,6 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         Raises:
             ValueError: the job has no such partition.
             PartitionProducerDisposedError: the partition does not belong to the current attempt.
-        """
-
-    @abstractmethod
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int, host: str
-    ) -> InputSplit | None:
-        """Return the *number*-th input split of a task, counted from 0, preferably near *host*.
-        None if no splits are left. A repeated request for the last split gets the same answer.
-
-        Raises AttemptDisposedError if the attempt is not the current one of its subtask.
-        """
-
-    @abstractmethod
-    @ask_timeout(60.0)
-    @runs_to_completion
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        """Add a pickled value to the aggregate *name*, and return the aggregate's pickled result.
-
-        *function* is the pickled factory of the AggregateFunction. *number* counts the task's
-        updates: a repeated update is made once. Raises AttemptDisposedError if the attempt is not
-        the current one of its subtask, and whatever the user's function raises.
         """
 
     @abstractmethod

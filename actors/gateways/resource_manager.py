@@ -13,7 +13,6 @@ from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
     InstanceID,
-    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -28,7 +27,6 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.reports.job_info import ClusterNumbers, ClusterOverview
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet, ClusterPartitionReport
 from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
     SlotReport,
@@ -101,11 +99,7 @@ class ResourceManagerGateway(FencedRpcGateway):
     @abstractmethod
     @oneway
     async def heartbeat_from_task_executor(
-        self,
-        resource_id: ResourceID,
-        instance_id: InstanceID,
-        report: SlotReport,
-        partitions: tuple[ClusterPartitionReport, ...],
+        self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
     ) -> None: ...
 
     @abstractmethod
@@ -120,16 +114,6 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]: ...
-
-    @abstractmethod
-    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        """Return the data sets of finished jobs, as TaskExecutors last reported them."""
-
-    @abstractmethod
-    async def release_cluster_data_set(
-        self, data_set_id: IntermediateDataSetID, dispatcher_id: DispatcherId
-    ) -> None:
-        """Make all TaskExecutors release their partitions of the data set. Idempotent."""
 
     @abstractmethod
     @oneway

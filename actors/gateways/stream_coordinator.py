@@ -8,7 +8,7 @@ from flinkray.actors.gateways.job_processes import job_process, processes_of_job
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
-from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.message import message
 from flinkray.core.options import STORAGE_PERMISSIONS
@@ -244,8 +244,43 @@ class PrintedPart:
     """Whether no more texts will follow."""
 
 
+@message
+class AggregateUpdate:
+    """A value that an attempt of a task adds to a global aggregate of its job."""
+
+    job_master_id: JobMasterId
+    attempt_id: ExecutionAttemptID
+    number: int
+    """Number of the update among the updates of the attempt, from 1."""
+    known: str | None
+    """Id of the coordinator that has answered the attempt's last update.
+    None: this is its first update.
+    """
+    name: str
+    """Name of the aggregate."""
+    value: bytes
+    """The value, pickled."""
+    function: bytes
+    """A pickled function that returns the AggregateFunction. Its argument is None."""
+    blob_server: str | None
+    """Address of the server for files that did not travel with the job."""
+
+
+@message
+class AggregateAnswer:
+    """Answer to an update of a global aggregate."""
+
+    coordinator: str
+    """Id of the coordinator that keeps the aggregates."""
+    result: bytes | None
+    """The new result, pickled.
+    None: another coordinator, which has died, has answered the attempt's last update. The values
+    before are lost, and the value was not added.
+    """
+
+
 class StreamCoordinatorGateway(RpcGateway):
-    """Coordinates the sources of a stream job.
+    """Coordinates the sources of a stream job, and keeps the job's global aggregates.
     It outlives its *owner*, the JobMaster that has started it.
 
     Tasks know the coordinator by the owner's id. The coordinator takes orders of one JobMaster: of
@@ -314,6 +349,17 @@ class StreamCoordinatorGateway(RpcGateway):
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
+        """
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    @runs_to_completion
+    async def update_global_aggregate(self, update: AggregateUpdate) -> AggregateAnswer:
+        """Add a value to a global aggregate. May be repeated: the value is added once.
+
+        Raises:
+            CoordinatorReplacedError: the coordinator has another owner.
+            GlobalAggregateError: the user's function failed. The value was not added.
         """
 
     # called by the JobMaster

@@ -16,7 +16,6 @@ from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ExecutionGraphID,
-    IntermediateDataSetID,
     JobID,
     JobMasterId,
     ResourceID,
@@ -76,17 +75,6 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
         """Return whether the TaskExecutor can be ended: it has no allocated slot and no result."""
-
-    @abstractmethod
-    @oneway
-    async def release_cluster_partitions(
-        self,
-        data_sets: tuple[IntermediateDataSetID, ...],
-        leader_id: JobMasterId | ResourceManagerId,
-    ) -> None:
-        """Release data sets that outlive their job.
-        A JobMaster may name only data sets of its own job.
-        """
 
     @abstractmethod
     async def take_over_job(
@@ -150,15 +138,6 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
         """Release results that the job does not need any more."""
-
-    @abstractmethod
-    @runs_to_completion
-    async def promote_partitions(
-        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
-    ) -> None:
-        """Let results of a finished job outlive the job. They belong to the cluster from now on.
-        Heartbeats report them to the ResourceManager. Raises TaskError.
-        """
 
     @abstractmethod
     @oneway

@@ -18,7 +18,6 @@ from flinkray.core.kv_states import KvStateRegistration
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments
@@ -258,11 +257,6 @@ class TaskProcessListenerGateway(RpcGateway):
     ) -> ExecutionState: ...
 
     @abstractmethod
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int
-    ) -> InputSplit | None: ...
-
-    @abstractmethod
     @runs_to_completion
     async def notify_kv_states_registered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
@@ -273,9 +267,3 @@ class TaskProcessListenerGateway(RpcGateway):
     async def notify_kv_states_unregistered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None: ...
-
-    @abstractmethod
-    @ask_timeout(60.0)
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes: ...

@@ -15,7 +15,6 @@ from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
 from flinkray.actors.coordinators.stream_coordinator_process import stream_sources_of
-from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     JobMasterArguments,
@@ -27,7 +26,6 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
-from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
@@ -64,12 +62,11 @@ from flinkray.actors.shared.settings import (
 )
 from flinkray.actors.shared.traces import Traces
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
-    ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
     JobMasterId,
@@ -111,7 +108,6 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
@@ -239,7 +235,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
-        self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
         processes = CoordinatorProcesses(
             self,
             self._graph,
@@ -401,7 +396,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         """Read the savepoint from which the job starts, if it has one and no checkpoint of its own.
         Returns False if the savepoint cannot be read: the job fails then.
         """
-        location = Configuration(self._graph.configuration).get(STATE_RECOVERY_PATH)
+        location = ReadableConfig(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:
             return True
         try:
@@ -429,8 +424,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.ReleasePartitions():
                     self._deployer.release(action)
                     self._slots.let_go(action.location.resource_id)
-                case act.PromotePartitions():
-                    self._deployer.promote(action)
                 case act.JobRestarts(number, cause, delay):
                     log.warning(
                         "job %s (%s) restarts in %.1f s (restart %d): %s",
@@ -475,7 +468,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         schedule(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
-        await self._deployer.promoted()
         takes_checkpoints = self._scheduler.takes_checkpoints
         if takes_checkpoints:
             await self._checkpoints.settled
@@ -594,19 +586,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         await self._reconciliation.decided()
         return self._scheduler.partition_state(partition)
-
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int, host: str
-    ) -> InputSplit | None:
-        await self._reconciliation.decided()
-        return self._scheduler.request_next_input_split(attempt_id, number, host)
-
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        await self._reconciliation.decided()
-        self._scheduler.check_current(attempt_id)
-        return await self._aggregates.update(attempt_id, number, name, value, function)
 
     async def disconnect_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         self._task_executors.lose(resource_id, reason)

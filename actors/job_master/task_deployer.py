@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,7 +19,6 @@ from flinkray.core.errors import (
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
-    IntermediateDataSetID,
     JobMasterId,
     ResourceID,
 )
@@ -30,7 +28,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
-    PromotePartitions,
     ReleasePartitions,
 )
 from flinkray.scheduler.shared.states import ExecutionState
@@ -79,8 +76,6 @@ class TaskDeployer:
         self._leaders = leaders
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
-        self._promotions: dict[ResourceID, asyncio.Task[set[IntermediateDataSetID]]] = {}
-        """For each TaskExecutor its promotion, which returns the data sets it could not promote."""
 
     @property
     def _now(self) -> float:
@@ -210,41 +205,3 @@ class TaskDeployer:
                 self._scheduler.job_id, self._job_master.fencing_token, action.partitions
             )
             tell(self._job_master, release, resource_id)
-
-    def promote(self, action: PromotePartitions) -> None:
-        """Begin to promote results; :meth:`promoted` waits for the end."""
-        self._promotions[action.location.resource_id] = self._job_master.create_task(
-            self._promote(action), "promote partitions"
-        )
-
-    async def _promote(self, action: PromotePartitions) -> set[IntermediateDataSetID]:
-        try:
-            executor = self._task_executors.get(action.location.resource_id)
-            await executor.promote_partitions(
-                self._scheduler.job_id, self._job_master.fencing_token, action.partitions
-            )
-        except FlinkRayError as error:
-            log.warning(
-                "%s: persistent results on %s are lost: %s",
-                self._scheduler.job_text,
-                action.location.resource_id,
-                error,
-            )
-            return {partition.data_set_id for partition in action.partitions}
-        return set()
-
-    async def promoted(self) -> None:
-        """Wait until the TaskExecutors have answered all requests to promote results.
-        Data sets with a result that was not promoted are released."""
-        broken: set[IntermediateDataSetID] = set()
-        for promotion in self._promotions.values():
-            broken |= await promotion
-        if broken:
-            for resource_id in self._promotions:
-                if self._task_executors.is_connected(resource_id):
-                    executor = self._task_executors.get(resource_id)
-                    release = executor.release_cluster_partitions(
-                        tuple(sorted(broken)), self._job_master.fencing_token
-                    )
-                    tell(self._job_master, release, resource_id)
-        self._promotions.clear()

@@ -41,7 +41,6 @@ from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
     InstanceID,
-    IntermediateDataSetID,
     JobID,
     JobMasterId,
     LeaderSessionID,
@@ -62,12 +61,6 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.reports.job_info import ClusterNumbers, ClusterOverview, TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.cluster_partitions import (
-    ClusterDataSet,
-    ClusterPartitionReport,
-    ClusterPartitionTracker,
-    ReleaseDataSets,
-)
 from flinkray.scheduler.shared.slots import ResourceRequirements, SlotReport
 
 log = logging.getLogger(__name__)
@@ -138,7 +131,6 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             services.configuration,
             self._close_task_executor,
         )
-        self._cluster_partitions = ClusterPartitionTracker()
         self._connecting_back = RegistrantConnections(self)
         self._recovered: list[tuple[WorkerGroupHandle, dict[int, ResourceID]]] = []
         self._bereaved: set[JobID] = set()
@@ -250,36 +242,11 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._slots.add_task_executor(worker.location, total_profile, report)
 
     async def heartbeat_from_task_executor(
-        self,
-        resource_id: ResourceID,
-        instance_id: InstanceID,
-        report: SlotReport,
-        partitions: tuple[ClusterPartitionReport, ...],
+        self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
     ) -> None:
         worker = self._members.task_executors.get(resource_id)
-        if worker is None or worker.instance_id != instance_id:
-            return
-        self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
-        if resource_id in self._members.task_executors:
-            self._release_partitions(self._cluster_partitions.report(resource_id, partitions))
-
-    async def release_cluster_data_set(
-        self, data_set_id: IntermediateDataSetID, dispatcher_id: DispatcherId
-    ) -> None:
-        self._dispatcher.check(dispatcher_id, "release_cluster_data_set")
-        self._release_partitions(self._cluster_partitions.release(data_set_id))
-
-    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        return self._cluster_partitions.data_sets()
-
-    def _release_partitions(self, releases: list[ReleaseDataSets]) -> None:
-        for release in releases:
-            worker = self._members.task_executors.get(release.resource_id)
-            if worker is not None:
-                call = worker.gateway.release_cluster_partitions(
-                    release.data_sets, self.fencing_token
-                )
-                tell(self, call, release.resource_id)
+        if worker is not None and worker.instance_id == instance_id:
+            self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
 
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
         self._slots.block_nodes(nodes)
@@ -318,7 +285,6 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         if self._close_task_executor(resource_id):
             log.warning("%s is lost: %s", resource_id, reason)
             self._slots.task_executor_lost(resource_id, reason)
-            self._release_partitions(self._cluster_partitions.task_executor_lost(resource_id))
 
     def _close_task_executor(self, resource_id: ResourceID) -> bool:
         worker = self._members.task_executors.pop(resource_id, None)

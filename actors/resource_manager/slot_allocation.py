@@ -12,7 +12,7 @@ from flinkray.actors.resource_manager.shortage_reporter import ShortageReporter
 from flinkray.actors.resource_manager.worker_launcher import WorkerEvents, WorkerLauncher
 from flinkray.actors.shared.one_way import tell
 from flinkray.core import options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import (
     AllocationID,
@@ -68,7 +68,7 @@ class SlotAllocation(WorkerEvents):
         resource_manager_id: ResourceManagerId,
         members: Members,
         driver: ResourceManagerDriver,
-        configuration: Configuration,
+        configuration: ReadableConfig,
         forget_task_executor: Callable[[ResourceID], object],
     ) -> None:
         """Create the slot allocation with its SlotManager.
@@ -463,7 +463,7 @@ class SlotAllocation(WorkerEvents):
         return self._endpoint.counted_time()
 
 
-def _settings(configuration: Configuration) -> SlotManagerSettings:
+def _settings(configuration: ReadableConfig) -> SlotManagerSettings:
     max_slots = configuration.get(options.MAX_SLOTS)
     return SlotManagerSettings(
         shared_worker_profile=ResourceProfile(

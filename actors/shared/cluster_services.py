@@ -10,7 +10,7 @@ from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.high_availability import high_availability_services
 from flinkray.actors.shared.settings import apply_rpc_settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FencingTokenError, RpcConnectionError
 from flinkray.core.ids import DispatcherId, FencingToken, LeaderSessionID, ResourceManagerId
 from flinkray.ha import (
@@ -31,14 +31,14 @@ class ClusterServices:
 
     rpc_service: RpcService
     arguments: ClusterArguments
-    configuration: Configuration
+    configuration: ReadableConfig
     high_availability: HighAvailabilityServices
 
     @classmethod
     def create(cls, rpc_service: RpcService, arguments: ClusterArguments) -> ClusterServices:
         # Other nodes and users get this path: it must not depend on the working directory.
         arguments = replace(arguments, storage_dir=absolute_location(arguments.storage_dir))
-        configuration = Configuration(arguments.configuration)
+        configuration = ReadableConfig(arguments.configuration)
         apply_rpc_settings(rpc_service, configuration)
         return cls(
             rpc_service,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.high_availability_options import (
     HIGH_AVAILABILITY_CLUSTER_ID,
@@ -24,7 +24,7 @@ from flinkray.rpc import RpcService
 
 
 def high_availability_services(
-    rpc_service: RpcService, configuration: Configuration, storage_dir: str | None
+    rpc_service: RpcService, configuration: ReadableConfig, storage_dir: str | None
 ) -> HighAvailabilityServices:
     """Create this process's HA services, by ``high-availability.type``. The caller closes them.
 
@@ -50,7 +50,7 @@ def high_availability_services(
     return ZooKeeperHaServices(client, storage, rpc_service.executor, rpc_service)
 
 
-def has_elections(configuration: Configuration) -> bool:
+def has_elections(configuration: ReadableConfig) -> bool:
     """Return whether several processes may contend for a leadership."""
     return configuration.get(HIGH_AVAILABILITY_TYPE) == "zookeeper"
 
@@ -68,7 +68,7 @@ def check_installed() -> None:
         ) from error
 
 
-async def check_reachable(configuration: Configuration) -> None:
+async def check_reachable(configuration: ReadableConfig) -> None:
     """Check that the HA services can be reached, if there are elections.
 
     Raises ConfigurationError if they cannot be used, ZooKeeperError if no server answers within

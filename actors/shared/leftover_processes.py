@@ -17,7 +17,7 @@ import psutil
 from flinkray.actors.gateways.task_process import PROCESS_MARK, TaskProcessHost
 from flinkray.actors.shared.job_files import sweep_job_files
 from flinkray.actors.shared.task_process_notes import environment_of, noted_processes, remove_note
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.job_options import ROCKSDB_LOCALDIR
 
 _PROC = Path("/proc")
@@ -85,7 +85,7 @@ def end_orphans() -> int:
     return count
 
 
-def sweep_machine(cluster_id: str, configuration: Configuration) -> int:
+def sweep_machine(cluster_id: str, configuration: ReadableConfig) -> int:
     """Remove what dead task processes have left on this machine.
     This includes the processes that they started, the files of the cluster's jobs, and state on the
     disk, except state in directories that a job has configured itself. Returns how many processes

@@ -20,8 +20,6 @@ class ProducedPartition:
     i.
     """
     is_pipelined: bool
-    total: int
-    """Number of partitions of the whole result: one per subtask of the producing vertex."""
 
 
 def produced_partitions(
@@ -44,10 +42,9 @@ def produced_partitions(
                     )
                     for consumer in result.consumers
                 ),
-                default=int(result.result_type.is_persistent),  # one subpartition for later readers
+                default=0,
             ),
             result.result_type.is_pipelined,
-            vertex.parallelism,
         )
         for result in vertex.results
         if result.medium is ResultMedium.CHANNELS

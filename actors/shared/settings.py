@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from flinkray.core import job_options, options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.private_files import permit
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray.dialler import TransportChoice
@@ -25,7 +25,7 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.reports.job_settings import JobSettings
 
 
-def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
+def apply_rpc_settings(rpc_service: RpcService, configuration: ReadableConfig) -> None:
     """Apply the configuration's options for RPC, the placement of processes, and file permissions.
     An RPC option that is not set keeps the service's default. The permissions say who may read what
     this process stores. Call this before any connection is opened.
@@ -50,7 +50,7 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
         rpc_service.avoids_head_node = configuration.get(options.AVOID_HEAD_NODE)
 
 
-def registration_settings(configuration: Configuration) -> RegistrationSettings:
+def registration_settings(configuration: ReadableConfig) -> RegistrationSettings:
     """Return the settings from ``cluster.registration.*``."""
     return RegistrationSettings(
         initial_timeout=configuration.get(options.REGISTRATION_INITIAL_TIMEOUT),
@@ -60,7 +60,7 @@ def registration_settings(configuration: Configuration) -> RegistrationSettings:
     )
 
 
-def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
+def default_restart_strategy(configuration: ReadableConfig) -> RestartStrategy:
     """Return the strategy from ``restart-strategy.*``.
     If unset, the default depends on ``execution.checkpointing.interval``.
     """
@@ -94,7 +94,7 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
     return NoRestart()
 
 
-def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -> JobGraph:
+def with_checkpoint_options(job_graph: JobGraph, configuration: ReadableConfig) -> JobGraph:
     """Return the graph with its checkpoint settings completed.
     The cluster's options apply, and the job's own options override them. A job that takes no
     checkpoints is returned unchanged. Checkpoints of an adaptive job are always aligned.
@@ -108,7 +108,7 @@ def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -
     return replace(job_graph, checkpoints=checkpoints)
 
 
-def job_settings(job_graph: JobGraph, configuration: Configuration) -> JobSettings:
+def job_settings(job_graph: JobGraph, configuration: ReadableConfig) -> JobSettings:
     """Return the settings with which the job runs on a cluster of this configuration.
 
     Raises:
@@ -132,7 +132,7 @@ def job_settings(job_graph: JobGraph, configuration: Configuration) -> JobSettin
     )
 
 
-def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:
+def job_master_restart_strategy(configuration: ReadableConfig) -> RestartStrategy:
     """Return the strategy for restarts of dead JobMasters.
     It follows ``jobmaster.max-failovers`` and ``jobmaster.failover-validity-interval``.
     """
@@ -143,7 +143,7 @@ def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy
     return FailureRateRestart(max_failovers, interval, delay=0.0)
 
 
-def scaling_settings(configuration: Configuration) -> ScalingSettings:
+def scaling_settings(configuration: ReadableConfig) -> ScalingSettings:
     """Return the settings from ``jobmanager.adaptive-scheduler.*``."""
     return ScalingSettings(
         resource_wait_timeout=configuration.get(options.ADAPTIVE_RESOURCE_WAIT_TIMEOUT),
@@ -154,7 +154,7 @@ def scaling_settings(configuration: Configuration) -> ScalingSettings:
     )
 
 
-def heartbeat_settings(configuration: Configuration) -> HeartbeatSettings:
+def heartbeat_settings(configuration: ReadableConfig) -> HeartbeatSettings:
     """Return the settings from ``heartbeat.*``.
 
     Raises:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
 from flinkray.core.options import TRACES_SETUP_HOOK
 from flinkray.scheduler.reports.spans import Span
@@ -33,7 +33,7 @@ _LONGEST_FLUSH = 2.0
 class Traces:
     """Sends spans. Each span is a trace of its own, because a stream job never ends its trace."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: ReadableConfig) -> None:
         self._provider = _provider(configuration.get(TRACES_SETUP_HOOK))
 
     def tell(

@@ -23,7 +23,7 @@ from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, KeptNotes
 from flinkray.actors.shared.settings import apply_rpc_settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FlinkRayError,
     RecipientUnreachableError,
@@ -74,7 +74,7 @@ _NEWS_PER_MESSAGE = 2000
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
     """Create the endpoint of the SlotPool's process."""
-    apply_rpc_settings(rpc_service, Configuration(arguments.cluster.configuration))
+    apply_rpc_settings(rpc_service, ReadableConfig(arguments.cluster.configuration))
     job_master = await rpc_service.connect(
         arguments.job_master_address, JobMasterGateway, arguments.job_master_id
     )
@@ -101,7 +101,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self, rpc_service: RpcService, arguments: SlotPoolArguments, job_master: JobMasterGateway
     ) -> None:
         super().__init__(rpc_service, "slotpool", arguments.job_master_id)
-        configuration = Configuration(arguments.cluster.configuration)
+        configuration = ReadableConfig(arguments.cluster.configuration)
         self._job_id = arguments.job_id
         self._job_master = job_master
         self._number = arguments.number

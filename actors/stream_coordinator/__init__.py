@@ -1,7 +1,8 @@
-"""The StreamCoordinator: the process that runs the enumerators of a stream job's sources.
+"""The StreamCoordinator: the process that runs the user code of a whole stream job.
 
-Enumerators are user code. The process also knows where the job's results can be collected, and
-keeps the lines that tasks print until the client has read them.
+This code is the enumerators of sources and the functions of global aggregates. The process also
+knows where the job's results can be collected, and keeps the lines that tasks print until the
+client has read them.
 """
 
 __all__ = ["endpoint"]

@@ -15,6 +15,8 @@ from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     AdoptedCoordinator,
+    AggregateAnswer,
+    AggregateUpdate,
     CollectorPlace,
     CoordinatorSnapshot,
     Holders,
@@ -32,6 +34,7 @@ from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
 from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
@@ -142,7 +145,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._failure: CoordinatorFailure | None = None
         self._notes: JobNotes | None = None
         self._cleaned_up: asyncio.Task[None] | None = None
-        self._printed = PrintedLines(rpc_service, arguments.coordinator.attempt_number)
+        name = f"{rpc_service.process_name}#{arguments.coordinator.attempt_number}"
+        self._printed = PrintedLines(rpc_service, name)
+        self._aggregates = AggregateUpdates(rpc_service, name, self._provide_files)
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
@@ -399,16 +404,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         execution = self._execution()
 
         async def load(blob_server: str | None) -> Source[object]:
-            async def fetch(key: BlobKey) -> bytes:
-                if blob_server is None:
-                    raise RpcConnectionError(f"no blob server is known to have {vertex.name}")
-                client = BlobClient(self.rpc_service, blob_server)
-                return await client.get(BlobOwner.of_job(self._job_id), key)
-
-            await self._files.provide(self._job_id, self._job_files, fetch)
+            await self._provide_files(blob_server)
             code = vertex.code
             if isinstance(code, BlobKey):
-                code = await fetch(code)
+                code = await self._fetch(blob_server, code)
             source = await call_user_code(self.rpc_service, lambda: _load_source(code))
             if isinstance(source, SparkSource):
                 location = published_location(self._storage_dir, self._job_id, source.vertex_id)
@@ -427,6 +426,17 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             checkpoint_id,
             kept.progress if kept is not None and is_present else None,
         )
+
+    async def _provide_files(self, blob_server: str | None) -> None:
+        """Fetch and unpack the files that user code of the job imports."""
+        fetch = partial(self._fetch, blob_server)
+        await self._files.provide(self._job_id, self._job_files, fetch)
+
+    async def _fetch(self, blob_server: str | None, key: BlobKey) -> bytes:
+        if blob_server is None:
+            raise RpcConnectionError(f"no blob server is known to have the code {key}")
+        client = BlobClient(self.rpc_service, blob_server)
+        return await client.get(BlobOwner.of_job(self._job_id), key)
 
     def _execution(self) -> str:
         return stream_execution(self._graph_id, self._restores)
@@ -506,6 +516,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def printed(self, text: PrintedText) -> None:
         self._refuse_others(text.job_master_id)
         await self._printed.add(text)
+
+    async def update_global_aggregate(self, update: AggregateUpdate) -> AggregateAnswer:
+        self._refuse_others(update.job_master_id)
+        return await self._aggregates.update(update)
 
     async def read_printed(self, known: str | None, position: int) -> PrintedPart:
         return await self._printed.read(known, position)

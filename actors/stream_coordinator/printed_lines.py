@@ -36,14 +36,14 @@ class PrintedLines:
     and older text goes to the log of this process.
     """
 
-    def __init__(self, rpc_service: RpcService, attempt_number: int) -> None:
+    def __init__(self, rpc_service: RpcService, coordinator: str) -> None:
         """Create a store without lines.
-        *attempt_number* is the number of the coordinator's attempt. The texts of the next attempt
-        are numbered from 0 again.
+        *coordinator* is the id of the coordinator. The texts of another coordinator are numbered
+        from 0 again.
         """
         self._clock = rpc_service.clock
         self._loop = rpc_service.loop
-        self._coordinator = f"{rpc_service.process_name}#{attempt_number}"
+        self._coordinator = coordinator
         self._texts: deque[bytes] = deque()
         self._first = 0
         """Number of the first kept text."""

@@ -61,7 +61,6 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -172,7 +171,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 self._location, arguments.total_profile, arguments.number_of_slots
             ),
             slots=self._table.report,
-            partitions=python.results.report,
         )
         self._freed: dict[AllocationID, asyncio.Future[None]] = {}
         """For each slot that a caller waits for: completed when the slot is free."""
@@ -273,18 +271,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
         self._resource_manager.refuse_others(resource_manager_id, "can_be_released")
         return self._table.is_empty and self._python.results.is_empty
-
-    async def release_cluster_partitions(
-        self,
-        data_sets: tuple[IntermediateDataSetID, ...],
-        leader_id: JobMasterId | ResourceManagerId,
-    ) -> None:
-        if isinstance(leader_id, ResourceManagerId):
-            may_say_so = self._resource_manager.is_led_by(leader_id)
-        else:
-            may_say_so = self._job_leaders.leads_any(leader_id)
-        if may_say_so:
-            self._python.results.release_data_sets(data_sets)
 
     def _when_freed(self, allocation_id: AllocationID) -> asyncio.Future[None]:
         return self._freed.setdefault(allocation_id, self.rpc_service.loop.create_future())
@@ -544,12 +530,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._tasks.release_partitions(job_id, job_master_id, partitions)
         await self._leave_unless_used(job_id)
 
-    async def promote_partitions(
-        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
-    ) -> None:
-        self._tasks.promote_partitions(job_id, job_master_id, partitions)
-        await self._leave_unless_used(job_id)
-
     async def request_io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
@@ -598,15 +578,3 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._task_table.kv_states_unregistered(registrations)
         await self._master_of_job(job_id).notify_kv_states_unregistered(job_id, registrations)
-
-    async def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int
-    ) -> InputSplit | None:
-        master = self._master_of_job(self._tasks.job_of(attempt_id))
-        return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
-
-    async def update_global_aggregate(
-        self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
-    ) -> bytes:
-        master = self._master_of_job(self._tasks.job_of(attempt_id))
-        return await master.update_global_aggregate(attempt_id, number, name, value, function)

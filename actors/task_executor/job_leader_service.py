@@ -244,10 +244,6 @@ class JobLeaderService:
         if leader != job_master_id:
             raise FencingTokenError(self._endpoint.address, method, leader, job_master_id)
 
-    def leads_any(self, job_master_id: JobMasterId) -> bool:
-        """Return whether this JobMaster leads any job that is here."""
-        return any(job.services.job_master_id == job_master_id for job in self._jobs)
-
     def heartbeat_received(
         self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
     ) -> None:

@@ -22,7 +22,6 @@ from flinkray.core.errors import FencingTokenError, FlinkRayError, RpcError, Slo
 from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
 from flinkray.core.options import TASK_EXECUTOR_REGISTRATION_TIMEOUT
 from flinkray.rpc import HeartbeatManager, RegistrationRejection, RpcEndpoint, TimerHandle
-from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.shared.slots import SlotReport
 
 log = logging.getLogger(__name__)
@@ -40,17 +39,15 @@ class ResourceManagerRegistration:
         registration: TaskExecutorRegistration,
         *,
         slots: Callable[[], SlotReport],
-        partitions: Callable[[], tuple[ClusterPartitionReport, ...]],
     ) -> None:
         """Create the registration; :meth:`start` begins it.
-        *slots* and *partitions* return the contents of heartbeats.
+        *slots* returns the contents of heartbeats.
         """
         configuration = services.configuration
         self._task_executor = task_executor
         self._services = services
         self._resource_id = registration.location.resource_id
         self._slots = slots
-        self._partitions = partitions
         self._timeout = RegistrationTimeout(
             task_executor,
             configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT),
@@ -158,7 +155,7 @@ class ResourceManagerRegistration:
         self._heartbeats.monitor_target(
             self._target,
             lambda report: manager.heartbeat_from_task_executor(
-                self._resource_id, success.instance_id, report, self._partitions()
+                self._resource_id, success.instance_id, report
             ),
         )
         report = self._slots()

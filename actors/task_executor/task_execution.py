@@ -139,13 +139,6 @@ class TaskExecution:
         if self._job_leaders.is_led_by(job_id, job_master_id):
             self._results.release(job_id, partitions)
 
-    def promote_partitions(
-        self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
-    ) -> None:
-        """Hand results over to the cluster. Raises TaskError if another JobMaster leads the job."""
-        self._refuse_past_leader(job_id, job_master_id)
-        self._results.promote(job_id, partitions)
-
     async def io_metrics(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> tuple[TaskIOMetrics, ...]:
@@ -157,13 +150,6 @@ class TaskExecution:
         self._refuse_past_leader(job_id, job_master_id)
         known = [await of_kind.io_metrics(job_id) for of_kind in self._all]
         return tuple(one for of_kind in known for one in of_kind)
-
-    def job_of(self, attempt_id: ExecutionAttemptID) -> JobID:
-        """Return the job of a task. Raises TaskError if the task does not run here."""
-        task = self._tasks.get(attempt_id)
-        if task is None:
-            raise TaskError(f"task {attempt_id} does not run here (any more)")
-        return task.job_id
 
     def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         if not self._job_leaders.is_led_by(job_id, job_master_id):

@@ -24,7 +24,7 @@ from flinkray.actors.task_executor.task_process_pool import (
     StartedProcess,
     TaskProcessPool,
 )
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FlinkRayError,
     RecipientUnreachableError,
@@ -157,7 +157,7 @@ class TaskProcesses:
         """Remove what dead task processes have left on this machine."""
         service = self._endpoint.rpc_service
         if service.has_own_process:
-            configuration = Configuration(self._arguments.configuration)
+            configuration = ReadableConfig(self._arguments.configuration)
             count = await service.run_blocking(
                 sweep_machine, self._arguments.cluster_id, configuration
             )

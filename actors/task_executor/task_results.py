@@ -13,18 +13,14 @@ from flinkray.core.ids import (
     JobID,
     ResultPartitionID,
 )
-from flinkray.scheduler.resources.cluster_partitions import (
-    ClusterPartitionReport,
-    TaskExecutorPartitions,
-)
 from flinkray.streaming.network import DataAddress
 
 
 class TaskResults:
     """Knows which task process has which results of a TaskExecutor's tasks.
     Pipelined results exist while their task runs. Blocking results exist from the end of their task
-    until they are released. The data is in the task processes. Nothing waits for its deletion
-    (TM-28).
+    until they are released, at the latest with their job. The data is in the task processes.
+    Nothing waits for its deletion (TM-28).
     """
 
     def __init__(
@@ -35,20 +31,14 @@ class TaskResults:
         """
         self._processes = processes
         self._on_no_results = on_no_results
-        self._kept = TaskExecutorPartitions()
         self._places: dict[JobPartition, TaskProcessPlace] = {}
+        self._finished: dict[JobID, set[ResultPartitionID]] = {}
+        """Job -> its blocking results whose tasks have finished. No job has an empty set."""
 
     def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
-        """Note that the task process *place* is going to produce these results.
-        Older results of the same partitions are deleted. They exist if a past JobMaster of the job
-        died after it had handed them over to the cluster.
-        """
-        partitions = [one.partition_id for one in produced]
-        superseded = set(self._kept.superseded_by(one.partition for one in partitions))
-        if superseded:
-            self._delete([one for one in self._places if one.partition in superseded])
-        for partition in partitions:
-            self._places[partition] = place
+        """Note that the task process *place* is going to produce these results."""
+        for one in produced:
+            self._places[one.partition_id] = place
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
         """Note the end of a task. The process keeps the blocking results of a finished task."""
@@ -56,14 +46,14 @@ class TaskResults:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
             elif one.partition_id in self._places:
-                partition_id = one.partition_id
-                self._kept.produced(partition_id.job_id, partition_id.partition, one.total)
+                job_id, partition = one.partition_id.job_id, one.partition_id.partition
+                self._finished.setdefault(job_id, set()).add(partition)
 
     def process_died(self, place: TaskProcessPlace) -> None:
         """Forget all results in a process that has died."""
         for lost in [p for p, where in self._places.items() if where is place]:
             del self._places[lost]
-            self._kept.lost(lost.job_id, lost.partition)
+            self._forget_finished(lost.job_id, (lost.partition,))
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
         """Return the finished and unfinished partitions of a data set here, by process address."""
@@ -97,31 +87,18 @@ class TaskResults:
 
     def has_results_of(self, job_id: JobID) -> bool:
         """Return whether any result is kept for the job."""
-        return self._kept.has_partitions_of(job_id)
+        return job_id in self._finished
 
     @property
     def is_empty(self) -> bool:
         """Whether no results of any job are kept."""
-        return self._kept.is_empty
-
-    def report(self) -> tuple[ClusterPartitionReport, ...]:
-        """Return the results that outlive their jobs, for the heartbeat to the ResourceManager."""
-        return self._kept.report()
+        return not self._finished
 
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
         """Release results that the job does not need any more, even if still being produced."""
         partitions = tuple(partitions)
-        self._kept.release(job_id, partitions)
-        self._delete(JobPartition(job_id, p) for p in partitions if not self._kept.is_promoted(p))
-
-    def promote(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
-        """Hand results over to the cluster: from now on they outlive the job."""
-        self._kept.promote(job_id, partitions)
-
-    def release_data_sets(self, data_sets: Iterable[IntermediateDataSetID]) -> None:
-        """Release data sets that the cluster does not need any more."""
-        released = set(self._kept.release_data_sets(data_sets))
-        self._delete([one for one in self._places if one.partition in released])
+        self._forget_finished(job_id, partitions)
+        self._delete(JobPartition(job_id, partition) for partition in partitions)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
         """Release the results of the job's other execution graphs (TM-28).
@@ -131,17 +108,16 @@ class TaskResults:
         self.release(job_id, [one for one in of_job if one.graph_id != graph_id])
 
     def job_gone(self, job_id: JobID) -> None:
-        """Release the results of a job, except those that outlive the job (TM-28).
-        Results that are still being produced are released, too.
-        """
-        self._kept.job_gone(job_id)
-        self._delete(
-            [
-                one
-                for one in self._places
-                if one.job_id == job_id and not self._kept.is_promoted(one.partition)
-            ]
-        )
+        """Release the results of a job, even those still being produced (TM-28)."""
+        self._finished.pop(job_id, None)
+        self._delete([one for one in self._places if one.job_id == job_id])
+
+    def _forget_finished(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:
+        finished = self._finished.get(job_id)
+        if finished is not None:
+            finished.difference_update(partitions)
+            if not finished:
+                del self._finished[job_id]
 
     def _delete(self, partitions: Iterable[JobPartition]) -> None:
         by_place: dict[TaskProcessPlace, list[JobPartition]] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core import options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
 from flinkray.rpc import RpcService
@@ -156,7 +156,7 @@ def task_runners(
     rpc_service: RpcService,
     host: TaskExecutorHost,
     bundle_index: int,
-    configuration: Configuration,
+    configuration: ReadableConfig,
 ) -> dict[str, TaskRunner]:
     """Return the runner of each kind of task that a TaskExecutor runs itself."""
     spark_host = configuration.get(options.SPARK_HOST)

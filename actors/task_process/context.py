@@ -12,17 +12,13 @@ from typing import Any, TypeVar
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops, MainLoop
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.graph import distribution
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations
-from flinkray.streaming.functions.functions import AggregateFunction
 
 T = TypeVar("T")
-OUT = TypeVar("OUT")
 
 MAX_BUFFER = 4 * 2**20
 """Largest buffer in bytes. With its surrounding data, a buffer must fit into a message."""
@@ -125,7 +121,6 @@ class TaskContext:
     file_outputs: tuple[FileOutput, ...]
     """Results that are written to files, in the order of the vertex's results."""
     _cancellation: Cancellation
-    _services: JobServices
 
     @property
     def subtask_index(self) -> int:
@@ -134,25 +129,6 @@ class TaskContext:
     @property
     def attempt_number(self) -> int:
         return self.attempt_id.attempt_number
-
-    async def next_input_split(self) -> InputSplit | None:
-        """Return the next input split of the vertex for this task. None if there are no more.
-
-        Each split goes to the next task that asks. A failed task's splits are assigned again.
-        """
-        return await self._services.next_input_split()
-
-    async def update_global_aggregate(
-        self, name: str, value: object, function: AggregateFunction[Any, Any, OUT]
-    ) -> OUT:
-        """Add a value to the job's aggregate *name*, and return the aggregate's new result.
-
-        All tasks of the job share the aggregate, and their updates are made one after the other.
-        The aggregate lives with the JobMaster and is not part of checkpoints: a task's values stay
-        when the task is restarted. *function* runs in a process beside the JobMaster, and is sent
-        with each update.
-        """
-        return await self._services.update_global_aggregate(name, value, function)
 
     @property
     def is_cancelled(self) -> bool:

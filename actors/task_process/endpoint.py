@@ -48,7 +48,7 @@ from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserC
 from flinkray.core import network_options
 from flinkray.core.blobs import BlobKey
 from flinkray.core.captured_output import note_output
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, KvStateID
 from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
@@ -76,7 +76,7 @@ async def create_task_process(
     runtime: TaskRuntime | None = None,
 ) -> TaskProcess:
     """Create the endpoint of a process that runs tasks, connected to its TaskExecutor."""
-    configuration = Configuration(arguments.configuration)
+    configuration = ReadableConfig(arguments.configuration)
     apply_rpc_settings(rpc_service, configuration)
     task_executor = await rpc_service.connect(
         arguments.task_executor_address, TaskProcessListenerGateway
@@ -98,7 +98,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         self,
         rpc_service: RpcService,
         cluster_id: str,
-        configuration: Configuration,
+        configuration: ReadableConfig,
         task_executor: TaskProcessListenerGateway,
         storage_dir: str,
         runtime: TaskRuntime | None = None,

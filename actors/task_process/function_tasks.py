@@ -18,7 +18,6 @@ from flinkray.actors.task_process.context import (
 )
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileOutput
-from flinkray.actors.task_process.job_services import JobServices
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.task_files import TaskFiles
@@ -147,7 +146,6 @@ class FunctionTaskResources:
             self._tasks.files.inputs_of(deployed),
             tuple(output.output for output in self._files),
             cancellation,
-            JobServices(deployed.attempt_id, self._tasks.task_executor, self._tasks.main),
         )
 
     def _gate(self, information: InputInformation, locations: PartitionLocations) -> TaskInput:

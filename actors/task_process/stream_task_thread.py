@@ -15,6 +15,7 @@ from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResp
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
 from flinkray.actors.task_process.hold_client import HoldClient
 from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.restored_states import (
@@ -25,7 +26,7 @@ from flinkray.actors.task_process.restored_states import (
 )
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.task_metrics import IS_HELD
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.shared.tasks import RestoredTask
@@ -108,6 +109,8 @@ class StreamTaskContext:
     """Receives results that the client collects."""
     printed: PrintedLinesOutput | None
     """Receives lines that are printed for the client. None: lines are written to the log."""
+    global_aggregates: GlobalAggregateClient
+    """Updates the job's global aggregates for user functions."""
     signal: Signal
     check_cancelled: Callable[[], None]
     """Raises TaskCancelledError if the task is cancelled."""
@@ -143,7 +146,7 @@ class StreamTaskContext:
     """Notes that the task publishes no more epochs, and takes no more micro-batches."""
     kv_states: TaskKvStateRegistry
     """Registers the task's queryable states."""
-    configuration: Configuration
+    configuration: ReadableConfig
     """Configuration of the process."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
@@ -178,6 +181,7 @@ class StreamTaskRun:
             time_service,
             seed=0,
             metrics=context.metrics,
+            global_aggregates=context.global_aggregates,
             alignment=None if context.alignment is None else context.alignment.alignment,
             hold=None if context.hold is None else context.hold.hold,
             job_id=context.job_id.hex(),

@@ -31,6 +31,7 @@ from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResp
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
 from flinkray.actors.task_process.hold_client import HoldClient
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
@@ -40,7 +41,7 @@ from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.actors.task_process.task_runtime import TaskRuntime
 from flinkray.core import network_options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import (
     ExecutionAttemptID,
@@ -85,7 +86,7 @@ class StreamTasks:
         self,
         endpoint: RpcEndpoint,
         runtime: TaskRuntime,
-        configuration: Configuration,
+        configuration: ReadableConfig,
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
         cached_files: Callable[[JobID], Mapping[str, str]],
@@ -306,6 +307,7 @@ class StreamTaskResources:
         self._results: CollectedResults | None = None
         self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
+        self._global_aggregates: GlobalAggregateClient | None = None
         self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
 
@@ -403,6 +405,9 @@ class StreamTaskResources:
             lambda: self._announce(read),
             is_foreign=restored is not None and restored.is_foreign,
         )
+        self._global_aggregates = GlobalAggregateClient(
+            self._endpoint.rpc_service, deployed, self._tasks.runtime.signal(), cancellation
+        )
         context = StreamTaskContext(
             deployed.name,
             deployed.task.subtask_index,
@@ -417,6 +422,7 @@ class StreamTaskResources:
             self._hold,
             self._results,
             self._printed,
+            self._global_aggregates,
             self._signal,
             self._tasks.runtime.between_steps(cancellation.check),
             self._tasks.runtime.clock,
@@ -500,6 +506,8 @@ class StreamTaskResources:
             self._tasks.collected(self._place)
         if self._printed is not None:
             self._printed.close()
+        if self._global_aggregates is not None:
+            self._global_aggregates.close()
         self._tasks.ended(self._deployed.attempt_id, self._partitions, reason)
         for output in self._file_outputs:
             output.ended(state)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.core import client_options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import AttachedClient
@@ -33,7 +33,7 @@ class ClientSettings:
     close_timeout: float
 
     @classmethod
-    def of(cls, configuration: Configuration) -> ClientSettings:
+    def of(cls, configuration: ReadableConfig) -> ClientSettings:
         """Read the settings from a configuration."""
         return cls(
             configuration.get(client_options.CLIENT_HEARTBEAT_INTERVAL),

@@ -198,11 +198,12 @@ def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tup
         LeftRunning: Ctrl-C came again while the cancelled job was waited for.
         FlinkRayError: the job was not accepted.
     """
-    from flinkray.client.printed_lines import NoOutput, submit_attached  # loads Ray
+    from flinkray.client.client_session import session_of  # loads Ray
+    from flinkray.client.printed_lines import NoOutput, submit_attached
 
     output: JobOutput = NoOutput()
     try:
-        client.clear_before_output(display.clear)
+        session_of(client).clear_before_output(display.clear)
         output = submit_attached(client, job, display.clear)
         display.submitted(job.job_id, job.name)
         return _wait(client, job.job_id, display, output), False

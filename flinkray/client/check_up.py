@@ -22,7 +22,7 @@ from flinkray.checkpoint import locations
 from flinkray.client import node_check, ray_runtime
 from flinkray.client.node_check import marked, try_storage
 from flinkray.client.ray_runtime import ClusterNotFoundError, ClusterRecord
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
 from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
@@ -72,14 +72,14 @@ def check_up(address: str, cluster_id: str) -> Iterator[Check]:
 
     Raises ConfigurationError for an impossible address or cluster id.
     """
-    Configuration({CLUSTER_ID.key: cluster_id})
+    ReadableConfig({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{VERSION}, Python {_python()}")
     yield from _of_spark()
     try:
         ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
     except ClusterNotFoundError as error:
         yield Check("ray", Verdict.BAD, str(error), "ray start --head && flinkray cluster up")
-        yield _of_storage(Configuration().get(STORAGE_DIR), "here")
+        yield _of_storage(ReadableConfig().get(STORAGE_DIR), "here")
         return
     try:
         yield from _of_ray(cluster_id)
@@ -134,7 +134,7 @@ def _of_ray(cluster_id: str) -> Iterator[Check]:
     else:
         yield Check("cluster", Verdict.GOOD, f"{cluster_id!r} runs")
         yield from _of_ports(cluster_id)
-    storage = record.storage_dir if record is not None else Configuration().get(STORAGE_DIR)
+    storage = record.storage_dir if record is not None else ReadableConfig().get(STORAGE_DIR)
     if storage is not None and locations.is_local(storage) and ray_runtime.is_elsewhere():
         mark = None
         yield Check(

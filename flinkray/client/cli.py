@@ -1,8 +1,8 @@
 """The command line of flinkray.
 
 Commands: ``flinkray run|list|info|logs|top|cancel|resize|savepoint|stop|query``, ``flinkray cluster
-up|down|status``, ``flinkray doctor``, ``flinkray rest|rest-token``, ``flinkray data-sets
-list|release`` and ``flinkray checkpoint list|show|trigger``.
+up|down|status``, ``flinkray doctor``, ``flinkray rest|rest-token`` and ``flinkray checkpoint
+list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached, or
@@ -56,7 +56,6 @@ COMMANDS = {
     "cancel": "cli_jobs:cancel",
     "checkpoint": "cli_checkpoints:checkpoint",
     "cluster": "cli_cluster:cluster",
-    "data-sets": "cli_data_sets:data_sets",
     "doctor": "cli_doctor:doctor",
     "info": "cli_jobs:info",
     "list": "cli_jobs:list_jobs",
@@ -76,7 +75,6 @@ SUMMARIES = {
     "cancel": "Begin to cancel a job.",
     "checkpoint": "Look at checkpoints and savepoints, or take a checkpoint.",
     "cluster": "Start, end and look at a cluster on a running Ray.",
-    "data-sets": "List and release the persistent results that finished jobs have left.",
     "doctor": "Check what jobs need on this machine and on the nodes of Ray, and say what to do.",
     "info": "Show a job: status, records and bytes, tasks and where they run, failures.",
     "list": "List running and ended jobs.",

@@ -15,7 +15,7 @@ from flinkray.client.cli_options import (
     settings,
 )
 from flinkray.client.cli_settings import note
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.options import CLUSTER_ID
 
 
@@ -35,7 +35,7 @@ def up(
     from flinkray.client.cluster import start_cluster_alone, values_not_taken
     from flinkray.client.connect import open_rpc_service
 
-    configuration = Configuration({**dict(values), CLUSTER_ID.key: cluster_id})
+    configuration = ReadableConfig({**dict(values), CLUSTER_ID.key: cluster_id})
     check_set_for(configuration, "cluster", "job")
     with open_rpc_service(running(address), cluster_id) as (loop, rpc_service, runtime):
         started = loop.run(start_cluster_alone(rpc_service, configuration))

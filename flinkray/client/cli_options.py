@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from flinkray.client.cli_settings import UNKNOWN_JOB, Settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID
 from flinkray.core.options import CLUSTER_ID, OPTIONS, set_for
@@ -161,7 +161,7 @@ _SET_BY = {
 }
 
 
-def check_set_for(configuration: Configuration, *kinds: str) -> None:
+def check_set_for(configuration: ReadableConfig, *kinds: str) -> None:
     """Check that every option that is set has an effect for one of *kinds*.
 
     Raises ConfigurationError.
@@ -176,10 +176,10 @@ def check_set_for(configuration: Configuration, *kinds: str) -> None:
 
 
 def connect(
-    address: str, cluster_id: str, configuration: Configuration | None = None
+    address: str, cluster_id: str, configuration: ReadableConfig | None = None
 ) -> AbstractContextManager[ClusterClient]:
     """Connect to a cluster in the way that the settings of the present command line say."""
-    configuration = configuration or Configuration()
+    configuration = configuration or ReadableConfig()
     settings = settings_of_command()
     if settings.connect is not None:
         return settings.connect(address, cluster_id, configuration)
@@ -199,7 +199,7 @@ def connected(address: str | None, cluster_id: str) -> AbstractContextManager[Cl
 
     settings.ray_is_left_at_the_end = True
     with settings.connecting():
-        return connect_until_the_end(address, cluster_id, Configuration())
+        return connect_until_the_end(address, cluster_id, ReadableConfig())
 
 
 def settings_of_command() -> Settings:

@@ -29,7 +29,6 @@ from flinkray.scheduler.reports.job_info import (
     MasterInfo,
     VertexInfo,
 )
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
@@ -75,16 +74,6 @@ def job_table(jobs: Sequence[JobOverview], now: float) -> str:
     ]
     header = ("JOB ID", "NAME", "STATUS", "STARTED", "DURATION", "TASKS")
     return table(header, rows, terminal_width())
-
-
-def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
-    if not data_sets:
-        return "no persistent results"
-    rows = [
-        (str(one.data_set_id), f"{one.number_of_partitions}/{one.total_partitions}")
-        for one in data_sets
-    ]
-    return table(("DATA SET ID", "PARTITIONS"), rows, terminal_width())
 
 
 def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> str:

@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from flinkray.client.cli_options import VERBOSE, check_set_for, common, connected, settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.options import CLUSTER_ID
 from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
@@ -38,20 +38,22 @@ def rest(
     Requests must carry a token.  Unless the configuration names one, it is created in a file that
     only you can read; flinkray rest-token prints it.
     """
+    from flinkray.client.client_session import session_of
     from flinkray.rest.server import RestServer, RestSettings
     from flinkray.rest.token import created_token, default_token_file
 
     given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
     options = {key: value for key, value in given.items() if value is not None}
-    configuration = Configuration({**dict(values), **options})
+    configuration = ReadableConfig({**dict(values), **options})
     check_set_for(configuration, "REST endpoint")
     rest_settings = RestSettings.of(configuration)
     creates_token = rest_settings.token is None
     if creates_token:
         rest_settings = replace(rest_settings, token=created_token(cluster_id))
     with connected(address, cluster_id) as client:
-        server = RestServer(client.dispatcher, rest_settings)
-        client.run(server.start())
+        session = session_of(client)
+        server = RestServer(session.dispatcher, rest_settings)
+        session.run(server.start())
         try:
             with _ending_at_sigterm():
                 click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
@@ -61,7 +63,7 @@ def rest(
                     click.echo(f"requests must carry the token in {default_token_file(cluster_id)}")
                 threading.Event().wait()
         finally:
-            client.run(server.close())
+            session.run(server.close())
 
 
 @click.command()

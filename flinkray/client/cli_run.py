@@ -25,7 +25,7 @@ from flinkray.client.cli_options import (
 from flinkray.client.cli_settings import FAILED, note
 from flinkray.client.pipeline_loader import load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.core.job_options import (
     RESTART_FIXED_DELAY_ATTEMPTS,
@@ -137,7 +137,7 @@ def run(
 
     given = dict(values)
     of_program = _of_program(given) if is_program else {}
-    configuration = Configuration(
+    configuration = ReadableConfig(
         {
             **{k: v for k, v in given.items() if k in OPTIONS or k not in of_program},
             **_of_savepoint(from_savepoint, allow_non_restored_state),
@@ -290,7 +290,7 @@ def _run_program(
     parallelism: int,
     address: str | None,
     cluster_id: str,
-    configuration: Configuration,
+    configuration: ReadableConfig,
     of_program: Mapping[str, str],
 ) -> int:
     from flinkray.client.program import (

@@ -17,14 +17,14 @@ import click
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
-    from flinkray.core.config import Configuration
+    from flinkray.core.config import ReadableConfig
 
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
 """Exit codes of the command line."""
 TERMINATED = 143
 """Exit code instead of INTERRUPTED if SIGTERM has come."""
 
-Connect = Callable[[str, str, "Configuration"], AbstractContextManager["ClusterClient"]]
+Connect = Callable[[str, str, "ReadableConfig"], AbstractContextManager["ClusterClient"]]
 """Function from Ray address, cluster id and configuration to a context with a client."""
 
 

@@ -21,7 +21,7 @@ from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.ray_runtime import ClusterRecord
 from flinkray.client.savepoint_locations import absolute_locations
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     ConfigurationError,
     FlinkRayError,
@@ -85,7 +85,7 @@ class ClusterStartError(FlinkRayError):
     """Raised when processes were started, but form no cluster. The text says what to do."""
 
 
-def cluster_storage(configuration: Configuration) -> str:
+def cluster_storage(configuration: ReadableConfig) -> str:
     """Return the directory of one cluster: ``<storage.dir>/<cluster id>``."""
     root = configuration.get(STORAGE_DIR) or DEFAULT_STORAGE
     return posixpath.join(root, configuration.get(CLUSTER_ID))
@@ -101,7 +101,7 @@ def _check_storage(directory: str) -> None:
 
 
 async def start_cluster(
-    rpc_service: RpcService, configuration: Configuration, *, storage_dir: str | None = None
+    rpc_service: RpcService, configuration: ReadableConfig, *, storage_dir: str | None = None
 ) -> tuple[str, ...]:
     """Start the masters of the cluster that do not run yet, and return their names.
 
@@ -125,7 +125,7 @@ async def start_cluster(
         values = configuration.to_dict() | absolute_locations(configuration)
         record = ClusterRecord(values, directory)
         await rpc_service.run_blocking(ray_runtime.remember_cluster, cluster_id, record)
-    configuration = Configuration(record.configuration)
+    configuration = ReadableConfig(record.configuration)
     arguments = ClusterArguments(cluster_id, record.configuration, record.storage_dir)
     number = 1 + configuration.get(STANDBY_MASTERS)
     apply_rpc_settings(rpc_service, configuration)
@@ -145,7 +145,7 @@ async def start_cluster(
 
 
 async def start_cluster_alone(
-    rpc_service: RpcService, configuration: Configuration
+    rpc_service: RpcService, configuration: ReadableConfig
 ) -> tuple[str, ...]:
     """Start the cluster as :func:`start_cluster` does, but not at the same time as another process.
 
@@ -183,16 +183,16 @@ class OtherValue:
 
 
 async def values_not_taken(
-    rpc_service: RpcService, configuration: Configuration
+    rpc_service: RpcService, configuration: ReadableConfig
 ) -> dict[str, OtherValue]:
     """Return, by key, the options of *configuration* that differ in the running cluster."""
     record = await cluster_record(rpc_service, configuration.get(CLUSTER_ID))
     if record is None:
         return {}
     known = {key: value for key, value in record.configuration.items() if key in OPTIONS}
-    present = Configuration(known)
+    present = ReadableConfig(known)
     values = configuration.to_dict() | absolute_locations(configuration)
-    asked = Configuration(values)
+    asked = ReadableConfig(values)
     return {
         key: OtherValue(value, known.get(key, OPTIONS[key].default_text()))
         for key, value in values.items()
@@ -201,7 +201,7 @@ async def values_not_taken(
 
 
 def master_specs(
-    configuration: Configuration, arguments: ClusterArguments, nodes: Sequence[str | None]
+    configuration: ReadableConfig, arguments: ClusterArguments, nodes: Sequence[str | None]
 ) -> Iterator[EndpointSpec]:
     """Yield the specs of a ResourceManager and a Dispatcher for each of *nodes*."""
     growth = configuration.get(MAX_MASTER_GROWTH)
@@ -288,7 +288,7 @@ async def _connect_to_dispatcher(
 
 
 async def _end_standbys(
-    rpc_service: RpcService, services: HighAvailabilityServices, configuration: Configuration
+    rpc_service: RpcService, services: HighAvailabilityServices, configuration: ReadableConfig
 ) -> None:
     """End the standby masters first: they would take over from a leader that shuts down."""
     if configuration.get(STANDBY_MASTERS) == 0:

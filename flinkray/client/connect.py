@@ -7,6 +7,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from typing import Protocol
 
 from flinkray.actors.shared.high_availability import high_availability_services
 from flinkray.actors.shared.leftover_processes import sweep_machine
@@ -23,7 +24,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.rpc import RayRpcService, RpcService
@@ -32,11 +33,17 @@ log = logging.getLogger(__name__)
 """Logger; at INFO it says what the client begins to wait for."""
 
 
+class _Configuration(Protocol):
+    """Interface of a ``flinkray.Configuration``, and of a ReadableConfig."""
+
+    def to_dict(self) -> dict[str, str]: ...
+
+
 def connect(
     address: str | None = None,
     *,
     cluster_id: str | None = None,
-    configuration: Configuration | Mapping[str, object] | None = None,
+    configuration: _Configuration | Mapping[str, object] | None = None,
     ray_options: Mapping[str, object] | None = None,
 ) -> ClusterClient:
     """Connect to a cluster, or start one.
@@ -53,21 +60,24 @@ def connect(
             ``ray://host:port`` from outside of the Ray cluster, or ``local``.
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
         configuration: options of a started cluster and of this client; see docs/configuration.md.
+            A ``flinkray.Configuration`` or a mapping.
         ray_options: arguments of ``ray.init`` when a local Ray is started, e.g. ``num_cpus``.
 
     Raises:
         ClusterNotFoundError: no such Ray, or no such cluster in it.
         ConfigurationError: the configuration or the address is not acceptable.
     """
-    if not isinstance(configuration, Configuration):
-        configuration = Configuration(configuration)
+    values = configuration
+    if values is not None and not isinstance(values, Mapping):
+        values = values.to_dict()
+    settings = ReadableConfig(values)
     if cluster_id is not None:
-        configuration = configuration.with_values({CLUSTER_ID.key: cluster_id})
-    return _connect(address, configuration, ray_options or {}, _leave_ray)
+        settings = settings.with_values({CLUSTER_ID.key: cluster_id})
+    return _connect(address, settings, ray_options or {}, _leave_ray)
 
 
 def connect_until_the_end(
-    address: str, cluster_id: str, configuration: Configuration
+    address: str, cluster_id: str, configuration: ReadableConfig
 ) -> ClusterClient:
     """Connect as :func:`connect` does, in a process that ends with its client by ``os._exit``.
 
@@ -80,7 +90,7 @@ def connect_until_the_end(
 
 def _connect(
     address: str | None,
-    configuration: Configuration,
+    configuration: ReadableConfig,
     ray_options: Mapping[str, object],
     leave: Callable[[RayRuntime], None],
 ) -> ClusterClient:
@@ -161,7 +171,7 @@ def _leave_ray_client(runtime: RayRuntime) -> None:
 async def _open(
     loop: LoopThread,
     runtime: RayRuntime,
-    configuration: Configuration,
+    configuration: ReadableConfig,
     leave: Callable[[RayRuntime], None],
     *,
     may_start: bool,
@@ -185,7 +195,7 @@ async def _open(
                 rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
             )
         record = await cluster_record(rpc_service, cluster_id)
-        of_cluster = Configuration() if record is None else record.of_elections
+        of_cluster = ReadableConfig() if record is None else record.of_elections
         services = high_availability_services(rpc_service, of_cluster, None)
         leaving.push_async_callback(services.close)
         connection = DispatcherConnection(
@@ -230,7 +240,7 @@ def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
     return output
 
 
-def _embedded_storage(configuration: Configuration, runtime: RayRuntime) -> str:
+def _embedded_storage(configuration: ReadableConfig, runtime: RayRuntime) -> str:
     """Return the storage directory of an embedded cluster.
 
     By default it lies in Ray's session directory and is new each time, because an embedded cluster

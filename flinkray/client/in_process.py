@@ -13,11 +13,12 @@ from pathlib import Path
 
 from flinkray.actors.shared.chain_code import forget_here
 from flinkray.checkpoint import locations
+from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.process_end import at_process_end, check_process_goes_on
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import LeaderSessionID
 from flinkray.core.job_options import CHECKPOINTING_DIR
@@ -64,7 +65,7 @@ def cluster_for(job: JobGraph) -> ClusterClient:
         forget_here(job.job_id.hex())
 
     try:
-        _check_directory(Configuration(job.configuration).get(CHECKPOINTING_DIR))
+        _check_directory(ReadableConfig(job.configuration).get(CHECKPOINTING_DIR))
         root = Path(tempfile.gettempdir())
         sweep_locked_folders(root, _PREFIX, time.time())
         folder = LockedFolder(root, _PREFIX)
@@ -72,7 +73,7 @@ def cluster_for(job: JobGraph) -> ClusterClient:
         cluster = LocalCluster(str(folder.path), node, configuration=configuration)
         loop = LoopThread("flinkray cluster")
         client = loop.run(_start(cluster, loop, configuration, after_close))
-        at_process_end(client, client.close, threading.current_thread(), client.abandon)
+        at_process_end(client, client.close, threading.current_thread(), session_of(client).abandon)
     except BaseException:
         if loop is not None:
             loop.close()
@@ -136,7 +137,7 @@ async def _start(
         CLUSTER_ID,
         on_close=end,
         after_close=after_close,
-        configuration=Configuration(configuration),
+        configuration=ReadableConfig(configuration),
     )
 
 
@@ -150,5 +151,5 @@ async def connection_to(cluster: LocalCluster, cluster_id: str) -> DispatcherCon
 
 def close_soon(client: ClusterClient) -> None:
     """Begin to close a client; from any thread, also that of its own event loop."""
-    if not client.is_closed:
+    if not session_of(client).is_closed:
         threading.Thread(target=client.close, name="end of the flinkray cluster").start()

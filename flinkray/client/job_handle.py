@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
-from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.client_session import ClientSession
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config_option import format_duration
@@ -30,18 +29,6 @@ _LAST_LOOK = 2.0
 """Seconds to wait for the last progress from a cluster that may be ending."""
 
 
-class _Client(Protocol):
-    """Interface of the ClusterClient that job handles use."""
-
-    _connection: DispatcherConnection
-
-    async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T: ...
-    def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T: ...
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
-    def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]: ...
-    def show_output(self) -> None: ...
-
-
 class JobHandle:
     """Handle of one job with blocking methods. ``await handle`` gives the result on any event loop.
 
@@ -49,13 +36,13 @@ class JobHandle:
     caller stops waiting, by a timeout or by Ctrl-C, the job is not affected.
     """
 
-    def __init__(self, client: _Client, job_id: JobID) -> None:
-        self._client = client
+    def __init__(self, session: ClientSession, job_id: JobID) -> None:
+        self._session = session
         self.job_id = job_id
 
     def status(self) -> JobStatus:
         """Return the present status; its ``is_terminal`` says whether the job has ended."""
-        return self._client._ask(
+        return self._session.ask(
             f"get the status of job {self.job_id}",
             lambda gateway: gateway.request_job_status(self.job_id),
         )
@@ -66,20 +53,20 @@ class JobHandle:
         The details include vertices, executions with their places, progress, the reason for
         waiting, and failures.
         """
-        return self._client._ask(
+        return self._session.ask(
             f"get the details of job {self.job_id}",
             lambda gateway: gateway.request_job_details(self.job_id),
         )
 
     async def _progress(self) -> JobProgress:
-        return await self._client.ask(
+        return await self._session.ask_async(
             f"get the progress of job {self.job_id}",
             lambda gateway: gateway.request_job_progress(self.job_id),
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """Return the job's failures so far, oldest first. Failures before restarts are included."""
-        return self._client._ask(
+        return self._session.ask(
             f"get the failures of job {self.job_id}",
             lambda gateway: gateway.request_job_exceptions(self.job_id),
         )
@@ -90,7 +77,7 @@ class JobHandle:
         Raises:
             JobStateError: the job has ended, but was not cancelled.
         """
-        self._client._ask(
+        self._session.ask(
             f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
         )
 
@@ -123,7 +110,7 @@ class JobHandle:
                     f"{', '.join(sorted(map(repr, vertices))) or 'none yet'}"
                 )
             wanted.append(ParallelismBounds(ids[0], lower, upper))
-        self._client._ask(
+        self._session.ask(
             f"resize job {self.job_id}",
             lambda gateway: gateway.resize_job(
                 self.job_id, tuple(wanted), None if others is None else ParallelismRange(*others)
@@ -147,7 +134,7 @@ class JobHandle:
             RpcTimeoutError: (a TimeoutError) the savepoint is not complete after that time, and
                 goes on.
         """
-        return self._client._run(self._take(SnapshotType.SAVEPOINT, directory, timeout))
+        return self._session.run(self._take(SnapshotType.SAVEPOINT, directory, timeout))
 
     async def trigger_savepoint_async(
         self, directory: str | None = None, *, timeout: float | None = None
@@ -180,7 +167,7 @@ class JobHandle:
             CheckpointError, JobStateError, JobError, CheckpointStorageError, RpcTimeoutError: as
                 for :meth:`trigger_savepoint`.
         """
-        return self._client._run(self._take(_stop(drain), directory, timeout))
+        return self._session.run(self._take(_stop(drain), directory, timeout))
 
     async def stop_with_savepoint_async(
         self,
@@ -203,21 +190,21 @@ class JobHandle:
         Raises:
             CheckpointError, JobStateError, RpcTimeoutError: as for :meth:`trigger_savepoint`.
         """
-        return self._client._run(self._take(SnapshotType.CHECKPOINT, None, timeout))
+        return self._session.run(self._take(SnapshotType.CHECKPOINT, None, timeout))
 
     async def trigger_checkpoint_async(self, *, timeout: float | None = None) -> str:
         """Take a checkpoint as :meth:`trigger_checkpoint` does, from code on an event loop."""
         return await self._taken(SnapshotType.CHECKPOINT, None, timeout)
 
     async def _taken(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
-        return await asyncio.wrap_future(self._client._start(self._take(kind, directory, timeout)))
+        return await asyncio.wrap_future(self._session.start(self._take(kind, directory, timeout)))
 
     async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
         """Take one snapshot, even if the call is repeated (same request id); return its path."""
         target = None if directory is None else absolute_location(directory)
         request = SnapshotRequest(TriggerID.generate(), kind, target)
         try:
-            taken = await self._client._connection.ask(
+            taken = await self._session.dispatcher.ask(
                 f"take a {kind.value} of job {self.job_id}",
                 lambda gateway: gateway.take_snapshot(self.job_id, request),
                 timeout,
@@ -271,12 +258,12 @@ class JobHandle:
         then.
         """
         if on_progress is None:
-            result = self._client._run(self._end(timeout))
+            result = self._session.run(self._end(timeout))
         else:
-            end = self._client._start(self._end(timeout))
+            end = self._session.start(self._end(timeout))
             result = self.watched(end, on_progress, interval)
             self.look_once_more(on_progress)
-        self._client.show_output()
+        self._session.show_output()
         return result
 
     def watched(
@@ -288,7 +275,7 @@ class JobHandle:
         """
         try:
             while not futures.wait([future], interval).done:
-                look = self._client._start(self._progress())
+                look = self._session.start(self._progress())
                 both: list[Future[Any]] = [future, look]
                 futures.wait(both, return_when=futures.FIRST_COMPLETED)
                 if future.done():
@@ -305,7 +292,7 @@ class JobHandle:
 
         Called when the job has ended.
         """
-        look = self._client._start(self._progress())
+        look = self._session.start(self._progress())
         with suppress(FlinkRayError, futures.TimeoutError):
             progress = look.result(_LAST_LOOK)
             if progress.restarts:
@@ -330,12 +317,12 @@ class JobHandle:
 
     async def _result(self) -> JobExecutionResult:
         return JobExecutionResult.of(
-            await asyncio.wrap_future(self._client._start(self._end(None)))
+            await asyncio.wrap_future(self._session.start(self._end(None)))
         )
 
     async def _end(self, timeout: float | None) -> JobResult:
         try:
-            return await self._client._connection.ask(
+            return await self._session.dispatcher.ask(
                 f"get the result of job {self.job_id}",
                 lambda gateway: gateway.request_job_result(self.job_id),
                 timeout,

@@ -1,4 +1,4 @@
-"""The result of a finished job, with the rows of the DataFrame that the job has returned."""
+"""The result of a finished job or program, with the rows of the DataFrame that it has returned."""
 
 from __future__ import annotations
 
@@ -23,14 +23,22 @@ if TYPE_CHECKING:
 
 
 class JobExecutionResult:
-    """Result of a job that finished.
+    """Result of a job, or of a program, that finished.
 
     The data of a returned DataFrame stay in Parquet files in the storage and are read on request.
-    If the function returned nothing, there is no data (``has_data``).
+    If the function returned nothing, there is no data (``has_data``). A program returns nothing.
     """
 
     def __init__(self, result: JobResult) -> None:
         self._result = result
+
+    @classmethod
+    def of_program(cls, job_id: JobID, name: str, net_runtime: float) -> JobExecutionResult:
+        """Make the result of a program that has finished in this process.
+
+        *net_runtime* is in seconds.
+        """
+        return cls(JobResult(job_id, name, JobStatus.FINISHED, net_runtime))
 
     @classmethod
     def of(cls, result: JobResult) -> JobExecutionResult:
@@ -122,6 +130,26 @@ class JobExecutionResult:
         frame: pandas.DataFrame = table.to_pandas()
         return frame
 
+    def get_job_id(self) -> JobID:
+        """Return the id of the job, as in PyFlink."""
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """Return the run time in milliseconds, as in PyFlink."""
+        return round(self.net_runtime * 1000)
+
+    def is_job_execution_result(self) -> bool:
+        """Return true, as in PyFlink: the program has ended."""
+        return True
+
+    def get_accumulator_result(self, accumulator_name: str) -> None:
+        """Return None, as in PyFlink: functions have no accumulators."""
+        return
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """Return an empty dict, as in PyFlink: functions have no accumulators."""
+        return {}
+
     def _dataset(self) -> pyarrow.dataset.Dataset:
         import pyarrow.dataset
         import pyarrow.fs
@@ -132,6 +160,9 @@ class JobExecutionResult:
             return pyarrow.dataset.dataset(self.location, format="parquet")
         file_system, path = pyarrow.fs.FileSystem.from_uri(self.location)
         return pyarrow.dataset.dataset(path, format="parquet", filesystem=file_system)
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} finished in {self.get_net_runtime()} ms"
 
     def __repr__(self) -> str:
         rows = "" if self.num_rows is None else f", {self.num_rows} rows at {self.location}"

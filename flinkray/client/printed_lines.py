@@ -19,6 +19,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_address,
 )
 from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT
+from flinkray.client.client_session import session_of
 from flinkray.client.standard_output import write_text
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID
@@ -102,7 +103,7 @@ class PrintedLinesDisplay(JobOutput):
 
     def __init__(self, client: ClusterClient, job_id: JobID, clear: Callable[[], None]) -> None:
         """Begin to read a submitted job's output. *clear* is called before lines are written."""
-        self._client = client
+        self._session = session_of(client)
         self._job_id = job_id
         self._clear = clear
         self._texts: SimpleQueue[str | None] = SimpleQueue()
@@ -112,7 +113,7 @@ class PrintedLinesDisplay(JobOutput):
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reading: Future[None] = client.start(self._read())
+        self._reading: Future[None] = self._session.start(self._read())
         self._writer = threading.Thread(target=self._write_all, name="printed lines", daemon=True)
         self._writer.start()
 
@@ -145,7 +146,7 @@ class PrintedLinesDisplay(JobOutput):
     async def _read(self) -> None:
         self._loop = asyncio.get_running_loop()
         ended: asyncio.Future[JobResult] = asyncio.ensure_future(
-            self._client.job_result(self._job_id)
+            self._session.job_result(self._job_id)
         )
         try:
             await self._read_until(ended)
@@ -186,11 +187,11 @@ class PrintedLinesDisplay(JobOutput):
             self._tell("the last lines that the job has printed may be missing", str(known))
 
     async def _find(self) -> StreamCoordinatorGateway | None:
-        owner = await self._client.source_coordinator(self._job_id)
+        owner = await self._session.source_coordinator(self._job_id)
         if owner is None:
             raise JobNotFoundError(self._job_id, "has no JobMaster at present")
         address = stream_coordinator_address(self._job_id, owner)
-        return await self._client.rpc_service.connect(address, StreamCoordinatorGateway)
+        return await self._session.rpc_service.connect(address, StreamCoordinatorGateway)
 
     def _take(self, part: PrintedPart, known: str | None) -> None:
         if part.coordinator != known:

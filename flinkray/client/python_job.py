@@ -145,17 +145,6 @@ class PythonJobBuilder:
         self._vertices[producer.vertex_id].results.append(result)
         self._vertices[consumer.vertex_id].inputs.append(JobEdge(result.data_set_id, pattern))
 
-    def persist(self, producer: PythonVertex) -> IntermediateDataSetID:
-        """Add a result that outlives the job, and that no vertex of the job reads.
-
-        The result has one subpartition. Its TaskExecutors keep it in memory until a client asks the
-        ResourceManager to release the data set, or until one of its partitions is lost.
-        """
-        result_type = ResultPartitionType.BLOCKING_PERSISTENT
-        result = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
-        self._vertices[producer.vertex_id].results.append(result)
-        return result.data_set_id
-
     def build(self) -> JobGraph:
         """Build the job graph. Raises JobSubmissionError if the job could never run."""
         vertices = tuple(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flinkray.actors.gateways.kv_states import KvStateServerGateway
-from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.client_session import session_of
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import (
     FlinkRayError,
@@ -34,7 +33,6 @@ from flinkray.core.kv_states import (
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
 )
-from flinkray.rpc import RpcService
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.immutable_states import immutable_state
@@ -47,9 +45,10 @@ from flinkray.state.kv_state_serializer import (
 )
 from flinkray.state.table import MISSING
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds to search for a state that was found before and is not found at present."""
@@ -93,17 +92,6 @@ class KvStateNotFoundAgainError(FlinkRayError):
         )
 
 
-class _Client(Protocol):
-    """Interface of the ClusterClient that queries use."""
-
-    _connection: DispatcherConnection
-
-    @property
-    def rpc_service(self) -> RpcService: ...
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]: ...
-
-
 @dataclass(frozen=True)
 class _Query:
     job_id: JobID
@@ -135,11 +123,11 @@ class QueryableStateClient:
         StateError: the descriptor is of another kind or type, or the answer cannot be read here.
     """
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: ClusterClient) -> None:
         """Create a client for queries.
         Closing *client*, the cluster's client, ends this client, too.
         """
-        self._client = client
+        self._session = session_of(client)
         self._locations: dict[tuple[JobID, str], KvStateLocation] = {}
         self._looking: dict[tuple[JobID, str], asyncio.Future[KvStateLocation]] = {}
         self._known: set[tuple[JobID, str]] = set()
@@ -168,7 +156,7 @@ class QueryableStateClient:
             timeout: seconds to search for the state again when it is not at its known place.
         """
         query = _query(job_id, name, descriptor, namespace, timeout)
-        return self._client.run(self._one(query, key))
+        return self._session.run(self._one(query, key))
 
     async def get_kv_state_async(
         self,
@@ -181,7 +169,7 @@ class QueryableStateClient:
     ) -> Any:
         """Return the state of one key as :meth:`get_kv_state` does, from code on an event loop."""
         query = _query(job_id, name, descriptor, namespace, timeout)
-        return await asyncio.wrap_future(self._client.start(self._one(query, key)))
+        return await asyncio.wrap_future(self._session.start(self._one(query, key)))
 
     def get_kv_states(
         self,
@@ -197,7 +185,7 @@ class QueryableStateClient:
         None for a key without state.
         """
         query = _query(job_id, name, descriptor, namespace, timeout)
-        return self._client.run(self._many(query, keys))
+        return self._session.run(self._many(query, keys))
 
     async def get_kv_states_async(
         self,
@@ -210,7 +198,7 @@ class QueryableStateClient:
     ) -> list[Any]:
         """Return states as :meth:`get_kv_states` does, from code on an event loop."""
         query = _query(job_id, name, descriptor, namespace, timeout)
-        return await asyncio.wrap_future(self._client.start(self._many(query, keys)))
+        return await asyncio.wrap_future(self._session.start(self._many(query, keys)))
 
     # --- on the client's event loop ---------------------------------------------------------------
 
@@ -223,7 +211,7 @@ class QueryableStateClient:
     async def _many(self, query: _Query, keys: Sequence[Any]) -> list[Any]:
         found: dict[int, Any] = {}
         left = list(range(len(keys)))
-        now = self._client.rpc_service.deadlines.time
+        now = self._session.rpc_service.deadlines.time
         deadline, delay = now() + query.timeout, _FIRST_DELAY
         while left:
             try:
@@ -242,7 +230,7 @@ class QueryableStateClient:
                 raise KvStateNotFoundAgainError(
                     query.job_id, query.name, query.timeout, str(failure)
                 ) from failure
-            await self._client.rpc_service.pause(delay)
+            await self._session.rpc_service.pause(delay)
             delay = min(2 * delay, _LONGEST_DELAY)
         return []
 
@@ -309,7 +297,7 @@ class QueryableStateClient:
     async def _server(self, address: str) -> KvStateServerGateway:
         server = self._servers.get(address)
         if server is None:
-            server = await self._client.rpc_service.connect(address, KvStateServerGateway)
+            server = await self._session.rpc_service.connect(address, KvStateServerGateway)
             self._servers[address] = server
         return server
 
@@ -335,7 +323,7 @@ class QueryableStateClient:
         return location
 
     async def _look(self, query: _Query) -> KvStateLocation:
-        location = await self._client._connection.ask(
+        location = await self._session.dispatcher.ask(
             f"find state {query.name!r} of job {query.job_id}",
             lambda gateway: gateway.request_kv_state_location(query.job_id, query.name),
             query.timeout,

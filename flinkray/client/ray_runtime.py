@@ -41,7 +41,7 @@ from ray.util.client import ray as ray_client
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from flinkray.client.termination import sigterm_is_not_ours_any_more, sigterm_is_ours
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.options import OPTIONS
 from flinkray.core.private_files import restrict_folder
@@ -117,13 +117,13 @@ class ClusterRecord:
     storage_dir: str
 
     @property
-    def of_elections(self) -> Configuration:
+    def of_elections(self) -> ReadableConfig:
         """Return the options that are needed to find the leader.
 
         The other options are left out: a client may know fewer options than the cluster's version
         does.
         """
-        return Configuration(
+        return ReadableConfig(
             {
                 key: value
                 for key, value in self.configuration.items()

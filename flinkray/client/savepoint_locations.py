@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from flinkray.checkpoint import locations
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH
 
 _OPTIONS = (CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH)
 
 
-def absolute_locations(configuration: Configuration) -> dict[str, str]:
+def absolute_locations(configuration: ReadableConfig) -> dict[str, str]:
     """Return the locations in a configuration by option key, made valid on every node.
 
     Raises:

@@ -15,7 +15,7 @@ from flinkray.actors.shared.chain_code import (
     dump_chains,
 )
 from flinkray.client.savepoint_locations import absolute_locations
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.job_options import SCHEDULER
 from flinkray.core.resources import ResourceProfile
@@ -79,7 +79,7 @@ def stream_job(
     """
     own_id = job_id or JobID.generate()
     settings = dict(configuration or {})
-    own = Configuration(settings)
+    own = ReadableConfig(settings)
     settings |= absolute_locations(own)
     vertices = stream_vertices(graph, own_id.hex(), slot_profiles or {}, runs_here=runs_here)
     job = JobGraph(
@@ -90,7 +90,7 @@ def stream_job(
         scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
         files=files,
         configuration=settings,
-        checkpoints=None if graph.batch else checkpoints_of(Configuration(settings)),
+        checkpoints=None if graph.batch else checkpoints_of(ReadableConfig(settings)),
     )
     validate(job)
     return job

@@ -1,8 +1,8 @@
-"""Defines Configuration, which holds immutable values for the options of
+"""Defines ReadableConfig, which holds immutable values for the options of
 :mod:`flinkray.core.options`.
 
-Values are checked when a :class:`Configuration` is made. A configuration is sent as texts
-(:meth:`Configuration.to_dict`), from which an equal configuration can be made.
+Values are checked when a :class:`ReadableConfig` is made. A configuration is sent as texts
+(:meth:`ReadableConfig.to_dict`), from which an equal configuration can be made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flinkray.core.errors import ConfigurationError
 T = TypeVar("T")
 
 
-class Configuration:
+class ReadableConfig:
     """Immutable values of options; options that are not set have their defaults.
 
     *values* are texts or of any type that the option accepts. Raises ConfigurationError: a key is
@@ -44,9 +44,9 @@ class Configuration:
     def is_set(self, option: ConfigOption[Any]) -> bool:
         return option.key in self._values
 
-    def with_values(self, values: Mapping[str, object]) -> Configuration:
+    def with_values(self, values: Mapping[str, object]) -> ReadableConfig:
         """Return a copy in which *values* are added, or replace the values of their options."""
-        return Configuration({**self.to_dict(), **_by_first_name(values)})
+        return ReadableConfig({**self.to_dict(), **_by_first_name(values)})
 
     def of_job(self) -> dict[str, str]:
         """Return the explicitly set values of options that a job may set for itself, as texts."""
@@ -57,7 +57,7 @@ class Configuration:
         return {key: find_option(key).type.format(value) for key, value in self._values.items()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Configuration) and self._values == other._values
+        return isinstance(other, ReadableConfig) and self._values == other._values
 
     def __hash__(self) -> int:
         return hash(tuple(self._values.items()))
@@ -66,7 +66,7 @@ class Configuration:
         shown = {
             k: "(secret)" if find_option(k).is_secret else v for k, v in self.to_dict().items()
         }
-        return f"Configuration({shown})"
+        return f"ReadableConfig({shown})"
 
 
 def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
@@ -79,7 +79,7 @@ def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
     return others | {key: value for key, value in values.items() if key not in aliases}
 
 
-def _check_heartbeats(configuration: Configuration) -> None:
+def _check_heartbeats(configuration: ReadableConfig) -> None:
     for interval, timeout in (
         (options.HEARTBEAT_INTERVAL, options.HEARTBEAT_TIMEOUT),
         (client_options.CLIENT_HEARTBEAT_INTERVAL, client_options.CLIENT_HEARTBEAT_TIMEOUT),
@@ -91,7 +91,7 @@ def _check_heartbeats(configuration: Configuration) -> None:
             )
 
 
-def _check_back_off(configuration: Configuration) -> None:
+def _check_back_off(configuration: ReadableConfig) -> None:
     shortest = job_options.RESTART_EXPONENTIAL_INITIAL_BACKOFF
     longest = job_options.RESTART_EXPONENTIAL_MAX_BACKOFF
     if configuration.get(longest) < configuration.get(shortest):
@@ -101,7 +101,7 @@ def _check_back_off(configuration: Configuration) -> None:
         )
 
 
-def _check_high_availability(configuration: Configuration) -> None:
+def _check_high_availability(configuration: ReadableConfig) -> None:
     kind = high_availability_options.HIGH_AVAILABILITY_TYPE
     quorum = high_availability_options.ZOOKEEPER_QUORUM
     standbys = high_availability_options.STANDBY_MASTERS

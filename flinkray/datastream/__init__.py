@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.durations import Duration, Time
 from flinkray.datastream.async_data_stream import AsyncDataStream
 from flinkray.datastream.checkpoint_config import CheckpointConfig
@@ -20,7 +21,6 @@ from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
 from flinkray.datastream.common.execution_config import ExecutionConfig
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.data_stream import (
     AllWindowedStream,
     BroadcastConnectedStream,
@@ -78,6 +78,11 @@ from flinkray.streaming.functions.functions import (
     TimeDomain,
     TimerService,
 )
+from flinkray.streaming.functions.global_aggregates import (
+    GlobalAggregateError,
+    GlobalAggregateManager,
+    GlobalAggregatesLostError,
+)
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.functions.window_functions import (
@@ -126,6 +131,9 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
+    "GlobalAggregateError",
+    "GlobalAggregateManager",
+    "GlobalAggregatesLostError",
     "GlobalWindow",
     "GroupContext",
     "HashMapStateBackend",

@@ -14,27 +14,27 @@ from types import MappingProxyType
 from typing import Any
 
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
-from flinkray.client.cluster_client import ClientClosedError, ClusterClient
+from flinkray.client.client_session import ClientClosedError, ClientSession, session_of
+from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.in_process import close_soon, cluster_for
 from flinkray.client.job_handle import JobHandle
-from flinkray.client.job_result import JobExecutionResult as ClusterJobResult
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.printed_lines import JobOutput, NoOutput, submit_attached
 from flinkray.client.stream_job import stream_job, stream_vertices
 from flinkray.client.stream_results import StreamResults
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, JOB_KEYS
 from flinkray.core.resources import ResourceProfile, slot_resources
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
-from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
@@ -74,7 +74,7 @@ def job_of(
         known |= _with_whole_epochs(known)
     if any(isinstance(node.operator, LookUpOperator) for node in graph.nodes):
         known |= _with_each_row_once(known)
-    configuration = Configuration(known).of_job()
+    configuration = ReadableConfig(known).of_job()
     profiles = _profiles(groups)
     return stream_job(
         graph,
@@ -112,7 +112,7 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: the program sets other values.
     """
-    configuration = Configuration(settings)
+    configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
         raise ConfigurationError(
             f"{CHECKPOINTING_UNALIGNED.key} is true, and to_spark needs aligned checkpoints: the "
@@ -134,7 +134,7 @@ def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: the program sets other values.
     """
-    mode = Configuration(settings).get(CHECKPOINTING_MODE)
+    mode = ReadableConfig(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
         raise ConfigurationError(
             f"{CHECKPOINTING_MODE.key} is {mode}, and each row of a spark_table has to be read "
@@ -228,7 +228,9 @@ def run(
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))
     if _ends_with_its_client(cluster, settings):
-        job = cluster.ending_with_it(job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true")
+        job = session_of(cluster).ending_with_client(
+            job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true"
+        )
     return _run(cluster, job, _progress())
 
 
@@ -239,17 +241,17 @@ def _run(cluster: ClusterClient, job: JobGraph, progress: Progress) -> JobExecut
         left = f"left job {job.job_id} while it was being cancelled"
         raise KeyboardInterrupt(left) from None
     finally:
-        cluster.detach(job.job_id)
+        session_of(cluster).detach(job.job_id)
     if was_interrupted:
         raise KeyboardInterrupt(f"job {job.job_id} ended: {ended.status.name}")
-    return _told(ClusterJobResult.of(ended))
+    return JobExecutionResult.of(ended)
 
 
 def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> bool:
     key = SHUTDOWN_ON_ATTACHED_EXIT.key
     if key in settings:
         return SHUTDOWN_ON_ATTACHED_EXIT.read(settings[key])
-    return cluster.settings.shutdown_on_attached_exit
+    return session_of(cluster).settings.shutdown_on_attached_exit
 
 
 def _progress(*, is_in_process: bool = False) -> Progress:
@@ -259,10 +261,6 @@ def _progress(*, is_in_process: bool = False) -> Progress:
     """
     progress: Progress | None = execution_target().progress
     return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
-
-
-def _told(result: ClusterJobResult) -> JobExecutionResult:
-    return JobExecutionResult(result.job_id, result.net_runtime)
 
 
 def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
@@ -291,7 +289,7 @@ class ClusterJobClient(JobClient):
     """
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
-        self._cluster = cluster
+        self._session = session_of(cluster)
         self._handle = handle
         self._ended: Future[JobExecutionResult] | None = None
 
@@ -300,24 +298,23 @@ class ClusterJobClient(JobClient):
 
     def get_job_status(self) -> Future[JobStatus]:
         job_id = self._handle.job_id
-        return self._cluster.start(self._status(job_id))
+        return self._session.start(self._status(job_id))
 
     async def _status(self, job_id: JobID) -> JobStatus:
-        status = await self._cluster.ask(
+        return await self._session.ask_async(
             f"get the status of job {job_id}", lambda gateway: gateway.request_job_status(job_id)
         )
-        return JobStatus[status.name]
 
     def cancel(self) -> Future[None]:
-        return self._cluster.start(self._cancel())
+        return self._session.start(self._cancel())
 
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
-        return self._cluster.start(self._handle.trigger_savepoint_async(savepoint_directory))
+        return self._session.start(self._handle.trigger_savepoint_async(savepoint_directory))
 
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
     ) -> Future[str]:
-        return self._cluster.start(
+        return self._session.start(
             self._handle.stop_with_savepoint_async(
                 savepoint_directory, drain=advance_to_end_of_event_time
             )
@@ -325,20 +322,20 @@ class ClusterJobClient(JobClient):
 
     async def _cancel(self) -> None:
         job_id = self._handle.job_id
-        await self._cluster.end_job(job_id)
+        await self._session.end_job(job_id)
 
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         if self._ended is None:
-            self._ended = self._cluster.start(_result(self._cluster, self._handle.job_id))
+            self._ended = self._session.start(_result(self._session, self._handle.job_id))
         return self._ended
 
 
-async def _result(cluster: ClusterClient, job_id: JobID) -> JobExecutionResult:
+async def _result(session: ClientSession, job_id: JobID) -> JobExecutionResult:
     """Return the job's result.
 
     This is a function, because a method's error would keep its object, the job's client, alive.
     """
-    return _told(ClusterJobResult.of(await cluster.job_result(job_id)))
+    return JobExecutionResult.of(await session.job_result(job_id))
 
 
 class InProcessJobClient(ClusterJobClient):
@@ -365,7 +362,7 @@ class InProcessJobClient(ClusterJobClient):
             over()
 
         weakref.finalize(self, over).atexit = False
-        cluster.start(cluster.job_result(handle.job_id)).add_done_callback(ended)
+        self._session.start(self._session.job_result(handle.job_id)).add_done_callback(ended)
 
 
 class ClusterResults(CloseableIterator):
@@ -382,20 +379,20 @@ class ClusterResults(CloseableIterator):
         self._own: ClusterClient | None = None
         if cluster is None:
             self._own = cluster = cluster_for(job)
-        self._cluster = cluster
+        self._session = session_of(cluster)
         self._handle = cluster.job(job.job_id)
         self._values: deque[Any] = deque()
         self._progress = _progress(is_in_process=self._own is not None)
         self._is_closed = False
         self._output: JobOutput = NoOutput()
-        end = partial(cluster.end_attached, job.job_id)
+        end = partial(self._session.end_attached, job.job_id)
         if self._own is not None:
             end = partial(close_soon, self._own)
         self._forget = weakref.finalize(self, end)
         try:
-            job = cluster.ending_with_it(job, "nobody else can read its results")
+            job = self._session.ending_with_client(job, "nobody else can read its results")
             self._output = submit_attached(cluster, job, self._progress.clear)
-            self._results = cluster.run(self._open())
+            self._results = self._session.run(self._open())
         except (FlinkRayError, SubmissionInterrupted):
             self._has_ended()
             raise
@@ -410,12 +407,12 @@ class ClusterResults(CloseableIterator):
 
     async def _open(self) -> StreamResults:
         job_id = self._handle.job_id
-        cluster = self._cluster
+        session = self._session
         return StreamResults(
-            cluster.rpc_service,
+            session.rpc_service,
             job_id,
-            lambda: cluster.source_coordinator(job_id),
-            cluster.job_result(job_id),
+            lambda: session.source_coordinator(job_id),
+            session.job_result(job_id),
         )
 
     def __next__(self) -> Any:
@@ -428,7 +425,7 @@ class ClusterResults(CloseableIterator):
         return self._values.popleft()
 
     def _next_batch(self) -> list[Any] | None:
-        batch = self._cluster.start(self._results.next())
+        batch = self._session.start(self._results.next())
         try:
             return self._handle.watched(batch, self._progress.show, self._progress.interval)
         except KeyboardInterrupt:
@@ -444,7 +441,7 @@ class ClusterResults(CloseableIterator):
         self._is_closed = True
         self._forget.detach()
         self._output.finish()
-        self._cluster.detach(self._handle.job_id)
+        self._session.detach(self._handle.job_id)
         if self._own is not None:
             self._own.close()
 
@@ -452,9 +449,9 @@ class ClusterResults(CloseableIterator):
         if not self._is_closed:
             self._values.clear()
             with suppress(ClientClosedError):  # the closed client has ended the program
-                self._cluster.run(self._end())
+                self._session.run(self._end())
             self._has_ended()
 
     async def _end(self) -> None:
         self._results.close()
-        await self._cluster.end_job(self._handle.job_id)
+        await self._session.end_job(self._handle.job_id)

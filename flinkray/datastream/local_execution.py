@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.errors import JobCancelledError
 from flinkray.core.ids import JobID
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
-from flinkray.datastream.common.job_status import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.sinks.simple import CollectSink
@@ -94,8 +94,9 @@ class LocalJobClient(JobClient):
             raised here.
     """
 
-    def __init__(self, job_id: JobID, make_job: Callable[[], LocalJob]) -> None:
+    def __init__(self, job_id: JobID, name: str, make_job: Callable[[], LocalJob]) -> None:
         self._job_id = job_id
+        self._name = name
         self._made: Future[LocalJob] = Future()
         self._future: Future[JobExecutionResult] = Future()
         self._status = JobStatus.RUNNING
@@ -143,7 +144,7 @@ class LocalJobClient(JobClient):
             return
         self._status = JobStatus.FINISHED
         runtime = job.clock.monotonic() - begun
-        self._future.set_result(JobExecutionResult(self._job_id, runtime))
+        self._future.set_result(JobExecutionResult.of_program(self._job_id, self._name, runtime))
 
     def get_job_id(self) -> JobID:
         return self._job_id

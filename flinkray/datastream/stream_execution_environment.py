@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 import flinkray.client.process_end  # noqa: F401 - before the main thread can have ended
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.core.job_options import (
@@ -25,7 +26,6 @@ from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
 from flinkray.datastream.common.job_client import JobClient
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.keyed_stream import KeyedStream
 from flinkray.datastream.local_execution import (
@@ -64,6 +64,7 @@ from flinkray.streaming.sources.collection import (
 )
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
+from flinkray.streaming.sources.input_format import InputFormat, InputFormatSource
 from flinkray.streaming.sources.source import Boundedness, Source
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.sources.spark_stream import SparkEpochsSource, SparkStreamSource
@@ -251,6 +252,28 @@ class StreamExecutionEnvironment(StreamProgram):
             type_info or source.get_produced_type(),
             strategy=watermark_strategy,
         )
+
+    @overload
+    def create_input(
+        self, input_format: InputFormat[U], type_info: None = None
+    ) -> DataStream[U]: ...
+    @overload
+    def create_input(
+        self, input_format: InputFormat, type_info: TypeInformation[U]
+    ) -> DataStream[U]: ...
+    def create_input(
+        self, input_format: InputFormat, type_info: TypeInformation | None = None
+    ) -> DataStream:
+        """Make a stream of the records of an InputFormat.
+
+        Args:
+            type_info: type of the records; None: the format's own.
+        """
+        if not isinstance(input_format, InputFormat):
+            raise TypeError(f"create_input takes an InputFormat, got {input_format!r}")
+        source = InputFormatSource(input_format)
+        name = f"Source: {type(input_format).__name__}"
+        return self._source(name, source, type_info or source.get_produced_type())
 
     def from_spark(
         self,
@@ -514,7 +537,8 @@ class StreamExecutionEnvironment(StreamProgram):
         job = self._local_job(graph)
         begun = job.clock.monotonic()
         job.run()
-        return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
+        runtime = job.clock.monotonic() - begun
+        return JobExecutionResult.of_program(JobID.generate(), graph.job_name, runtime)
 
     def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:
         """Start the program, on the cluster or in a thread, and return its client.
@@ -528,7 +552,7 @@ class StreamExecutionEnvironment(StreamProgram):
             from flinkray.datastream import cluster_execution
 
             return cluster_execution.start(self._cluster, self._job(graph))
-        return LocalJobClient(JobID.generate(), partial(self._local_job, graph))
+        return LocalJobClient(JobID.generate(), graph.job_name, partial(self._local_job, graph))
 
     def collect_results(
         self, stream: DataStream[U], job_name: str | None, limit: int | None

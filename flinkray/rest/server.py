@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.error_text import summary_of
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.rest_options import (
@@ -91,7 +91,7 @@ class RestSettings:
     store_duration: float
 
     @classmethod
-    def of(cls, configuration: Configuration) -> RestSettings:
+    def of(cls, configuration: ReadableConfig) -> RestSettings:
         """Return the settings of a configuration; creates no token.
 
         Raises:

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.rest_options import REST_SSL_KEY, REST_TOKEN, REST_TOKEN_FILE
 
@@ -35,7 +35,7 @@ def default_token_file(cluster_id: str) -> Path:
     return folder / "flinkray" / f"rest-{cluster_id}.token"
 
 
-def given_token(configuration: Configuration) -> str | None:
+def given_token(configuration: ReadableConfig) -> str | None:
     """Return the token that the configuration names; None: it names none.
 
     Raises ConfigurationError: two tokens, or a file without a token or readable by others.
@@ -112,7 +112,7 @@ def _token_in(path: Path, name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the token {name} cannot be read: {error}") from error
     try:
-        found = Configuration({REST_TOKEN.key: token}).get(REST_TOKEN)
+        found = ReadableConfig({REST_TOKEN.key: token}).get(REST_TOKEN)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name} has no token: {error}") from error
     if found is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from flinkray.core.ids import FencingToken, ResourceID
+from flinkray.core.message import message
 from flinkray.rpc.calls.call_context import deadline
 from flinkray.rpc.calls.metrics import LatencyHistogram, MethodMetrics, MetricSample, RpcMetrics
 from flinkray.rpc.calls.watch import TerminationWatch
@@ -39,6 +41,7 @@ __all__ = [
     "EndpointSpec",
     "FencedRpcEndpoint",
     "FencedRpcGateway",
+    "FencingToken",
     "HeartbeatManager",
     "HeartbeatSender",
     "HeartbeatSettings",
@@ -57,6 +60,7 @@ __all__ = [
     "RegistrationSettings",
     "RegistrationSuccess",
     "Renewal",
+    "ResourceID",
     "RetryingRegistration",
     "RpcEndpoint",
     "RpcGateway",
@@ -67,6 +71,7 @@ __all__ = [
     "TimerHandle",
     "ask_timeout",
     "deadline",
+    "message",
     "oneway",
     "runs_to_completion",
     "split_address",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.job_options import (
     ROCKSDB_DECODED,
     ROCKSDB_LOCALDIR,
@@ -35,7 +35,7 @@ STATE_KEYS = frozenset(
 """Keys of the options that determine the backend."""
 
 
-def backend_factory(configuration: Configuration) -> KeyedStateBackendFactory:
+def backend_factory(configuration: ReadableConfig) -> KeyedStateBackendFactory:
     """Return the factory for the keyed-state backends that *configuration* chooses."""
     if configuration.get(STATE_BACKEND) == "hashmap":
         return HeapKeyedStateBackend

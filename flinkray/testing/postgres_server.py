@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from flinkray.core.errors import FlinkRayError
 from flinkray.testing.waiting import wait_until
 
 LONGEST_START = 60.0
@@ -52,7 +53,7 @@ def _user() -> pwd.struct_passwd | None:
     return None
 
 
-class PostgresServerError(Exception):
+class PostgresServerError(FlinkRayError):
     """Raised if the server does not start; the text contains the server's output."""
 
 

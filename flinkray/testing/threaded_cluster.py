@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.in_process import connection_to
 from flinkray.client.loop_thread import LoopThread
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.resources import ResourceProfile
 from flinkray.testing.mini_cluster import MiniCluster
 
@@ -23,6 +24,7 @@ class ThreadedCluster:
     def __init__(self, mini: MiniCluster, loop: LoopThread, client: ClusterClient) -> None:
         self.mini = mini
         self.client = client
+        self.session = session_of(client)
         self._loop = loop
 
     def crash(self, kind: str) -> str:
@@ -84,6 +86,6 @@ async def _start(
         connection,
         "local",
         on_close=connection.close,
-        configuration=Configuration(configuration),
+        configuration=ReadableConfig(configuration),
     )
     return mini, client

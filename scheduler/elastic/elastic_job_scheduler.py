@@ -282,7 +282,6 @@ class ElasticJobScheduler(JobScheduler):
         )
         self._region_slots.shortages = shortages
         self._is_executing = True
-        self._formats.reset_splits()
         steps: list[Step] = []
         if self.status is JobStatus.RESTARTING:
             steps += self._job.change(JobStatus.RUNNING, now, transition.reason)

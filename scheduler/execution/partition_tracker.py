@@ -20,9 +20,9 @@ PlacedPartition = tuple[WorkerLocation, ResultPartitionID]
 
 class PartitionTracker:
     """Tracks finished blocking partitions on TaskExecutors, and decides when to release them.
-    A partition can be released when every region that reads the partition is finished.  Persistent
-    partitions are kept until the job ends; if the job finishes, the cluster takes them over
-    (TM-28).  TaskExecutors do not keep stored partitions; these stay until the job ends.
+    A partition can be released when every region that reads the partition is finished.  A
+    partition without a reader stays until the job ends.  TaskExecutors do not keep stored
+    partitions; these stay until the job ends, too.
 
     A restarted region reads its inputs again.  Inputs that were released before are gone, and the
     same failover produces them again.
@@ -72,11 +72,11 @@ class PartitionTracker:
             if group.readers:
                 continue
             result = group.edge.result
-            if result.result_type.is_persistent or result.is_stored:
+            if result.is_stored:
                 continue
             for partition in group.partitions:
                 if not any(e.group_of_partition(partition).readers for e in result.edges):
-                    released += self._hand_over(result, partition)
+                    released += self._take(result, partition)
         return released
 
     def region_unfinished(self, index: int) -> None:
@@ -89,13 +89,13 @@ class PartitionTracker:
         Returns the partitions to release."""
         released: list[PlacedPartition] = []
         for result in _blocking_results(vertex):
-            released += self._hand_over(result, vertex.subtask_index)
+            released += self._take(result, vertex.subtask_index)
         self._untrack(vertex)
         return released
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
         """Mark the partitions on a lost TaskExecutor as gone.
-        Returns the producers of partitions that are persistent or that a region still has to read.
+        Returns the producers of partitions that a region still has to read.
         """
         needed = []
         for ordinal in self._tracked.pop(resource_id, {}):
@@ -106,35 +106,24 @@ class PartitionTracker:
                 if result.lose(partition):
                     groups = (edge.group_of_partition(partition) for edge in result.edges)
                     is_needed |= any(group.readers for group in groups)
-                    is_needed |= result.result_type.is_persistent
             if is_needed:
                 needed.append(vertex)
         return needed
 
-    def let_go_of_all(
-        self, *, is_finished: bool
-    ) -> tuple[list[PlacedPartition], list[PlacedPartition]]:
-        """Stop tracking all partitions, because the job has ended. Returns (partitions to release,
-        persistent partitions that the cluster takes over). Unless *is_finished*, the cluster takes
-        over none.
-        """
+    def let_go_of_all(self) -> list[PlacedPartition]:
+        """Stop tracking all partitions, because the job has ended.
+        Returns the partitions to release."""
         released: list[PlacedPartition] = []
-        promoted: list[PlacedPartition] = []
         for tracked in tuple(self._tracked.values()):
             for ordinal in tuple(tracked):
-                vertex = self._graph.subtasks[ordinal]
-                if is_finished:
-                    for result in _blocking_results(vertex):
-                        if result.result_type.is_persistent:
-                            promoted += self._hand_over(result, vertex.subtask_index)
-                released += self.reset(vertex)
-        return released, promoted
+                released += self.reset(self._graph.subtasks[ordinal])
+        return released
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
         """Return whether finished partitions are kept on this TaskExecutor (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
-    def _hand_over(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
+    def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
         """Stop tracking the partition and return it; empty if the partition was not there."""
         if not result.lose(partition):
             return ()

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from flinkray.core import job_options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.config_option import ConfigOption
 from flinkray.core.message import message, register
 from flinkray.core.schema import stored
@@ -105,7 +105,7 @@ _OF_OPTIONS: tuple[tuple[ConfigOption[Any], str, Callable[[Any], Any]], ...] = (
 
 
 def checkpoints_of(
-    configuration: Configuration, others: CheckpointConfiguration | None = None
+    configuration: ReadableConfig, others: CheckpointConfiguration | None = None
 ) -> CheckpointConfiguration:
     """Return the checkpoint configuration that the options describe. *others*: configuration whose
     values apply to options that are not set; None means the defaults."""

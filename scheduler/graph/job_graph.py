@@ -148,28 +148,27 @@ class SchedulerMode(Enum):
     ADAPTIVE = "ADAPTIVE"
 
 
-@stored("ResultPartitionType")
+def _without_persistent(name: str) -> str:
+    """Convert a stored ResultPartitionType of version 1, which had BLOCKING_PERSISTENT: a result
+    that was kept after the end of its job."""
+    return "BLOCKING" if name == "BLOCKING_PERSISTENT" else name
+
+
+@stored("ResultPartitionType", version=2, migrations={1: _without_persistent})
 @register
 class ResultPartitionType(Enum):
     """Determines when and how often consumers can read a result. PIPELINED: while the result is
     produced; PIPELINED_BOUNDED: as PIPELINED, with bounded buffers.  BLOCKING: when the result is
-    finished; it can be read more than once.  BLOCKING_PERSISTENT: as BLOCKING, and the result of a
-    finished job is kept until the cluster is told to release it."""
+    finished; it can be read more than once."""
 
     PIPELINED = "PIPELINED"
     PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
     BLOCKING = "BLOCKING"
-    BLOCKING_PERSISTENT = "BLOCKING_PERSISTENT"
 
     @property
     def is_pipelined(self) -> bool:
         """Whether producer and consumer must run at the same time."""
         return self in (ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED)
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether the cluster takes over the result when the job has finished."""
-        return self is ResultPartitionType.BLOCKING_PERSISTENT
 
 
 @stored("ResultMedium")
@@ -224,15 +223,19 @@ class JobEdge:
     """Index of the reading operator's input that the edge feeds."""
 
 
-@stored("MasterFormat")
+def _without_splits(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert a stored MasterFormat of version 1, when formats also divided inputs into splits."""
+    return {name: value for name, value in values.items() if name != "makes_splits"}
+
+
+@stored("MasterFormat", version=2, migrations={1: _without_splits})
 @message
 class MasterFormat:
     """User code that runs once per job for a vertex, outside the tasks. Before the job is
-    scheduled, an input format prepares its input and divides it into splits.  After all tasks are
-    finished, an output format commits.  The JobMaster runs the code in a separate process."""
+    scheduled, an output format prepares its output.  After all tasks are finished, the format
+    commits.  The JobMaster runs the code in a separate process."""
 
     code: bytes
-    makes_splits: bool = False
     finalizes: bool = False
 
 

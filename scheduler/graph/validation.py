@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS, STATE_RECOVERY_PATH
@@ -128,14 +128,14 @@ def _problem_of_configuration(job_graph: JobGraph) -> str | None:
             known = ", ".join(sorted(JOB_OPTIONS))
             return f"{key} cannot be set for a job: those that can are {known}"
     try:
-        Configuration(job_graph.configuration)
+        ReadableConfig(job_graph.configuration)
     except ConfigurationError as error:
         return str(error)
     return None
 
 
 def _problem_of_savepoint(job_graph: JobGraph) -> str | None:
-    path = Configuration(job_graph.configuration).get(STATE_RECOVERY_PATH)
+    path = ReadableConfig(job_graph.configuration).get(STATE_RECOVERY_PATH)
     if path is None or job_graph.checkpoints is not None:
         return None
     return f"it is to start from {path}, and is no streaming job: only those have state to restore"

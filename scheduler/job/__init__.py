@@ -2,7 +2,6 @@
 
 __all__ = [
     "coordinator_events",
-    "input_splits",
     "job_execution",
     "job_scheduler",
     "job_scheduler_actions",

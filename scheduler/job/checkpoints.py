@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_IGNORE_UNCLAIMED
 from flinkray.scheduler.checkpoints.actions import (
@@ -230,7 +230,7 @@ class Checkpoints(NoCheckpoints):
             epoch_offset=epoch_offset,
             random=random,
             spans=spans,
-            allow_non_restored_state=Configuration(job_graph.configuration).get(
+            allow_non_restored_state=ReadableConfig(job_graph.configuration).get(
                 STATE_RECOVERY_IGNORE_UNCLAIMED
             ),
         )

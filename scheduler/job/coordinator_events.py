@@ -18,7 +18,6 @@ from flinkray.core.ids import (
 from flinkray.core.message import message, register
 from flinkray.core.outlook import ProgramError
 from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkProgress,
@@ -126,7 +125,7 @@ class SparkExecutors:
 
 @message
 class InitializeFormat:
-    """Asks the coordinator to prepare a vertex's format and to return the input splits."""
+    """Asks the coordinator to prepare a vertex's format."""
 
     vertex_id: JobVertexID
     master_format: MasterFormat
@@ -152,7 +151,6 @@ class FormatInitialized:
     """Answer to an InitializeFormat that was carried out."""
 
     vertex_id: JobVertexID
-    splits: tuple[InputSplit, ...]
 
 
 @message

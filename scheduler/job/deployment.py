@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.config_option import ConfigOption
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
 from flinkray.core.job_options import (
@@ -24,7 +24,6 @@ from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
-    PromotePartitions,
     ReleasePartitions,
 )
 from flinkray.scheduler.job.transition_loop import Steps
@@ -33,7 +32,6 @@ from flinkray.scheduler.job.transitions import (
     MaxParallelismChanged,
     SendCancellations,
     SendDeployments,
-    SendPromotions,
     SendReleases,
     TaskExecutorLost,
 )
@@ -56,7 +54,7 @@ _JOB_KEY = 0
 
 T = TypeVar("T")
 
-BulkAction = CancelTasks | ReleasePartitions | PromotePartitions | DeployTasks
+BulkAction = CancelTasks | ReleasePartitions | DeployTasks
 
 
 class Deployments:
@@ -91,7 +89,6 @@ class Deployments:
         self._cancel_again: dict[ResourceID, tuple[WorkerLocation, list[ExecutionAttemptID]]] = {}
         """Cancellations of attempts that the same event deploys."""
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
-        self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
 
     @staticmethod
     def _vertex_part(vertex: ExecutionJobVertex, version: int) -> SharedPart:
@@ -132,12 +129,6 @@ class Deployments:
             self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
         return ()
 
-    def promote(self, transition: SendPromotions, now: float) -> Steps:
-        """Collect promotions of partitions that the cluster takes over."""
-        for location, partition in transition.partitions:
-            self._promote.setdefault(location.resource_id, (location, []))[1].append(partition)
-        return ()
-
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
         self.forget(transition.resource_id)
         return ()
@@ -164,13 +155,11 @@ class Deployments:
             actions.append(CancelTasks(location, tuple(attempts)))
         for location, partitions in self._release.values():
             actions.append(ReleasePartitions(location, tuple(partitions)))
-        for location, partitions in self._promote.values():
-            actions.append(PromotePartitions(location, tuple(partitions)))
         for executions in self._deploy.values():
             actions.append(self._deployments(executions))
         for location, attempts in self._cancel_again.values():
             actions.append(CancelTasks(location, tuple(attempts)))
-        self._cancel, self._release, self._promote, self._deploy = {}, {}, {}, {}
+        self._cancel, self._release, self._deploy = {}, {}, {}
         self._cancel_again = {}
         return actions
 
@@ -264,7 +253,7 @@ def _slot_of(execution: Execution) -> AllocatedSlot:
 
 
 def _job_information(job: JobGraph) -> JobInformation:
-    configuration = Configuration(job.configuration)
+    configuration = ReadableConfig(job.configuration)
     is_exactly_once = job.checkpoints is None or job.checkpoints.is_exactly_once
 
     def own(option: ConfigOption[T]) -> T | None:
@@ -280,6 +269,7 @@ def _job_information(job: JobGraph) -> JobInformation:
         is_exactly_once,
         own(CHECKPOINTING_INLINE_THRESHOLD),
         own(MAX_WAITING_RECORDS),
+        job.has_stream_sources,
     )
 
 

@@ -24,7 +24,6 @@ from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint, CheckpointAnswer
 from flinkray.scheduler.execution.execution_graph import (
-    Execution,
     ExecutionGraph,
     ExecutionJobVertex,
 )
@@ -55,7 +54,6 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordinators_of_regions
 from flinkray.scheduler.job.failover import Failover
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_phases import JobPhases
 from flinkray.scheduler.job.job_record import JobRecord
@@ -305,7 +303,6 @@ class JobScheduler:
         wire(t.ResultsTakenBack, results.taken_back, execution.take_back_results)
         wire(t.ResultsLost, failover.results_lost)
         wire(t.SendReleases, bulk.release)
-        wire(t.SendPromotions, bulk.promote)
         # failures and restarts
         wire(t.SubtasksFailed, failover.subtasks_failed)
         wire(t.GlobalFailure, failover.global_failure)
@@ -575,14 +572,6 @@ class JobScheduler:
         See :mod:`flinkray.scheduler.job.coordinator_events`."""
         return self._work_on("coordinator_told", now, t.CoordinatorTold(coordinator, event))
 
-    def request_next_input_split(
-        self, attempt_id: ExecutionAttemptID, number: int, host: str = ""
-    ) -> InputSplit | None:
-        """Return the *number*-th input split of a task, from 0; None if there are no more (JM-12).
-        Repeated calls return the same split.  Raises AttemptDisposedError, as
-        :meth:`check_current`."""
-        return self._formats.next_split(self._current(attempt_id).vertex, number, host)
-
     def check_current(self, attempt_id: ExecutionAttemptID) -> None:
         """Check that a request comes from a current attempt of the current execution graph.
 
@@ -590,13 +579,9 @@ class JobScheduler:
             AttemptDisposedError: the attempt is not the current attempt of its subtask, or has
                 ended.
         """
-        self._current(attempt_id)
-
-    def _current(self, attempt_id: ExecutionAttemptID) -> Execution:
         execution = self._graph.find(attempt_id)
         if execution is None or execution.state.is_terminal:
             raise AttemptDisposedError(self._graph.task_text(attempt_id))
-        return execution
 
     # --- slots ------------------------------------------------------------------------------------
 
@@ -989,7 +974,7 @@ class JobScheduler:
     def _end(self, transition: t.EndJob, now: float) -> Steps:
         status = transition.status
         steps: list[Step] = [
-            *self._results.job_ends(is_finished=status is JobStatus.FINISHED),
+            *self._results.job_ends(),
             *self._coordinators.job_ends(now),
             *self._job.change(status, now, self._job.suspension or ""),
         ]

@@ -123,15 +123,6 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class PromotePartitions:
-    """Tell a TaskExecutor that the cluster takes over these partitions.
-    Do this before the job's end is announced.  If this fails, the partitions are lost."""
-
-    location: WorkerLocation
-    partitions: tuple[ResultPartitionID, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class JobStatusChanged:
     """Tell listeners the new status of the job."""
 
@@ -238,7 +229,6 @@ JobSchedulerAction = (
     | DeployTasks
     | CancelTasks
     | ReleasePartitions
-    | PromotePartitions
     | StartCoordinator
     | StopCoordinator
     | AskCoordinator

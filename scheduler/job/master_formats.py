@@ -1,11 +1,10 @@
-"""Runs the input and output formats of vertices, which work once per job, outside the tasks. User
+"""Runs the output formats of vertices, which work once per job, outside the tasks. User
 code never runs in the JobMaster.  A coordinator runs the code: the JobMaster sends requests to the
 coordinator, and each answer is an event."""
 
 from __future__ import annotations
 
 from flinkray.core.ids import JobVertexID
-from flinkray.scheduler.execution.execution_graph import ExecutionVertex
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
@@ -18,7 +17,6 @@ from flinkray.scheduler.job.coordinator_events import (
     FormatRequest,
     InitializeFormat,
 )
-from flinkray.scheduler.job.input_splits import InputSplit, InputSplitAssigner
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
@@ -47,9 +45,8 @@ _INITIALISATION = 0
 
 
 class MasterFormats(JobCoordinator):
-    """Initialises formats, assigns input splits, and finalises formats. Formats are initialised and
-    finalised once per vertex; a failing job finalises none (EG-11).  The process starts when a
-    request needs it, and stays until the job ends."""
+    """Initialises and finalises formats, once per vertex; a failing job finalises none (EG-11).
+    The process starts when a request needs it, and stays until the job ends."""
 
     def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.MASTER_FORMATS, "the process of the job's formats")
@@ -62,7 +59,6 @@ class MasterFormats(JobCoordinator):
         self._pending: dict[JobVertexID, FormatRequest] = {}
         """The request that each vertex's format still has to answer."""
         self._generation = 0
-        self._splits: dict[JobVertexID, InputSplitAssigner] = {}
         self._losses = 0
         """Number of processes that were lost during the initialisation."""
 
@@ -102,26 +98,9 @@ class MasterFormats(JobCoordinator):
         return self._on_running(now) if self.state is CoordinatorState.RUNNING else self.ensure(now)
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        """Take back the splits of reset subtasks (JM-12), and drop pending finalisations."""
+        """Drop pending finalisations, because subtasks are executed again."""
         self._pending.clear()
-        if transition.is_global:
-            self.reset_splits()
-        else:
-            for vertex in transition.vertices:
-                returned = self._splits.get(vertex.job_vertex.vertex.vertex_id)
-                if returned is not None:
-                    returned.return_splits(vertex.subtask_index)
         return ()
-
-    def reset_splits(self) -> None:
-        """Take back all splits, because the whole job will be executed again."""
-        for assigner in self._splits.values():
-            assigner.reset()
-
-    def next_split(self, vertex: ExecutionVertex, number: int, host: str) -> InputSplit | None:
-        """Return the *number*-th input split of a subtask, from 0; None if there are no more."""
-        assigner = self._splits.get(vertex.job_vertex.vertex.vertex_id)
-        return None if assigner is None else assigner.next_split(vertex.subtask_index, number, host)
 
     # --- the process ------------------------------------------------------------------------------
 
@@ -169,9 +148,6 @@ class MasterFormats(JobCoordinator):
         if self._generation_of(event.vertex_id) != _INITIALISATION:
             return ()
         del self._pending[event.vertex_id]
-        master_format = self._vertices[event.vertex_id].master_format
-        if master_format is not None and master_format.makes_splits:
-            self._splits[event.vertex_id] = InputSplitAssigner(event.splits)
         return () if self._pending or self._record.is_ending else (BeginExecution(),)
 
     def _finalized(self, event: FormatFinalized) -> Steps:

@@ -1,4 +1,4 @@
-"""Keeps, releases and promotes the result partitions of a job."""
+"""Keeps and releases the result partitions of a job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
     RegionsFinished,
     RegionsUnfinished,
     ResultsFinished,
     ResultsLost,
     ResultsTakenBack,
-    SendPromotions,
     SendReleases,
     TaskExecutorLost,
 )
@@ -22,7 +21,7 @@ from flinkray.scheduler.job.transitions import (
 
 class Results:
     """Reports events of regions, attempts and TaskExecutors to the PartitionTracker. Turns its
-    decisions into releases, promotions and failures."""
+    decisions into releases and failures."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, tracker: PartitionTracker
@@ -60,13 +59,9 @@ class Results:
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
         return _lost(self._tracker.task_executor_lost(transition.resource_id), transition.cause)
 
-    def job_ends(self, *, is_finished: bool) -> Steps:
-        """Release all results; if the job has finished, promote the persistent ones."""
-        released, promoted = self._tracker.let_go_of_all(is_finished=is_finished)
-        steps: list[Transition] = [*_releases(released)]
-        if promoted:
-            steps.append(SendPromotions(tuple(promoted)))
-        return steps
+    def job_ends(self) -> Steps:
+        """Release all results."""
+        return _releases(self._tracker.let_go_of_all())
 
 
 def _releases(partitions: Iterable[PlacedPartition]) -> tuple[SendReleases, ...]:

@@ -532,13 +532,6 @@ class SendReleases(Transition):
     partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SendPromotions(Transition):
-    """Tell TaskExecutors that the cluster takes over these partitions."""
-
-    partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
-
-
 # --- failures and restarts ------------------------------------------------------------------------
 
 

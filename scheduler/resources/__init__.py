@@ -2,7 +2,6 @@
 
 __all__ = [
     "blocklist",
-    "cluster_partitions",
     "resource_tracker",
     "shortages",
     "slot_manager",

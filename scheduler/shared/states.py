@@ -10,10 +10,11 @@ from flinkray.core.schema import stored, with_more_members
 
 @stored("JobStatus", version=2, migrations={1: with_more_members})
 @register
-class JobStatus(Enum):
-    """State of a job."""
+class JobStatus(str, Enum):
+    """State of a job. A JobStatus is equal to its name as a text."""
 
     INITIALIZING = "INITIALIZING"
+    """The job is being initialized. Only Flink's own clients know this status, PyFlink does not."""
     CREATED = "CREATED"
     RECONCILING = "RECONCILING"
     RUNNING = "RUNNING"
@@ -35,6 +36,14 @@ class JobStatus(Enum):
         """Whether this JobMaster has ended its work on the job. Includes SUSPENDED, from which
         another JobMaster can run the job."""
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
+
+    def is_globally_terminal_state(self) -> bool:
+        """Return :attr:`is_globally_terminal`. PyFlink's name."""
+        return self.is_globally_terminal
+
+    def is_terminal_state(self) -> bool:
+        """Return :attr:`is_terminal`. PyFlink's name."""
+        return self.is_terminal
 
 
 @stored("ExecutionState")

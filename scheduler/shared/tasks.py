@@ -91,6 +91,8 @@ class JobInformation:
     max_waiting_records: int | None = None
     """Number of waiting records in a subtask of a look-up from which on sources are not read.
     None: the cluster's ``execution.spark.max-waiting-records``."""
+    has_stream_sources: bool = True
+    """Whether a program of the job has a source. If not, the job has no StreamCoordinator."""
 
 
 @message

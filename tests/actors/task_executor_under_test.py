@@ -201,7 +201,7 @@ class Bench:
     async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
         count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
         await executor.heartbeat_from_resource_manager(RM_NAME, RM_TOKEN)
-        _, _, report, _ = await self.manager.wait_for(
+        _, _, report = await self.manager.wait_for(
             ResourceManagerGateway.heartbeat_from_task_executor, count + 1
         )
         return report  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.coordinators.user_code_process import UserCodeProcess, UserCodeProcessGateway
+from flinkray.actors.coordinators.master_formats import FormatsEndpoint, MasterFormatsGateway
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways import (
     DispatcherGateway,
@@ -72,7 +72,6 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.reports.job_info import JobResult
-from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
@@ -137,7 +136,7 @@ FENCED: dict[type[FencedRpcEndpoint[Any]], type[FencedRpcGateway]] = {
     JobMaster: JobMasterGateway,
     ResourceManager: ResourceManagerGateway,
     SlotPool: SlotPoolGateway,
-    UserCodeProcess: UserCodeProcessGateway,
+    FormatsEndpoint: MasterFormatsGateway,
 }
 FENCED_METHODS = [
     pytest.param(endpoint, method, id=method.full_name)
@@ -199,9 +198,8 @@ async def test_call_with_a_past_or_wrong_fencing_token_does_not_reach_its_handle
 
 # --- a past leader calls a TaskExecutor -----------------------------------------------------------
 
-RESULT, OF_CLUSTER = (number(IntermediateDataSetID, n) for n in (7, 8))
+RESULT = number(IntermediateDataSetID, 7)
 RESULT_PARTITION = ResultPartitionID(GRAPH, RESULT, 0, 0)
-PROMOTED_PARTITION = ResultPartitionID(GRAPH, OF_CLUSTER, 0, 0)
 SPARK_TASK, NEXT_SPARK_TASK = task(A, attempt=7), task(A, attempt=8)
 MASTER_NAME = ResourceID("JobMaster-1")
 
@@ -212,7 +210,7 @@ def _vertex(value: int, function: Any, *results: IntermediateDataSetID) -> Verte
     return VertexInformation(number(JobVertexID, value), "v", 2, 128, invokable, (), information)
 
 
-PRODUCES, WAITS = _vertex(1, finishes, RESULT, OF_CLUSTER), _vertex(2, waits)
+PRODUCES, WAITS = _vertex(1, finishes, RESULT), _vertex(2, waits)
 PARTS = (
     SharedPart(0, 0, JobInformation(JOB, "job")),
     SharedPart(1, 0, PRODUCES),
@@ -231,8 +229,8 @@ LATER_NOTES = replace(NOTES, restores=1)
 
 
 class Scene:
-    """A TaskExecutor with an active slot, in which tasks run and have left results, one of them the
-    cluster's by now; and, unless it is kept free, a slot that its JobMaster has not taken yet."""
+    """A TaskExecutor with an active slot, in which tasks run and have left a result; and, unless it
+    is kept free, a slot that its JobMaster has not taken yet."""
 
     def __init__(self, storage: Path) -> None:
         self.bench = Bench(storage)
@@ -250,7 +248,6 @@ class Scene:
         deployments = TaskDeployments(JOB, GRAPH, 0, PARTS, BOTH)
         assert await self.executor.submit_tasks(deployments, MASTER, None) == ()
         await self.states.until(ExecutionState.FINISHED, ExecutionState.RUNNING)
-        await self.executor.promote_partitions(JOB, MASTER, (PROMOTED_PARTITION,))
         assert await self.executor.keep(JOB, MASTER, 1, KeptPiece(notes=NOTES))
         assert await SPARK_TASK.submit(self.executor) == ()
         if not is_second_slot_free:
@@ -280,8 +277,7 @@ class Scene:
         }
         report = await self.bench.latest_report(self.executor)
         self.looks += 1
-        latest = manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor)[-1]
-        return {**found, "slots": allocations(report), "of the cluster": latest[3]}
+        return {**found, "slots": allocations(report)}
 
 
 def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceManagerId], Any]:
@@ -294,12 +290,6 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
         "free_slot of a ResourceManager": lambda te, _, rm: te.free_slot(A, rm, "late"),
         "free_inactive_slots": lambda te, _, rm: te.free_inactive_slots(JOB, rm, "late"),
         "can_be_released": lambda te, _, rm: te.can_be_released(rm),
-        "release_cluster_partitions of a JobMaster": (
-            lambda te, jm, _: te.release_cluster_partitions((OF_CLUSTER,), jm)
-        ),
-        "release_cluster_partitions of a ResourceManager": (
-            lambda te, _, rm: te.release_cluster_partitions((OF_CLUSTER,), rm)
-        ),
         "submit_tasks of a Spark stage": lambda te, jm, _: NEXT_SPARK_TASK.submit(te, jm),
         "submit_tasks": lambda te, jm, _: te.submit_tasks(ONE_MORE, jm, None),
         "cancel_tasks of a Spark stage": (
@@ -309,7 +299,6 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
         "order_checkpoint": lambda te, jm, _: te.order_checkpoint(JOB, jm, TRIGGER, (WAITING,)),
         "request_io_metrics": lambda te, jm, _: te.request_io_metrics(JOB, jm),
         "release_partitions": lambda te, jm, _: te.release_partitions(JOB, jm, (RESULT_PARTITION,)),
-        "promote_partitions": lambda te, jm, _: te.promote_partitions(JOB, jm, (RESULT_PARTITION,)),
         "heartbeat_from_resource_manager": (
             lambda te, _, rm: te.heartbeat_from_resource_manager(RM_NAME, rm)
         ),
@@ -342,8 +331,6 @@ OF_LEADERS = (
     "free_slot of a ResourceManager",
     "free_inactive_slots",
     "can_be_released",
-    "release_cluster_partitions of a JobMaster",
-    "release_cluster_partitions of a ResourceManager",
     "submit_tasks of a Spark stage",
     "submit_tasks",
     "cancel_tasks of a Spark stage",
@@ -351,7 +338,6 @@ OF_LEADERS = (
     "order_checkpoint",
     "request_io_metrics",
     "release_partitions",
-    "promote_partitions",
     "heartbeat_from_resource_manager",
     "heartbeat_from_job_master",
     "disconnect_resource_manager",
@@ -587,8 +573,6 @@ def test_late_calls_cover_each_method_that_leaders_call_on_a_job_master() -> Non
 
 # --- a past JobMaster or Dispatcher calls a ResourceManager ---------------------------------------
 
-DATA_SET = number(IntermediateDataSetID, 9)
-
 
 class ResourceManagerScene:
     """A ResourceManager, a TaskExecutor with a data set of the cluster's, and a job that has a slot
@@ -604,7 +588,6 @@ class ResourceManagerScene:
         self.worker, self.job = Worker(self.cluster, "worker", slots=4), self.cluster.job(1)
         await self.worker.register(self.manager)
         await self.job.register()
-        reports = (ClusterPartitionReport(DATA_SET, (0,), 1),)
         worker = self.worker
         slots = (
             replace(
@@ -615,7 +598,7 @@ class ResourceManagerScene:
             *worker.report.slots[1:],
         )
         await self.manager.heartbeat_from_task_executor(
-            worker.resource_id, worker.instance_id, replace(worker.report, slots=slots), reports
+            worker.resource_id, worker.instance_id, replace(worker.report, slots=slots)
         )
         await self.job.declare(1, dedicated=False)
         return self.manager
@@ -650,7 +633,6 @@ def _resource_manager_call(
             job.job_id, jm, "late"
         ),
         "release_job": lambda _, di: manager.release_job(job.job_id, di, "late"),
-        "release_cluster_data_set": lambda _, di: manager.release_cluster_data_set(DATA_SET, di),
         "shut_down": lambda _, di: manager.shut_down(di),
     }
     return calls[name]
@@ -660,7 +642,6 @@ TO_RESOURCE_MANAGERS = (
     "declare_required_resources",
     "disconnect_job_master",
     "release_job",
-    "release_cluster_data_set",
     "shut_down",
 )
 REGISTERS = "register_job_master"

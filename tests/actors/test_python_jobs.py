@@ -417,20 +417,28 @@ async def test_each_job_in_a_slot_gets_a_new_process(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_task_process_lives_as_long_as_its_results_are_kept(tmp_path: Path) -> None:
-    """TM-28: also when its slot is free again and the job has ended."""
+async def test_task_process_in_a_freed_slot_lives_until_its_results_are_released(
+    tmp_path: Path,
+) -> None:
+    """TM-28"""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
-        builder = PythonJobBuilder("producer", job_type=JobType.BATCH)
-        data_set = builder.persist(builder.add(sending(1)))
+        builder = PythonJobBuilder("job", job_type=JobType.BATCH)
+        producer = builder.add(sending(1), parallelism=2)
+        reader = builder.add(waiting())
+        builder.connect(producer, reader, result_type=BLOCKING)
         job_id = await cluster.submit(builder.build())
-        assert (await cluster.result(job_id)).status is JobStatus.FINISHED
-        (process,) = users(cluster)
-        await asyncio.sleep(100)
-        assert process in cluster.processes()
 
-        dispatcher = await cluster.dispatcher()
-        await dispatcher.release_cluster_data_set(data_set)
-        await eventually(lambda: process not in cluster.processes(), 300, "its process gone")
+        async def reader_runs() -> bool:
+            found = await executions(cluster, job_id)
+            return len(found) == 3 and found[2].state is ExecutionState.RUNNING
+
+        await until(reader_runs, "the reader RUNNING")
+        await asyncio.sleep(100)
+        assert len(slots_of_pool(cluster)) == 1, "the other slot of the producers is free"
+        assert len(users(cluster)) == 2
+
+        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
+        await eventually(lambda: not users(cluster), 300, "both processes gone")
 
 
 @on_virtual_time

@@ -18,11 +18,10 @@ from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
-    IntermediateDataSetID,
     JobID,
     JobMasterId,
     JobVertexID,
@@ -60,7 +59,6 @@ from flinkray.scheduler.reports.job_info import (
     MasterInfo,
 )
 from flinkray.scheduler.reports.job_settings import JobSettings
-from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
 ADDRESS = "Dispatcher/dispatcher"
@@ -93,7 +91,6 @@ class World:
     resized: list[tuple[JobID, tuple[ParallelismBounds, ...], ParallelismRange | None]] = field(
         default_factory=list
     )
-    data_sets: list[IntermediateDataSetID] = field(default_factory=list)
     """Each has two partitions."""
     graphs: list[JobGraph] = field(default_factory=list)
     """Those that were accepted."""
@@ -242,13 +239,6 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._world.savepoints.remove(path)
         await self._world.after_disposal()
 
-    async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
-        return tuple(ClusterDataSet(one, 2, 3) for one in self._world.data_sets)
-
-    async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
-        if data_set_id in self._world.data_sets:
-            self._world.data_sets.remove(data_set_id)
-
     async def request_cluster_numbers(self) -> ClusterNumbers:
         return ClusterNumbers("0.1.0", 0, 0, 0)
 
@@ -306,7 +296,7 @@ def scripted_cluster(
     retriever: LeaderRetrievalService | None = None,
     *,
     unreachable_limit: float = 60.0,
-    configuration: Configuration | None = None,
+    configuration: ReadableConfig | None = None,
 ) -> Iterator[tuple[World, ClusterClient]]:
     """A network with a Dispatcher that is restarted when it dies, and a client of it."""
     loop = LoopThread("scripted cluster")

@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flinkray.client.attached_run import ProgressLog, run_attached
+from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.submission import SubmissionInterrupted
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
-from flinkray.datastream import Configuration as ProgramConfiguration
-from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.scheduler.graph.job_graph import AttachedClient
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.client.scripted_cluster import World, job_graph, scripted_cluster
 
-QUICK = Configuration(
+QUICK = ReadableConfig(
     {
         "client.heartbeat.interval": "10 ms",
         "client.heartbeat.timeout": "7 s",
@@ -54,12 +54,12 @@ def test_client_sends_heartbeats_for_an_attached_job_until_it_is_detached(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     wait_until(lambda: len(world.heartbeats) > 3, 150, "heartbeats")
     assert set(world.heartbeats) == {(job.job_id,)}
-    client.detach(job.job_id)
-    other = client.submit(client.ending_with_it(job_graph(), "of a reason")).job_id
+    session_of(client).detach(job.job_id)
+    other = client.submit(session_of(client).ending_with_client(job_graph(), "of a reason")).job_id
     wait_until(lambda: world.heartbeats[-1] == (other,), 150, "heartbeats for the other job only")
 
 
@@ -67,7 +67,7 @@ def test_client_heartbeats_go_to_the_next_dispatcher_after_one_has_died(
     quick: tuple[World, ClusterClient],
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     for dispatchers in (2, 3):
         world.loop.run(world.crash())
@@ -81,7 +81,7 @@ def test_client_sends_no_heartbeats_for_jobs_that_may_outlive_the_client(
 ) -> None:
     world, client = quick
     alone = client.submit(job_graph())
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     wait_until(lambda: len(world.heartbeats) > 3, 150, "heartbeats")
     assert not [each for each in world.heartbeats if alone.job_id in each]
@@ -109,7 +109,7 @@ def a_program(
     """Which it can be executed by."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
     if setting is not None:
-        configuration = ProgramConfiguration()
+        configuration = Configuration()
         configuration.set_string("execution.shutdown-on-attached-exit", setting)
         env.configure(configuration)
     env.from_sequence(1, 2).sink_to(DiscardingSink())
@@ -140,7 +140,7 @@ def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
     of_client: bool | None, of_program: str | None, ends: bool
 ) -> None:
     of = {} if of_client is None else {"execution.shutdown-on-attached-exit": of_client}
-    with scripted_cluster(configuration=Configuration(of)) as (world, client):
+    with scripted_cluster(configuration=ReadableConfig(of)) as (world, client):
         found = submitted_client(world, a_program(client, of_program)[1])
         assert (found is not None) is ends
         if found is not None:
@@ -149,7 +149,7 @@ def test_job_that_a_program_awaits_ends_with_its_client_only_if_configured(
 
 def test_job_that_a_program_does_not_await_never_ends_with_its_client() -> None:
     of = {"execution.shutdown-on-attached-exit": True}
-    with scripted_cluster(configuration=Configuration(of)) as (world, client):
+    with scripted_cluster(configuration=ReadableConfig(of)) as (world, client):
         env, _ = a_program(client)
         assert submitted_client(world, env.execute_async) is None
 
@@ -161,7 +161,7 @@ def test_closing_client_cancels_jobs_and_warns_of_those_that_have_not_ended_in_t
     quick: tuple[World, ClusterClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     world, client = quick
-    job = client.ending_with_it(job_graph(), "of a reason")
+    job = session_of(client).ending_with_client(job_graph(), "of a reason")
     client.submit(job)
     client.close()
     assert world.cancelled == [job.job_id]

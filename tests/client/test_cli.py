@@ -26,9 +26,9 @@ from flinkray.client.cli import SUMMARIES, cli, execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.client.standard_output import write_text
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
-from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
+from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
     CheckpointStatistics,
@@ -99,7 +99,6 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["run", "{script}", "--spark-conf", "x"], "'x' is not of the form key=value"),
         (["run", "{script}", "--restarts", "-1"], "-1 is not in the range"),
         (["run", "{script}", "--address", "local", "--detached"], "--detached needs a cluster"),
-        (["data-sets", "release", "x"], "DATA_SET_ID"),
         (["run"], "Missing argument 'TARGET'"),
         (["info", "job 42"], "'job 42' is neither a job id (32 hexadecimal digits) nor its"),
         (["info", "0" * 33], "is neither a job id"),
@@ -232,7 +231,7 @@ def test_client_starts_without_importing_numpy_or_arrow() -> None:
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [("flinkray li", ["plain,list"]), ("flinkray data-sets re", ["plain,release"])],
+    [("flinkray li", ["plain,list"]), ("flinkray checkpoint tr", ["plain,trigger"])],
 )
 def test_shell_completion_offers_the_matching_commands(words: str, offered: list[str]) -> None:
     done = subprocess.run(
@@ -513,7 +512,7 @@ def test_second_ctrl_c_stops_waiting_names_the_job_and_exits_with_130(
 
 
 def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:
-    def interrupted(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
+    def interrupted(address: str, cluster_id: str, configuration: ReadableConfig) -> NoReturn:
         raise KeyboardInterrupt
 
     assert execute(["run", script, "--address", "auto"], connect=interrupted) == 130
@@ -523,15 +522,15 @@ def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: 
 def test_run_passes_its_configuration_options_to_the_client(
     script: str, client: ClusterClient
 ) -> None:
-    given: list[Configuration] = []
+    given: list[ReadableConfig] = []
 
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> ClusterClient:
         given.append(configuration)
         return client
 
     line = ["run", script, "--detached", "--address", "auto", "-D", "client.close-timeout=5s"]
     assert execute(line, connect=connect) == 0
-    assert given == [Configuration({"client.close-timeout": "5 s"})]
+    assert given == [ReadableConfig({"client.close-timeout": "5 s"})]
 
 
 def test_run_prints_what_the_client_waits_for_while_connecting(
@@ -539,7 +538,7 @@ def test_run_prints_what_the_client_waits_for_while_connecting(
 ) -> None:
     log = logging.getLogger("flinkray.client.connect")
 
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> ClusterClient:
         log.info("starting Ray on this machine")
         return client
 
@@ -721,28 +720,6 @@ def test_cluster_status_shows_dashboard_leaders_and_free_resources(
     assert "resources   2 CPU, 1g memory free of 2 CPU, 1g memory" in out
 
 
-def test_data_sets_list_prints_a_table(world: World, command: Command, output: Output) -> None:
-    world.data_sets.append(IntermediateDataSetID(bytes(16)))
-    assert command(["data-sets", "list"]) == 0
-    header, line = output()[0].splitlines()
-    assert header.split() == ["DATA", "SET", "ID", "PARTITIONS"]
-    assert line.split() == ["0" * 32, "2/3"]
-
-
-def test_data_sets_list_without_data_sets_prints_no_persistent_results(
-    command: Command, output: Output
-) -> None:
-    assert command(["data-sets", "list"]) == 0
-    assert output()[0] == "no persistent results\n"
-
-
-def test_a_data_set_is_released_by_its_id(world: World, command: Command, output: Output) -> None:
-    world.data_sets.append(IntermediateDataSetID(bytes(16)))
-    assert command(["data-sets", "release", "0" * 32]) == 0
-    assert world.data_sets == []
-    assert output()[0] == f"data set {'0' * 32} is being released\n"
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -752,7 +729,7 @@ def test_a_data_set_is_released_by_its_id(world: World, command: Command, output
     ],
 )
 def test_command_whose_client_cannot_connect_exits_with_3(output: Output, error: Exception) -> None:
-    def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:
+    def connect(address: str, cluster_id: str, configuration: ReadableConfig) -> NoReturn:
         raise error
 
     assert execute(["list"], connect=connect) == 3

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.client import dispatcher_connection
+from flinkray.client.client_session import session_of
 from flinkray.client.cluster_client import ClientClosedError, ClusterClient
 from flinkray.core.errors import (
     ConfigurationError,
@@ -189,11 +190,13 @@ def test_request_refused_under_a_past_leader_session_is_repeated_under_the_prese
             retriever.listener.notify_leader_address(ADDRESS, session)
 
         world.loop.run(tell(LeaderSessionID.generate()))
-        answer = client._start(client._connection.ask("list", lambda g: g.list_jobs(), None))
+        answer = session_of(client).start(
+            session_of(client).dispatcher.ask("list", lambda g: g.list_jobs(), None)
+        )
         with pytest.raises(
             RpcTimeoutError, match=r"could not list the jobs.*'test' within 0\.2 s \(.*fencing"
         ):
-            client._ask("list the jobs", lambda gateway: gateway.list_jobs(), 0.2)
+            session_of(client).ask("list the jobs", lambda gateway: gateway.list_jobs(), 0.2)
         assert not answer.done()
         world.loop.run(tell(world.session))
         assert answer.result(300) == ()
@@ -206,7 +209,9 @@ def test_client_request_is_sent_as_soon_as_a_dispatcher_leads(
     monkeypatch.setattr(dispatcher_connection, "_FIRST_DELAY", 1000.0)
     retriever = ToldRetriever()
     with scripted_cluster(retriever) as (world, client):
-        answer = client._start(client._connection.ask("list", lambda g: g.list_jobs(), None))
+        answer = session_of(client).start(
+            session_of(client).dispatcher.ask("list", lambda g: g.list_jobs(), None)
+        )
 
         async def tell() -> None:
             assert retriever.listener is not None
@@ -225,7 +230,9 @@ def test_error_of_a_request_without_a_dispatcher_names_the_zookeeper_outage() ->
     with scripted_cluster(LostRetriever(), unreachable_limit=0.3) as (_, client):
         for timeout, error in ((None, RpcConnectionError), (0.2, RpcTimeoutError)):
             with pytest.raises(error, match=r"'test' .*ZooKeeper has not answered since noon"):
-                client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
+                session_of(client).ask(
+                    "list the jobs", lambda gateway: gateway.list_jobs(), timeout
+                )
 
 
 def test_error_of_a_client_request_says_that_no_dispatcher_leads() -> None:
@@ -261,7 +268,9 @@ def test_error_of_a_request_without_a_dispatcher_names_the_outage_of_rays_head(
     with scripted_cluster(unreachable_limit=0.3) as (_, client):
         for timeout in (None, 0.2):
             with pytest.raises(RpcError, match=outage):
-                client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
+                session_of(client).ask(
+                    "list the jobs", lambda gateway: gateway.list_jobs(), timeout
+                )
 
 
 def test_waiting_longer_than_the_timeout_raises_and_the_job_runs_on(
@@ -347,13 +356,13 @@ async def test_async_with_closes_the_client() -> None:
 def test_closing_client_waits_for_the_end_of_jobs_that_it_has_cancelled(
     world: World, client: ClusterClient
 ) -> None:
-    handle = client.submit(client.ending_with_it(job_graph(), "of a reason"))
+    handle = client.submit(session_of(client).ending_with_client(job_graph(), "of a reason"))
 
     async def end() -> None:
         world.end_on_loop(handle.job_id, JobStatus.CANCELED)
 
     world.on_result_request = end
-    client.end_attached(handle.job_id)
+    session_of(client).end_attached(handle.job_id)
     client.close()
     assert handle.job_id in world.cancelled
     assert world.jobs[handle.job_id].status is JobStatus.CANCELED
@@ -392,3 +401,13 @@ def test_several_threads_can_submit_jobs_through_one_client(client: ClusterClien
         thread.join()
     assert {job.job_id for job in client.list_jobs()} == {handle.job_id for handle in handles}
     assert len(handles) == 8
+
+
+def test_public_names_of_a_client_are_for_its_users(client: ClusterClient) -> None:
+    """The session of the client has what the modules of flinkray need."""
+    public = {name for name in dir(client) if not name.startswith("_")}
+    assert public == {
+        *("cancel", "close", "cluster_id", "cluster_overview", "dashboard_url"),
+        *("dispose_savepoint", "job", "list_jobs"),
+        *("submit", "submit_async"),
+    }

@@ -7,7 +7,7 @@ import pytest
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.client.cluster import master_specs
 from flinkray.client.ray_runtime import places_of_masters
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.rpc import Placement, Renewal
 
 
@@ -47,7 +47,7 @@ def test_each_master_gets_the_configured_restarts_and_renewal(
     options: dict[str, str], renewal: Renewal | None
 ) -> None:
     arguments = ClusterArguments("c", options, "/storage")
-    specs = list(master_specs(Configuration(options), arguments, ["a", None]))
+    specs = list(master_specs(ReadableConfig(options), arguments, ["a", None]))
     assert [(it.name, it.kind, it.placement) for it in specs] == [
         ("ResourceManager", "ResourceManager", Placement(node_id="a")),
         ("Dispatcher", "Dispatcher", Placement(node_id="a")),

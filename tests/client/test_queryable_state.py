@@ -51,20 +51,24 @@ class World:
     def __init__(self) -> None:
         self._network = LocalNetwork()
         self.rpc_service = LocalRpcService("client", self._network)
-        self.dispatcher = TestingGateway(DispatcherGateway)
+        self.gateway = TestingGateway(DispatcherGateway)
         self.servers: dict[str, TestingGateway[KvStateServerGateway]] = {}
         self.stored: dict[str, dict[Any, Any]] = {}
         """By server."""
         self.client = QueryableStateClient(cast(Any, self))
 
     @property
-    def _connection(self) -> World:
+    def _session(self) -> World:
+        return self
+
+    @property
+    def dispatcher(self) -> World:
         return self
 
     async def ask(
         self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]], timeout: float
     ) -> T:
-        return await call(self.dispatcher.gateway)
+        return await call(self.gateway.gateway)
 
     def serve(self, name: str) -> KvStateID:
         """A server; the id of its state."""
@@ -115,7 +119,7 @@ class World:
                 raise said
             return said
 
-        self.dispatcher.on(WHERE).calling(answer)
+        self.gateway.on(WHERE).calling(answer)
 
     async def get(self, *keys: Any, timeout: float = 10.0) -> list[Any]:
         found = await self.client._many(_query(JOB, "s", VALUE, NO_NAMESPACE, timeout), keys)
@@ -126,7 +130,7 @@ class World:
 
     @property
     def looks(self) -> int:
-        return len(self.dispatcher.calls_of(WHERE))
+        return len(self.gateway.calls_of(WHERE))
 
 
 VALUE: ValueStateDescriptor[Any] = ValueStateDescriptor("s")

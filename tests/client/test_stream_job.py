@@ -11,7 +11,7 @@ import pytest
 
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.client.stream_job import stream_job
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import ExecutionGraphID
 from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR
@@ -72,7 +72,7 @@ def test_relative_checkpoint_directory_of_a_program_becomes_absolute_in_the_job(
     """The processes of the cluster have other working directories than the program."""
     monkeypatch.chdir(tmp_path)
     job = program(others={CHECKPOINTING_DIR.key: "kept", SAVEPOINT_DIR.key: "file:///savepoints"})
-    read = Configuration(job.configuration)
+    read = ReadableConfig(job.configuration)
     assert read.get(CHECKPOINTING_DIR) == str(tmp_path / "kept")
     assert read.get(SAVEPOINT_DIR) == "/savepoints"
     with pytest.raises(ConfigurationError, match="neither a path nor a URI"):

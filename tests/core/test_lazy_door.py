@@ -18,7 +18,8 @@ from flinkray.core.lazy_door import lazy_door
 
 
 @pytest.mark.parametrize(
-    "package", [flinkray, flinkray.state, flinkray.streaming.network, flinkray.testing]
+    "package",
+    [flinkray, flinkray.errors, flinkray.state, flinkray.streaming.network, flinkray.testing],
 )
 def test_every_name_that_a_package_exports_can_be_imported(package: ModuleType) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
@@ -33,7 +34,11 @@ def test_lazily_imported_name_is_cached_and_unknown_name_is_refused() -> None:
 
 
 def test_importing_a_package_does_not_import_its_modules() -> None:
-    code = "import sys, flinkray.state; print('flinkray.state.heap' in sys.modules)"
+    code = (
+        "import sys, flinkray.state; flinkray.errors.FlinkRayError; "
+        "print({'flinkray.state.heap', 'flinkray.client', 'flinkray.datastream', 'ray', 'pyarrow'}"
+        " & sys.modules.keys() or False)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

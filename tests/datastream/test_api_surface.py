@@ -20,7 +20,7 @@ from flinkray.datastream.common import JobStatus
 from flinkray.datastream.formats import csv as csv_format
 from flinkray.datastream.formats import json as json_format
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.functions import runtime_context
+from flinkray.streaming.functions import global_aggregates, runtime_context
 
 SURFACE: list[tuple[Any, str]] = [
     (
@@ -31,8 +31,8 @@ SURFACE: list[tuple[Any, str]] = [
         "is_chaining_enabled get_checkpoint_config enable_checkpointing get_checkpoint_interval "
         "get_checkpointing_mode enable_changelog_state_backend is_changelog_state_backend_enabled "
         "configure add_python_file set_python_requirements add_python_archive "
-        "set_python_executable from_collection execute execute_async get_execution_plan "
-        "register_slot_sharing_group register_cached_file",
+        "set_python_executable from_collection create_input execute execute_async "
+        "get_execution_plan register_slot_sharing_group register_cached_file",
     ),
     (api.ExecutionConfig, "set_auto_watermark_interval"),
     (api.JobClient, "get_job_id get_job_execution_result"),
@@ -119,8 +119,9 @@ SURFACE: list[tuple[Any, str]] = [
         runtime_context.RuntimeContext,
         "get_state get_list_state get_map_state get_reducing_state get_aggregating_state "
         "get_metrics_group get_task_name get_number_of_parallel_subtasks "
-        "get_index_of_this_subtask get_attempt_number",
+        "get_index_of_this_subtask get_attempt_number get_global_aggregate_manager",
     ),
+    (global_aggregates.GlobalAggregateManager, "update_global_aggregate"),
     (functions.KeyedProcessFunction.Context, "timestamp timer_service get_current_key"),
     (functions.KeyedProcessFunction.OnTimerContext, "time_domain"),
     (functions.BroadcastProcessFunction.Context, "get_broadcast_state timestamp"),

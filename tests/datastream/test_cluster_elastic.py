@@ -41,7 +41,7 @@ def test_running_job_is_resized_and_counts_each_number_once(
         program.job.resize({COLLECTOR: (1, 2)})
     sizes, savepoints = (1, 2, 4, 1), str(tmp_path / "savepoints")
     for parallelism in sizes:
-        saved = cluster.client.start(program.job.trigger_savepoint_async(savepoints))
+        saved = cluster.session.start(program.job.trigger_savepoint_async(savepoints))
         program.resize(parallelism)
         program.runs_with(parallelism)
         assert Path(saved.result(300)).exists(), "it is not given up for the change"

@@ -103,7 +103,7 @@ def test_savepoint_is_complete_or_reported_as_failed_whichever_process_dies(
             program.hold()
         else:
             monkeypatch.setattr(stored_checkpoints, "write_metadata", metadata.write)
-        taken: Future[str] = cluster.client.start(KINDS[kind](program.job, str(savepoints)))
+        taken: Future[str] = cluster.session.start(KINDS[kind](program.job, str(savepoints)))
         try:
             if phase == "barriers":
                 wait_until(lambda: program.told().in_progress, 150, "half a savepoint")
@@ -161,7 +161,7 @@ def test_job_that_resumes_from_its_own_savepoint_gives_each_result_once(
     program.let_out(1)
     monkeypatch.setattr(stored_checkpoints, "write_metadata", metadata.write)
     stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
-    taken = cluster.client.start(stopping)
+    taken = cluster.session.start(stopping)
     try:
         assert metadata.begun.wait(300)
         cluster.crash_all("TaskProcess")
@@ -194,7 +194,7 @@ def test_stop_with_savepoint_is_answered_only_when_its_job_cannot_restart_any_mo
         shown = threads.submit(list, program.results)
         program.take_checkpoints()
         stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
-        taken = cluster.client.start(stopping)
+        taken = cluster.session.start(stopping)
         assert has_ended.wait(300)
         cluster.crash_all("JobMaster")
         path = taken.result(300)

@@ -89,7 +89,7 @@ def stop(
     """The savepoint, and the results that come until the program has finished with it."""
     assert isinstance(results, ClusterResults)
     job = cluster.client.job(results.job_id)
-    stopping = cluster.client.start(job.stop_with_savepoint_async(str(directory), drain=drain))
+    stopping = cluster.session.start(job.stop_with_savepoint_async(str(directory), drain=drain))
     shown = list(results)
     assert job.result(300).savepoint == stopping.result(300)
     return stopping.result(), shown
@@ -108,7 +108,7 @@ def test_results_are_collected_once_across_a_job_and_its_savepoint_restore(
         shown += first.show()
     first.let_out(2)
     if is_stopped:
-        stopping = cluster.client.start(first.job.stop_with_savepoint_async(str(savepoints)))
+        stopping = cluster.session.start(first.job.stop_with_savepoint_async(str(savepoints)))
         wait_until(
             lambda: savepoints.exists() and find_checkpoints(str(savepoints)), 300, "the savepoint"
         )
@@ -307,7 +307,7 @@ def test_savepoint_without_job_or_target_is_refused_and_a_late_one_still_complet
     handle = cluster.client.job(job.job_id)
     with pytest.raises(JobError, match="it is not said where"):
         handle.trigger_savepoint()
-    patient = cluster.client.start(handle.trigger_savepoint_async(str(tmp_path / "a")))
+    patient = cluster.session.start(handle.trigger_savepoint_async(str(tmp_path / "a")))
     with pytest.raises(RpcTimeoutError, match="it goes on"):
         handle.trigger_savepoint(str(tmp_path / "b"), timeout=0.001)
     path = patient.result(300)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.datastream.test_docs import GUIDES, PAGES, blocks
+from tests.datastream.test_docs import DOCS, GUIDES, PAGES, blocks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [*PAGES, *GUIDES, "kafka.md", "queryable-state.md", "spark.md", "../README.md"]
@@ -116,13 +116,20 @@ Findings: TypeAlias = dict[str, dict[int, str]]
 
 
 def _example(page: str) -> str:
-    """Return the programs of a page as one module. A later program may use a name again."""
+    """Return the programs of a page as one module. A later program may use a name again.
+
+    Programs of a page that import another one of its programs are in the same module.
+    """
     whole = [
         block
         for block in blocks(page)
         if page not in WITH_FRAGMENTS or block.startswith(("import ", "from "))
     ]
-    return "\n\n".join(["# mypy: allow-redefinition", *whole])
+    saved = "|".join(
+        re.findall(r"`(\w+)\.py`:\n+```python$", (DOCS / page).read_text("utf-8"), re.M)
+    )
+    alone = [re.sub(rf"^from ({saved}) import .*\n", "", block, flags=re.M) for block in whole]
+    return "\n\n".join(["# mypy: allow-redefinition", *alone])
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.common import SimpleStringSchema
+from flinkray.datastream.common.io import InputFormat
 from flinkray.datastream.connectors import (
     CallbackSink,
     CollectionSource,
@@ -124,6 +125,30 @@ class Count(KeyedProcessFunction[str, Pair, Pair]):
         yield value
 
 
+class Total(MapFunction[Pair, float]):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.aggregates = runtime_context.get_global_aggregate_manager()
+
+    def map(self, value: Pair) -> float:
+        mean = self.aggregates.update_global_aggregate("mean", value, Mean())
+        assert_type(mean, float)
+        return mean
+
+
+class Letters(InputFormat[str, int]):
+    def create_input_splits(self, min_num_splits: int) -> list[int]:
+        return [0]
+
+    def open(self, split: int) -> None:
+        return
+
+    def reached_end(self) -> bool:
+        return True
+
+    def next_record(self) -> str | None:
+        return None
+
+
 class Bounds(ProcessWindowFunction[float, str, str, TimeWindow]):
     def process(
         self,
@@ -174,6 +199,8 @@ assert_type(env.from_source(NumberSequenceSource(1, 3)), DataStream[int])
 assert_type(env.from_source(CollectionSource(["a"])), DataStream[str])
 assert_type(env.from_source(IteratorSource.of(lambda: [1.5])), DataStream[float])
 assert_type(env.from_source(CollectionSource([""]), type_info=Types.LONG()), DataStream[int])
+assert_type(env.create_input(Letters()), DataStream[str])
+assert_type(env.create_input(Letters(), Types.LONG()), DataStream[int])
 lines = FileSource.for_record_stream_format(StreamFormat.text_line_format(), "lines.txt")
 assert_type(env.from_source(lines.build()), DataStream[str])
 clicks = KafkaSource.builder().set_value_only_deserializer(SimpleStringSchema())

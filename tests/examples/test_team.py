@@ -6,7 +6,7 @@ import pytest
 import team_on_ray
 from team import ADDRESS, LeaderGateway, LeaderId, Worker, start_team
 
-from flinkray.core.errors import FlinkRayError
+from flinkray.errors import FlinkRayError
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing import TestingGateway, on_virtual_time
 from flinkray.testing.simulation import Faults, Simulation, simulate

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"spark"}),
     frozenset({"actors"}),
     frozenset({"local_cluster"}),
-    frozenset({"__main__", "datastream", "client", "rest"}),
+    frozenset({"__main__", "client", "datastream", "errors", "rest"}),
 )
 """Lowest first. A package imports its own layer (without cycles) and the layers below."""
 

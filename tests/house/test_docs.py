@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,56 @@ def test_make_targets_named_in_pages_exist(page: Path) -> None:
 def test_python_blocks_in_pages_compile(page: Path) -> None:
     for number, block in enumerate(PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")), 1):
         compile(block, f"{name(page)}, block {number}", "exec", dont_inherit=True)
+
+
+PUBLIC_PLACES = frozenset(
+    [
+        "flinkray",
+        "flinkray.datastream",
+        "flinkray.datastream.arrays",
+        "flinkray.datastream.async_retry_predicates",
+        "flinkray.datastream.common",
+        "flinkray.datastream.common.io",
+        "flinkray.datastream.common.watermark_strategy",
+        "flinkray.datastream.connectors",
+        "flinkray.datastream.connectors.file_system",
+        "flinkray.datastream.connectors.kafka",
+        "flinkray.datastream.connectors.postgresql",
+        "flinkray.datastream.formats.csv",
+        "flinkray.datastream.formats.json",
+        "flinkray.datastream.functions",
+        "flinkray.datastream.state",
+        "flinkray.datastream.time_domain",
+        "flinkray.datastream.window",
+        "flinkray.errors",
+        "flinkray.rpc",
+        "flinkray.state_reader",
+        "flinkray.testing",
+        "flinkray.testing.simulation",
+    ]
+)
+"""Modules that the pages may tell users to import from."""
+
+
+def imports_from_flinkray(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of each import of flinkray in the page; the name may be empty."""
+    for block in PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flinkray"):
+                yield from ((node.module or "", alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                modules = (alias.name for alias in node.names)
+                yield from ((name, "") for name in modules if name.startswith("flinkray"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "design" not in page.parts], ids=name)
+def test_pages_import_public_names_from_public_places_only(page: Path) -> None:
+    """Of a module with ``__all__``, only the names in it are public."""
+    found = sorted(set(imports_from_flinkray(page)))
+    assert [each for each in found if each[0] not in PUBLIC_PLACES] == []
+    for module, public in found:
+        place = importlib.import_module(module)
+        assert not public or public in getattr(place, "__all__", vars(place)), f"{module}.{public}"
 
 
 def test_every_page_is_reached_from_readme_or_index() -> None:

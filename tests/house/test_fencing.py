@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, str] = {
             "take_snapshot",
             "dispose_savepoint",
             "heartbeat_from_client",
-            "release_cluster_data_set",
             "shut_down_cluster",
         )
     },
@@ -54,7 +53,6 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_settings",
             "request_savepoint_directories",
             "request_job_result",
-            "list_cluster_data_sets",
             "request_cluster_numbers",
             "request_cluster_overview",
             "request_kv_state_location",
@@ -74,8 +72,6 @@ EXCEPTIONS: dict[str, str] = {
             "offer_slots",
             "fail_slot",
             "tasks_reported",
-            "request_next_input_split",
-            "update_global_aggregate",
             "disconnect_task_executor",
             "heartbeat_from_task_executor",
         )
@@ -123,7 +119,6 @@ EXCEPTIONS: dict[str, str] = {
         f"ResourceManagerGateway.{name}": READS
         for name in (
             "request_blocked_nodes",
-            "list_cluster_data_sets",
             "request_cluster_numbers",
             "request_resource_overview",
         )
@@ -151,8 +146,8 @@ EXCEPTIONS: dict[str, str] = {
         )
     },
     **{
-        f"UserCodeProcessGateway.{name}": OWN
-        for name in ("request_heartbeat", "stop", "initialize", "finalize", "aggregate")
+        f"MasterFormatsGateway.{name}": OWN
+        for name in ("request_heartbeat", "stop", "initialize", "finalize")
     },
     **{
         f"SparkExecutorsGateway.{name}": (
@@ -172,8 +167,6 @@ EXCEPTIONS: dict[str, str] = {
         )
         for name in (
             "request_partition_state",
-            "request_next_input_split",
-            "update_global_aggregate",
             "notify_kv_states_registered",
             "notify_kv_states_unregistered",
         )
@@ -269,5 +262,5 @@ def test_gateways_of_leaders_are_fenced_with_the_token_of_the_leader() -> None:
         "ResourceManagerGateway",
         "SlotPoolGateway",
         "CoordinatorListenerGateway",
-        "UserCodeProcessGateway",
+        "MasterFormatsGateway",
     }

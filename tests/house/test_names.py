@@ -11,12 +11,6 @@ from tests.house.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "flinkray"
 
-OF_PYFLINK = frozenset(
-    {"Configuration", "FileSink", "FileSource", "JobExecutionResult", "JobStatus"}
-    | {"KafkaSink", "KafkaSource"}
-)
-"""Names of PyFlink's in :mod:`flinkray.datastream`, beside what they stand for in the runtime."""
-
 
 def shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Names that several classes have, with their modules; *sources* are texts by module."""
@@ -36,9 +30,7 @@ def test_classes_of_different_modules_have_different_names() -> None:
         for path in sorted(folder.rglob("*.py"))
     }
     assert "flinkray.scheduler.job.job_scheduler" in sources  # through the link
-    found = shared_names(sources)
-    assert {name: modules for name, modules in found.items() if name not in OF_PYFLINK} == {}
-    assert found.keys() >= OF_PYFLINK, "a name that is not shared any more needs no exception"
+    assert shared_names(sources) == {}
 
 
 def test_name_used_by_two_classes_is_found_unless_it_is_private() -> None:

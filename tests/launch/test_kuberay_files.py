@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from flinkray.client.cli import cli
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from tests.launch.containerfile import arguments
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_entry_point_of_a_ray_job_has_only_existing_commands_and_options(name: s
             assert found is not None
             command = found
         given = command.make_context("flinkray", list(line)).params
-        Configuration(dict(given["values"]))  # refuses what there is not
+        ReadableConfig(dict(given["values"]))  # refuses what there is not
         assert given["address"] == "auto"
 
 

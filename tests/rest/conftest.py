@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.rest.server import RestServer, RestSettings
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.datastream.quick_restarts import CONFIGURATION
@@ -22,7 +22,7 @@ class Counting:
     """The cluster, and what it was asked."""
 
     def __init__(self, cluster: ThreadedCluster) -> None:
-        self._dispatcher = cluster.client.dispatcher
+        self._dispatcher = cluster.session.dispatcher
         self.questions: list[str] = []
 
     async def ask(
@@ -50,7 +50,7 @@ def counting(cluster: ThreadedCluster) -> Counting:
 def settings(**values: str) -> RestSettings:
     """Any free port and TOKEN, unless *values* say otherwise: option names with _ for dots."""
     given = {name.replace("__", "-").replace("_", "."): value for name, value in values.items()}
-    return RestSettings.of(Configuration({"rest.bind-port": "0", "rest.token": TOKEN, **given}))
+    return RestSettings.of(ReadableConfig({"rest.bind-port": "0", "rest.token": TOKEN, **given}))
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def ask(cluster: ThreadedCluster, counting: Counting) -> Iterator[Asker]:
     """Every look is a new one here."""
     clock = cluster.mini.client.clock
     server = RestServer(counting, settings(web_refresh__interval="1 ms"), clock.monotonic)
-    cluster.client.run(server.start())
+    cluster.session.run(server.start())
     try:
         yield Asker(server.url)
     finally:
-        cluster.client.run(server.close())
+        cluster.session.run(server.close())
 
 
 @pytest.fixture

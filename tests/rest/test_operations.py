@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flinkray.client.client_session import session_of
 from flinkray.core.ids import JobID, TriggerID
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
@@ -132,8 +133,8 @@ def test_savepoint_outside_the_configured_directories_is_neither_written_nor_del
             assert (refused.status, "rest.savepoint-dirs" in refused.error) == (403, True)
     assert list(elsewhere.iterdir()) == []
     others = settings_of_rest(rest_savepoint__dirs=f"/nowhere; {elsewhere}")
-    server = RestServer(cluster.client.dispatcher, others)
-    cluster.client.run(server.start())
+    server = RestServer(cluster.session.dispatcher, others)
+    cluster.session.run(server.start())
     try:
         ask_other = Asker(server.url)
         begun = ask_other("POST", path, {"target-directory": str(elsewhere)})
@@ -143,7 +144,7 @@ def test_savepoint_outside_the_configured_directories_is_neither_written_nor_del
         assert outcome(ask_other, f"/savepoint-disposal/{disposal.body['request-id']}") == {}
         assert list(elsewhere.iterdir()) == []
     finally:
-        cluster.client.run(server.close())
+        cluster.session.run(server.close())
 
 
 def test_refused_savepoint_may_be_requested_again_with_the_same_trigger_id(
@@ -190,13 +191,13 @@ def test_savepoint_disposal_succeeds_although_the_first_answer_is_lost() -> None
     with scripted_cluster() as (world, client):
         world.savepoints.append("/savepoints/a")
         world.after_disposal = world.crash
-        server = RestServer(client.dispatcher, settings_of_rest())
-        client.run(server.start())
+        server = RestServer(session_of(client).dispatcher, settings_of_rest())
+        session_of(client).run(server.start())
         ask = Asker(server.url)
         begun = ask("POST", "/savepoint-disposal", {"savepoint-path": "/savepoints/a"})
         assert outcome(ask, f"/savepoint-disposal/{begun.body['request-id']}") == {}
         assert world.dispatchers == 2
-        client.run(server.close())
+        session_of(client).run(server.close())
 
 
 def test_polling_an_unknown_operation_is_answered_with_404(job: str, ask: Asker) -> None:

@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from flinkray.core.config import Configuration
+from flinkray.client.client_session import session_of
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     ConfigurationError,
     RpcConnectionError,
@@ -47,11 +48,11 @@ READS = {"rest_anonymous__access": "read"}
 @contextmanager
 def served(cluster: ThreadedCluster, of: Cluster, **values: str) -> Iterator[Asker]:
     server = RestServer(of, settings(**values))
-    cluster.client.run(server.start())
+    cluster.session.run(server.start())
     try:
         yield Asker(server.url)
     finally:
-        cluster.client.run(server.close())
+        cluster.session.run(server.close())
 
 
 class Unreachable:
@@ -70,7 +71,7 @@ class Blocked:
     """A cluster whose Dispatcher does not answer one question."""
 
     def __init__(self, cluster: ThreadedCluster, question: str) -> None:
-        self._dispatcher = cluster.client.dispatcher
+        self._dispatcher = cluster.session.dispatcher
         self._question = question
         self.is_asked = threading.Event()
         self._go_on: asyncio.Event | None = None
@@ -90,7 +91,7 @@ class Blocked:
             assert self._go_on is not None
             self._go_on.set()
 
-        self._cluster.client.run(go_on())
+        self._cluster.session.run(go_on())
 
 
 def test_paths_are_served_with_and_without_v1_and_not_with_v2(ask: Asker) -> None:
@@ -149,11 +150,11 @@ def test_delete_of_the_cluster_ends_all_its_processes(tmp_path: Path) -> None:
 
 def test_delete_of_a_cluster_with_standby_masters_is_refused_with_409() -> None:
     with scripted_cluster() as (_, client):
-        server = RestServer(client.dispatcher, settings())
-        client.run(server.start())
+        server = RestServer(session_of(client).dispatcher, settings())
+        session_of(client).run(server.start())
         refused = Asker(server.url)("DELETE", "/cluster")
         assert (refused.status, "flinkray cluster down" in refused.error) == (409, True)
-        client.run(server.close())
+        session_of(client).run(server.close())
 
 
 def test_request_after_the_death_of_the_dispatcher_is_answered_by_the_next_one(
@@ -181,12 +182,12 @@ def test_closing_the_rest_server_waits_for_the_answer_in_progress(cluster: Threa
     """RE-10."""
     blocked = Blocked(cluster, "list the jobs")
     server = RestServer(blocked, settings())
-    cluster.client.run(server.start())
+    cluster.session.run(server.start())
     ask = Asker(server.url)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(ask, "GET", "/jobs")
         blocked.is_asked.wait(10)
-        closing_ = cluster.client.start(server.close())
+        closing_ = cluster.session.start(server.close())
         blocked.go_on()
         assert waiting.result(10).status == 200
         closing_.result(10)
@@ -481,22 +482,22 @@ def test_host_header_matches_a_bind_address_written_in_capitals(cluster: Threade
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
-    ask = Asker(cluster.client.run(start()), None)
+    ask = Asker(cluster.session.run(start()), None)
     assert ask("GET", "/", headers={"Host": "node-1.example:8081"}).status == 200
     assert ask("GET", "/", headers={"Host": "node-2.example:8081"}).status == 403
-    cluster.client.run(runner.cleanup())
+    cluster.session.run(runner.cleanup())
 
 
 @pytest.mark.parametrize("token", ["tooshort", "with a space in it"])
 def test_error_about_an_invalid_token_does_not_show_the_token(token: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rest\.token") as refused:
-        Configuration({"rest.token": token})
+        ReadableConfig({"rest.token": token})
     assert token not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_repr_of_the_configuration_does_not_show_the_token() -> None:
-    assert TOKEN not in repr(Configuration({"rest.token": TOKEN}))
+    assert TOKEN not in repr(ReadableConfig({"rest.token": TOKEN}))
 
 
 def test_second_handler_for_a_route_raises_an_error() -> None:
@@ -519,8 +520,8 @@ def test_server_takes_a_free_port_of_its_range_and_fails_if_none_is_free(
             assert port < int(ask.place.split(":")[1]) <= port + 20
         server = RestServer(counting, settings(rest_bind__port=str(port)))
         with pytest.raises(ConfigurationError, match=f"no port is free .*: {port}"):
-            cluster.client.run(server.start())
-        cluster.client.run(server.close())
+            cluster.session.run(server.start())
+        cluster.session.run(server.close())
 
 
 @pytest.mark.parametrize("text", ["", "x", "8081-", "9-8", "70000", "1-2-3", "-1"])
@@ -533,13 +534,13 @@ def test_certificate_without_a_key_or_a_missing_file_is_refused(
     cluster: ThreadedCluster, counting: Counting, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="belong together"):
-        RestSettings.of(Configuration({"rest.ssl.key": "x"}))
+        RestSettings.of(ReadableConfig({"rest.ssl.key": "x"}))
     missing = str(tmp_path / "none.pem")
     tls = settings(rest_ssl_certificate=missing, rest_ssl_key=missing)
     server = RestServer(counting, tls)
     with pytest.raises(ConfigurationError, match=r"none\.pem"):
-        cluster.client.run(server.start())
-    cluster.client.run(server.close())
+        cluster.session.run(server.start())
+    cluster.session.run(server.close())
 
 
 def test_public_endpoint_without_tls_logs_a_warning_with_the_options_to_set(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.client.cli import execute
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.rest.server import RestSettings
 from flinkray.rest.token import created_token, default_token_file, given_token, known_token
@@ -26,7 +26,7 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(values: dict[str, str]) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        RestSettings.of(Configuration(values))
+        RestSettings.of(ReadableConfig(values))
     return str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_token_is_read_from_a_configured_file(tmp_path: Path) -> None:
     private(path, "\n")
     assert "it is empty" in refused(of_file)
     private(path, f"{TOKEN}\n")
-    assert RestSettings.of(Configuration(of_file)).token == TOKEN
+    assert RestSettings.of(ReadableConfig(of_file)).token == TOKEN
     assert "leave one out" in refused({**of_file, "rest.token": TOKEN})
 
 
@@ -65,7 +65,7 @@ def test_token_file_that_other_users_can_read_or_write_is_refused(
         assert f"mode {mode:04o}" in text
         assert f"chmod 600 {name}" in text
     path.chmod(0o400)
-    assert given_token(Configuration({"rest.token-file": str(link)})) == TOKEN
+    assert given_token(ReadableConfig({"rest.token-file": str(link)})) == TOKEN
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

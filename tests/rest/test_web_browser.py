@@ -79,13 +79,13 @@ class Served:
         values = {**self._values, "rest_bind__port": str(port)}
         of = Counting(self._cluster)
         self._server = RestServer(of, settings(**values), clock.monotonic)
-        self._cluster.client.run(self._server.start())
+        self._cluster.session.run(self._server.start())
 
     def again(self) -> None:
         self.start(urlsplit(self.url).port or 0)
 
     def close(self) -> None:
-        self._cluster.client.run(self._server.close())
+        self._cluster.session.run(self._server.close())
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ MASTERS_FAULTS = replace(
     node_crash_every=0.0,
     crash_every=1.0,
     longest=3.0,
-    spare=("TaskExecutor", "TaskProcess", "UserCodeProcess"),
+    spare=("TaskExecutor", "TaskProcess"),
 )
 """Nothing that those who run tasks would have to give up a task for: masters die, freeze and are
 taken for dead, the storage fails, and messages are late, for less than anybody is patient."""

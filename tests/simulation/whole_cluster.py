@@ -140,7 +140,7 @@ FAULTS = Faults(
     longest=10.0,
     since=0.3,
     until=20.0,
-    only_killed=("Dispatcher", "ResourceManager", "TaskProcess", "UserCodeProcess"),
+    only_killed=("Dispatcher", "ResourceManager", "TaskProcess"),
 )
 
 BRIEF_FAULTS = replace(

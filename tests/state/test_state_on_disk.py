@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -112,7 +112,7 @@ def test_error_without_rocksdict_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    make = backend_factory(Configuration({"state.backend.type": "rocksdb"}))
+    make = backend_factory(ReadableConfig({"state.backend.type": "rocksdb"}))
     backend = make(128, None, lambda: 0, None, hash)  # type: ignore[arg-type]
     with pytest.raises(StateError, match=r"flinkray\[rocksdb\]"):
         backend.value_table(VALUES).get("k")
@@ -142,7 +142,7 @@ def test_subtasks_on_a_machine_are_spread_over_the_local_state_directories(tmp_p
 
     names = [str(tmp_path / name) for name in "ab"]
     made = backend_factory(
-        Configuration(
+        ReadableConfig(
             {
                 "state.backend.type": "rocksdb",
                 "state.backend.rocksdb.localdir": ", ".join(names),

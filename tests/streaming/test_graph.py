@@ -18,6 +18,7 @@ from flinkray.datastream import (
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.program.chain_builder import (
     ChainBuilder,
@@ -267,6 +268,7 @@ def test_results_of_a_chained_operator_have_numbers_in_the_order_of_the_operator
         ProcessingTimeService(clock),
         0,
         MetricGroup(),
+        LocalGlobalAggregateManager(),
     )
     builder.build()
     assert list(made) == [1, 0]

@@ -17,7 +17,7 @@ from kazoo.exceptions import NoNodeError
 import flinkray
 from flinkray.client import ClusterClient
 from flinkray.client.cluster import start_cluster, stop_cluster
-from flinkray.core.config import Configuration as FlinkrayConfiguration
+from flinkray.core.config import ReadableConfig
 from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.rpc import RayRpcService
 from flinkray.testing.waiting import wait_until
@@ -223,9 +223,9 @@ def test_stopping_a_cluster_with_standby_masters_ends_them_without_a_kill(
     async def start_and_stop() -> None:
         service = await RayRpcService.open("flinkray-elected-2")
         try:
-            assert await start_cluster(service, FlinkrayConfiguration(values)) == names
+            assert await start_cluster(service, ReadableConfig(values)) == names
             assert znodes.exists("/flinkray/the-other-one")
-            others = FlinkrayConfiguration({"cluster.id": "elected-2"})
+            others = ReadableConfig({"cluster.id": "elected-2"})
             assert await start_cluster(service, others) == (), "it runs as it was started"
             end = await stop_cluster(service, "elected-2")
             assert (end.removed_groups, end.kept) == ((), None)

@@ -20,7 +20,8 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient
-from flinkray.core.config import Configuration
+from flinkray.client.client_session import session_of
+from flinkray.core.config import ReadableConfig
 from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rest.server import RestServer, RestSettings
@@ -236,8 +237,8 @@ def test_user_nobody_is_refused_by_the_rest_endpoint(
     cluster."""
     monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))
     values = {"rest.bind-port": "0", "rest.token": created_token("other-users")}
-    server = RestServer(client.dispatcher, RestSettings.of(Configuration(values)))
-    client.run(server.start())
+    server = RestServer(session_of(client).dispatcher, RestSettings.of(ReadableConfig(values)))
+    session_of(client).run(server.start())
     place = urlsplit(server.url).netloc
     job = client.list_jobs()[0].job_id.hex()
     body = json.dumps({"savepoint-path": savepoint, "target-directory": str(root)})
@@ -265,4 +266,4 @@ def test_user_nobody_is_refused_by_the_rest_endpoint(
         assert Path(savepoint, "_metadata").exists()
         assert client.job(client.list_jobs()[0].job_id).status().name == "RUNNING"
     finally:
-        client.run(server.close())
+        session_of(client).run(server.close())

@@ -30,7 +30,10 @@ from flinkray.client import ClusterClient
 from flinkray.client.cli_output import job_details
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import (
+    AggregateFunction,
+    GlobalAggregatesLostError,
     MapFunction,
+    RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     TimestampAssigner,
@@ -41,7 +44,7 @@ from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.differential import assert_as_expected, build_together, seeded_programs
 from tests.datastream.stuck_functions import StuckAt
-from tests.system.observer import kill
+from tests.system.observer import kill, live_actors
 
 pytestmark = [pytest.mark.ray]
 
@@ -59,7 +62,8 @@ CONFIGURATION = {
 
 @pytest.fixture(scope="module")
 def streams(ray_cluster: object) -> Iterator[ClusterClient]:
-    with flinkray.connect(cluster_id="streams", configuration=CONFIGURATION) as client:
+    configuration = flinkray.Configuration(CONFIGURATION)
+    with flinkray.connect(cluster_id="streams", configuration=configuration) as client:
         yield client
 
 
@@ -98,6 +102,74 @@ def test_records_of_the_programs_own_classes_travel_between_processes(
     found = counts(streams)
     assert sorted(text for text, _ in found) == ["be", "be", "not", "or", "to", "to"]
     assert len({pid for _, pid in found}) == 2
+
+
+class Texts(AggregateFunction[Word, "list[str]", "list[str]"]):
+    """The texts of all words."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def add(self, value: Word, accumulator: list[str]) -> list[str]:
+        return [*accumulator, value.text]
+
+    def get_result(self, accumulator: list[str]) -> list[str]:
+        return accumulator
+
+    def merge(self, acc_a: list[str], acc_b: list[str]) -> list[str]:
+        return acc_a + acc_b
+
+
+class Gathering(MapFunction[str, Any]):
+    """Returns its process and the texts of all subtasks so far."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.aggregates = runtime_context.get_global_aggregate_manager()
+        self.texts = Texts()
+
+    def map(self, value: str) -> Any:
+        texts = self.aggregates.update_global_aggregate("texts", Word(value), self.texts)
+        return os.getpid(), texts
+
+
+def test_tasks_in_several_processes_share_a_global_aggregate(streams: ClusterClient) -> None:
+    """JM-16: its values and its function are of classes that only the program has."""
+    letters = on(streams).from_collection(list("abcd")).rebalance().map(Gathering())
+    found = list(letters.execute_and_collect())
+    assert len({pid for pid, _ in found}) == 2
+    longest = max((texts for _, texts in found), key=len)
+    assert sorted(longest) == list("abcd")
+    assert sorted(texts for _, texts in found) == [longest[:n] for n in (1, 2, 3, 4)]
+
+
+class GatheringAgain(Gathering):
+    """Adds its value, and again once a file is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.added, self.go = str(folder / "added"), str(folder / "go")
+
+    def map(self, value: str) -> Any:
+        super().map(value)
+        Path(self.added).touch()
+        wait_until(Path(self.go).exists, 300, "the kill")
+        try:
+            return super().map(value)
+        except GlobalAggregatesLostError:
+            return "lost", super().map(value)[1]
+
+
+@pytest.mark.kill
+def test_kill_of_the_stream_coordinator_begins_a_new_global_aggregate(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    env = on(streams).set_parallelism(1)
+    results = env.from_collection(["a"]).map(GatheringAgain(tmp_path)).execute_and_collect()
+    wait_until((tmp_path / "added").exists, 300, "the first value to be added")
+    actors = [a for a in live_actors() if a.namespace == "flinkray-streams"]
+    for pid in [actor.pid for actor in actors if actor.kind == "StreamCoordinator"]:
+        kill(pid)
+    (tmp_path / "go").touch()
+    assert list(results) == [("lost", ["a"])]
 
 
 def test_random_stream_programs_give_the_results_of_a_naive_evaluator(

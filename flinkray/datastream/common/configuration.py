@@ -25,10 +25,14 @@ class Configuration:
     {'pipeline.name': 'demo', 'parallelism.default': '2'}
     >>> config.get_float("parallelism.default", 1.0), config.get_boolean("no.such.key", True)
     (2.0, True)
+    >>> Configuration({"pipeline.name": "demo"})
+    Configuration({'pipeline.name': 'demo'})
     """
 
-    def __init__(self, other: Configuration | None = None) -> None:
-        self._values: dict[str, _Value] = {} if other is None else dict(other._values)
+    def __init__(self, other: Configuration | Mapping[str, _Value] | None = None) -> None:
+        """Create a configuration with the options of *other*. None: without options."""
+        values = other._values if isinstance(other, Configuration) else other
+        self._values: dict[str, _Value] = dict(values or {})
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> Configuration:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import Any
 
+from flinkray.client.job_result import JobExecutionResult
 from flinkray.core.ids import JobID
-from flinkray.datastream.common.job_execution_result import JobExecutionResult
-from flinkray.datastream.common.job_status import JobStatus
+from flinkray.scheduler.shared.states import JobStatus
 
 
 class JobClient(ABC):

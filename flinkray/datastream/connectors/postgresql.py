@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from flinkray.core.errors import SuppressRestartsError
 from flinkray.streaming.errors import text_of
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.json_text import to_json
@@ -28,6 +27,7 @@ from flinkray.streaming.sinks.sink import (
     CommitRequest,
     Committer,
     CommitterContext,
+    FencedSinkError,
     Sink,
     SinkError,
     SinkUnavailableError,
@@ -80,10 +80,6 @@ class StagedBatch(NamedTuple):
 
     name: str
     rows: int
-
-
-class FencedSinkError(SinkError, SuppressRestartsError):
-    """Raised when another job writes in place of this job, which fails for good."""
 
 
 class _Attempt(NamedTuple):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flinkray.datastream.common.serialization import DeserializationSchema, SerializationSchema
 from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.formats.csv_text import (
     CsvDialect,
@@ -17,6 +16,7 @@ from flinkray.datastream.formats.csv_text import (
 )
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.serialization import DeserializationSchema, SerializationSchema
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.file_formats import FileFormat, PartFile, TextPart
 from flinkray.streaming.sources.file_input import (

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from flinkray.datastream.common.serialization import DeserializationSchema, SerializationSchema
 from flinkray.datastream.formats.csv_text import fields_of
 from flinkray.datastream.formats.field_text import (
     BITS,
@@ -25,6 +24,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.java_text import java_double
 from flinkray.streaming.records.json_text import as_python, parse_exact_json
 from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.serialization import DeserializationSchema, SerializationSchema
 from flinkray.streaming.records.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,

@@ -5,6 +5,7 @@ __all__ = [
     "batch_functions",
     "coroutines",
     "functions",
+    "global_aggregates",
     "metrics",
     "output_tag",
     "runtime_context",

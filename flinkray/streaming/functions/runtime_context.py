@@ -31,6 +31,7 @@ from flinkray.state.interfaces import (
     ReducingState,
     ValueState,
 )
+from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 
 
@@ -101,6 +102,7 @@ class RuntimeContext(KeyedStateStore):
         cached_files: Mapping[str, str],
         metrics: MetricGroup,
         keyed_state: KeyedStateBackend | None,
+        global_aggregates: GlobalAggregateManager,
         has_arrays: bool = False,
         is_restored: bool = False,
     ) -> None:
@@ -113,6 +115,7 @@ class RuntimeContext(KeyedStateStore):
         self._cache = DistributedCache(cached_files)
         self._metrics = metrics
         self._keyed_state = keyed_state
+        self._global_aggregates = global_aggregates
         self._has_arrays = has_arrays
         """Whether the function gets batches with the slots of their keys (KeyedBatchFunction)."""
         self._is_restored = is_restored
@@ -168,6 +171,10 @@ class RuntimeContext(KeyedStateStore):
     def get_metric_group(self) -> MetricGroup:
         """Return the group of :meth:`get_metrics_group`, by the newer name of that method."""
         return self._metrics
+
+    def get_global_aggregate_manager(self) -> GlobalAggregateManager:
+        """Return the manager of the aggregates that all tasks of the job share."""
+        return self._global_aggregates
 
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return state with one value for each key."""

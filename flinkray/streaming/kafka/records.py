@@ -60,3 +60,10 @@ class KafkaProducerRecord(NamedTuple):
     partition: int | None = None
     timestamp: int | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+OF_JAVA = frozenset(
+    {"key.deserializer", "value.deserializer", "register.consumer.metrics"}
+    | {"key.serializer", "value.serializer", "register.producer.metrics"}
+)
+"""Properties in Flink programs that have no meaning outside Java; they are ignored."""

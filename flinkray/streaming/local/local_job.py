@@ -20,6 +20,7 @@ from flinkray.state import OperatorSnapshot
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error, user_frames
+from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.local.local_source import LocalSource
 from flinkray.streaming.local.local_task import LocalTask
@@ -77,6 +78,7 @@ class LocalJob:
         self.attempt = attempt
         self._job_id = JobID.generate().hex()
         self.metrics = MetricGroup()
+        self._global_aggregates = LocalGlobalAggregateManager()
         self.tasks: list[StreamTask] = []
         self._running: list[LocalTask] = []
         self._sources: list[LocalSource] = []
@@ -135,6 +137,7 @@ class LocalJob:
             time_service,
             self.seed,
             self.metrics,
+            self._global_aggregates,
             self._join_alignment(chain, subtask),
             self._job_id,
         )

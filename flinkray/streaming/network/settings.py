@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 
 from flinkray.core import network_options
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class NetworkSettings:
     """Directory in which results of batch jobs are spilled."""
 
     @classmethod
-    def of(cls, configuration: Configuration, directory: str | None = None) -> NetworkSettings:
+    def of(cls, configuration: ReadableConfig, directory: str | None = None) -> NetworkSettings:
         """Read the settings from a cluster's configuration."""
         get = configuration.get
         return cls(

@@ -26,6 +26,10 @@ from flinkray.state.operator_state import (
 from flinkray.state.snapshots import SnapshotStream, StateCapture
 from flinkray.state.table import StateTable
 from flinkray.streaming.errors import Reading, text_of
+from flinkray.streaming.functions.global_aggregates import (
+    GlobalAggregateManager,
+    LocalGlobalAggregateManager,
+)
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
@@ -131,6 +135,8 @@ class OperatorContext:
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     cached_files: Mapping[str, str] = field(default_factory=dict)
     metrics: MetricGroup = field(default_factory=MetricGroup)
+    global_aggregates: GlobalAggregateManager = field(default_factory=LocalGlobalAggregateManager)
+    """The aggregates that all tasks of the job share."""
     alignment: TaskAlignment | None = None
     """Watermark alignment of the task; None if the task reads no source."""
     hold: SourceHold | None = None
@@ -286,6 +292,7 @@ class StreamOperator:
             cached_files=context.cached_files,
             metrics=context.metrics,
             keyed_state=self.keyed_state if has_state else None,
+            global_aggregates=context.global_aggregates,
             has_arrays=self.gives_slots,
             is_restored=context.restored_checkpoint_id > 0,
         )

@@ -10,12 +10,13 @@ from typing import Any
 
 from flinkray.core import cloud_pickle
 from flinkray.core.clock import Clock
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.error_text import summary_of
 from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import Reading, StreamError
+from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult
@@ -107,10 +108,11 @@ class ChainBuilder:
         time_service: ProcessingTimeService,
         seed: int,
         metrics: MetricGroup,
+        global_aggregates: GlobalAggregateManager,
         alignment: TaskAlignment | None = None,
         job_id: str = "",
         kv_states: TaskKvStateRegistry | None = None,
-        configuration: Configuration | None = None,
+        configuration: ReadableConfig | None = None,
         hold: SourceHold | None = None,
     ) -> None:
         self._plan = plan
@@ -123,11 +125,12 @@ class ChainBuilder:
         self._time_service = time_service
         self._seed = seed
         self._metrics = metrics
+        self._global_aggregates = global_aggregates
         self._alignment = alignment
         self._hold = hold
         self._job_id = job_id
         self._kv_states = kv_states
-        own = configuration or Configuration()
+        own = configuration or ReadableConfig()
         self._make_keyed_state = backend_factory(own.with_values(plan.state_options))
         self.operators: list[tuple[str, StreamOperator]] = []
         """(id, operator), each operator before those that it feeds."""
@@ -191,6 +194,7 @@ class ChainBuilder:
             job_parameters=self._plan.job_parameters,
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
+            global_aggregates=self._global_aggregates,
             alignment=self._alignment,
             hold=self._hold,
             splits=self._splits,

@@ -12,6 +12,7 @@ __all__ = [
     "partitioners",
     "python_values",
     "row",
+    "serialization",
     "sizes",
     "type_inference",
     "typeinfo",

@@ -15,11 +15,13 @@ a savepoint may refer to them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flinkray.core.arguments import path_of
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.serialization import Encoder
 from flinkray.streaming.sinks.file_formats import FORMATS, FileFormat
 from flinkray.streaming.sinks.file_policies import (
     BUCKET_CHECK_INTERVAL,
@@ -40,6 +42,55 @@ from flinkray.streaming.sinks.sink import (
     SinkWriter,
     WriterContext,
 )
+
+
+@dataclass
+class OutputFileConfigBuilder:
+    """Builder of an :class:`OutputFileConfig`."""
+
+    prefix: str = "part"
+    suffix: str = ""
+
+    def with_part_prefix(self, prefix: str) -> OutputFileConfigBuilder:
+        """Set the beginning of file names."""
+        self.prefix = prefix
+        return self
+
+    def with_part_suffix(self, suffix: str) -> OutputFileConfigBuilder:
+        """Set the end of file names, the dot included."""
+        self.suffix = suffix
+        return self
+
+    def build(self) -> OutputFileConfig:
+        """Build the configuration."""
+        return OutputFileConfig(self.prefix, self.suffix)
+
+
+class _Names:
+    """Namespace for PyFlink's spelling ``OutputFileConfig.OutputFileConfigBuilder``."""
+
+    OutputFileConfigBuilder = OutputFileConfigBuilder
+
+
+@dataclass(frozen=True)
+class OutputFileConfig(_Names):
+    """Pattern of file names: prefix, the writer's random id and number, suffix."""
+
+    part_prefix: str = "part"
+    part_suffix: str = ""
+
+    def get_part_prefix(self) -> str:
+        """Return the beginning of file names."""
+        return self.part_prefix
+
+    def get_part_suffix(self) -> str:
+        """Return the end of file names."""
+        return self.part_suffix
+
+    @staticmethod
+    def builder() -> OutputFileConfigBuilder:
+        """Return a builder with Flink's defaults: ``part`` and no suffix."""
+        return OutputFileConfigBuilder()
 
 
 class FileSink(Sink[object, Rename]):
@@ -106,3 +157,59 @@ class FileSink(Sink[object, Rename]):
 
     def create_committer(self, context: CommitterContext) -> Committer[Rename]:
         return RenamingCommitter(self._visible_files_may_go)
+
+    @staticmethod
+    def for_row_format(base_path: str, encoder: Encoder) -> FileSinkBuilder:
+        """Return the builder of a sink that writes record by record."""
+        return FileSinkBuilder(base_path, encoder.file_format)
+
+    @staticmethod
+    def for_bulk_format(base_path: str, writer_factory: FileFormat) -> FileSinkBuilder:
+        """Return the builder of a sink that writes batch by batch, as ``ParquetFormat`` does."""
+        return FileSinkBuilder(
+            base_path, writer_factory, policy=RollingPolicy.on_checkpoint_rolling_policy()
+        )
+
+
+@dataclass
+class FileSinkBuilder:
+    """Builder of a :class:`FileSink`."""
+
+    base_path: str | Path
+    file_format: str | FileFormat
+    config: OutputFileConfig = OutputFileConfig()
+    policy: RollingPolicy = field(default_factory=RollingPolicy.default_rolling_policy)
+    assigner: BucketAssigner = field(default_factory=BucketAssigner.date_time_bucket_assigner)
+    check_interval: int = BUCKET_CHECK_INTERVAL
+
+    def with_output_file_config(self, output_file_config: OutputFileConfig) -> FileSinkBuilder:
+        """Set the names of files."""
+        self.config = output_file_config
+        return self
+
+    def with_rolling_policy(self, rolling_policy: RollingPolicy) -> FileSinkBuilder:
+        """Set the policy that decides when a new file begins."""
+        self.policy = rolling_policy
+        return self
+
+    def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> FileSinkBuilder:
+        """Set the assigner that decides on the folder of each record."""
+        self.assigner = bucket_assigner
+        return self
+
+    def with_bucket_check_interval(self, interval: int) -> FileSinkBuilder:
+        """Set the milliseconds between two checks of the files' ages."""
+        self.check_interval = interval
+        return self
+
+    def build(self) -> FileSink:
+        """Build the sink."""
+        return FileSink(
+            self.base_path,
+            self.file_format,
+            self.policy,
+            self.assigner,
+            self.check_interval,
+            self.config.part_prefix,
+            self.config.part_suffix,
+        )

@@ -1,38 +1,4 @@
-"""The interface of sinks, modelled on Flink's Sink V2.
-
-An exactly-once sink writes in two phases. Its *writers* store records invisibly and emit
-*committables*. Its *committers*, operators behind the writers, make the records visible:
-
-* If the job takes checkpoints, :meth:`SinkWriter.prepare_commit` is called right before a
-  checkpoint's barrier. Its committables are part of that checkpoint, and are committed as soon as
-  this checkpoint or a later one is complete. Tasks whose input has ended stay until a checkpoint
-  that covers the end is complete, and commit the rest with it.
-* If the job takes no checkpoints, and in batch mode, each writer's ``prepare_commit`` is called at
-  the end of the input. When all writers have *finished*, one committer gets all committables,
-  logs them in the cluster's storage, and commits.
-
-In both cases a sink may rely on this:
-
-* A committable is committed only if no rerun of the job will write its records again. If its
-  checkpoint is aborted, it is committed with a later one. If the job goes back to an earlier
-  checkpoint, it is never committed, and its data may be removed.
-* A committable is committed at least once, whatever process dies. So commits must be idempotent,
-  even if an earlier attempt that does not know of its end commits at the same time.
-* A writer gets each record after its restored state once. After
-  ``prepare_commit(end_of_input=True)`` only ``snapshot_state`` and ``close`` are called.
-* After a restart, even with another parallelism, exactly one committer has each committable of
-  the checkpoint, and exactly one writer has each element of the writers' state. Committers commit
-  when they are opened, which may be before or after the writers are opened.
-* Committables of one writer are committed in order, unless one is retried or the parallelism was
-  changed. With :attr:`Sink.commits_in_order` a single committer commits in the order of
-  checkpoints, and within a checkpoint in the order of subtasks.
-* Committables of a savepoint are committed with the next checkpoint, and again by every job that
-  starts from the savepoint.
-* Committables and states are sent and stored like other values: plain values, named tuples and
-  dataclasses by their fields, other objects pickled.
-
-The task's thread makes all calls. An exception of a writer or committer fails the task.
-"""
+"""The interface of sinks, modelled on Flink's Sink V2; :class:`Sink` lists its guarantees."""
 
 from __future__ import annotations
 
@@ -44,6 +10,7 @@ from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from flinkray.core.errors import SuppressRestartsError
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
@@ -51,6 +18,8 @@ from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 T = TypeVar("T", contravariant=True, default=Any)
+U = TypeVar("U", default=Any)
+"""Type that a method takes from an argument."""
 CommitT = TypeVar("CommitT", default=Any)
 StateT = TypeVar("StateT", default=Any)
 
@@ -61,6 +30,10 @@ class SinkError(StreamError):
 
 class SinkUnavailableError(SinkError, UnavailableError):
     """A sink cannot write or commit now. A later try may succeed."""
+
+
+class FencedSinkError(SinkError, SuppressRestartsError):
+    """Raised when another job writes in place of this job, which fails for good."""
 
 
 @dataclass
@@ -256,6 +229,39 @@ class Sink(ABC, Generic[T, CommitT]):
 
     The sink is pickled. So its writers and committers have to create objects that cannot be
     pickled, such as connections.
+
+    An exactly-once sink writes in two phases. Its *writers* store records invisibly and emit
+    *committables*. Its *committers*, operators behind the writers, make the records visible:
+
+    * If the job takes checkpoints, :meth:`SinkWriter.prepare_commit` is called right before a
+      checkpoint's barrier. Its committables are part of that checkpoint, and are committed as soon
+      as this checkpoint or a later one is complete. Tasks whose input has ended stay until a
+      checkpoint that covers the end is complete, and commit the rest with it.
+    * If the job takes no checkpoints, and in batch mode, each writer's ``prepare_commit`` is called
+      at the end of the input. When all writers have *finished*, one committer gets all
+      committables, logs them in the cluster's storage, and commits.
+
+    In both cases a sink may rely on this:
+
+    * A committable is committed only if no rerun of the job will write its records again. If its
+      checkpoint is aborted, it is committed with a later one. If the job goes back to an earlier
+      checkpoint, it is never committed, and its data may be removed.
+    * A committable is committed at least once, whatever process dies. So commits must be
+      idempotent, even if an earlier attempt that does not know of its end commits at the same time.
+    * A writer gets each record after its restored state once. After
+      ``prepare_commit(end_of_input=True)`` only ``snapshot_state`` and ``close`` are called.
+    * After a restart, even with another parallelism, exactly one committer has each committable of
+      the checkpoint, and exactly one writer has each element of the writers' state. Committers
+      commit when they are opened, which may be before or after the writers are opened.
+    * Committables of one writer are committed in order, unless one is retried or the parallelism
+      was changed. With :attr:`Sink.commits_in_order` a single committer commits in the order of
+      checkpoints, and within a checkpoint in the order of subtasks.
+    * Committables of a savepoint are committed with the next checkpoint, and again by every job
+      that starts from the savepoint.
+    * Committables and states are sent and stored like other values: plain values, named tuples and
+      dataclasses by their fields, other objects pickled.
+
+    The task's thread makes all calls. An exception of a writer or committer fails the task.
     """
 
     shared: bool = False

@@ -7,6 +7,7 @@ __all__ = [
     "file_input",
     "files",
     "generated",
+    "input_format",
     "reader",
     "result_files",
     "source",

@@ -29,6 +29,7 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    SplitT,
     T,
 )
 
@@ -208,22 +209,20 @@ def _iterable(made: Any) -> Any:
     return made
 
 
-class _IteratorReader(SequentialReader[IteratorSplit]):
-    """Emits the records that the iterator has returned so far.
-    A thread reads the iterator, because it may block."""
+class ThreadedIteratorReader(SequentialReader[SplitT]):
+    """Base of readers that read each split with an iterator, which may block.
+    A thread reads the iterator, and the reader emits the records that have arrived."""
 
-    def __init__(
-        self, context: ReaderContext, make_iterator: Callable[[int, int], Iterator[Any]]
-    ) -> None:
+    def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
-        self._make_iterator = make_iterator
         self._reading: ReadingThread | None = None
-        self._index = self._offset = 0
+        self.offset = 0
+        """Number of records of the current split that were read."""
 
-    def open_split(self, split: IteratorSplit) -> None:
-        self._index, self._offset = split
-        make, (number, offset) = self._make_iterator, split
-        self._reading = ReadingThread(lambda: _iterable(make(number, offset)), self.context.wake)
+    def begin(self, make_iterator: Callable[[], Iterator[Any]], offset: int) -> None:
+        """Begin to read a split, of which the iterator skips the first *offset* records."""
+        self.offset = offset
+        self._reading = ReadingThread(make_iterator, self.context.wake)
 
     def read(self, max_records: int) -> Polled:
         assert self._reading is not None
@@ -232,15 +231,29 @@ class _IteratorReader(SequentialReader[IteratorSplit]):
             return END_OF_INPUT
         if not values:
             return NOTHING_NOW
-        self._offset += len(values)
+        self.offset += len(values)
         return Block(values)
 
     def next_poll_time(self) -> float | None:
         return math.inf
 
-    def remaining(self) -> IteratorSplit:
-        return IteratorSplit(self._index, self._offset)
-
     def close(self) -> None:
         if self._reading is not None:
             self._reading.close()
+
+
+class _IteratorReader(ThreadedIteratorReader[IteratorSplit]):
+    def __init__(
+        self, context: ReaderContext, make_iterator: Callable[[int, int], Iterator[Any]]
+    ) -> None:
+        super().__init__(context)
+        self._make_iterator = make_iterator
+        self._index = 0
+
+    def open_split(self, split: IteratorSplit) -> None:
+        self._index, offset = split
+        make, index = self._make_iterator, self._index
+        self.begin(lambda: _iterable(make(index, offset)), offset)
+
+    def remaining(self) -> IteratorSplit:
+        return IteratorSplit(self._index, self.offset)

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import pyarrow as pa
 
@@ -44,6 +45,7 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
     T,
+    U,
 )
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,20 @@ class RecordFormat(ABC):
     @abstractmethod
     def read(self, path: str) -> Generator[Any, None, None]:
         """Yield the records of a file. The file is closed with the generator."""
+
+
+@dataclass(frozen=True)
+class StreamFormat(Generic[T]):
+    """Format for reading files record by record of type T."""
+
+    file_format: str | RecordFormat
+    encoding: str | None = None
+    """Character set of text files. A byte order mark in a file overrides it."""
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat[str]:
+        """Return the format that gives a string for each line."""
+        return StreamFormat("text", check_encoding(charset_name))
 
 
 FORMATS = ("text", "csv", "json", "parquet")
@@ -181,6 +197,86 @@ class FileSource(Source[T, FileSplit]):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
         return _FileReader(context, self._format, self._options, self._find_schema)
+
+    @staticmethod
+    def for_record_stream_format(
+        stream_format: StreamFormat[U], *paths: str
+    ) -> FileSourceBuilder[U]:
+        """Return the builder of a source that reads *paths* in that format."""
+        return FileSourceBuilder(stream_format.file_format, paths, encoding=stream_format.encoding)
+
+
+@dataclass(frozen=True)
+class FileEnumeratorProvider:
+    """Says how files are divided into splits.
+
+    Here a split is always a whole file, so the value has no effect on the results.
+    """
+
+    splittable: bool
+
+    @staticmethod
+    def default_splittable_file_enumerator() -> FileEnumeratorProvider:
+        """Return the kind that divides large files in Flink; here a split is a whole file."""
+        return FileEnumeratorProvider(splittable=True)
+
+    @staticmethod
+    def default_non_splittable_file_enumerator() -> FileEnumeratorProvider:
+        """Return the kind with a split for each file."""
+        return FileEnumeratorProvider(splittable=False)
+
+
+@dataclass(frozen=True)
+class FileSplitAssignerProvider:
+    """Says which split a subtask gets next.
+
+    Here it is always the next split, because files are equally far from all subtasks.
+    """
+
+    @staticmethod
+    def locality_aware_split_assigner() -> FileSplitAssignerProvider:
+        """Return the only assigner that Flink has."""
+        return FileSplitAssignerProvider()
+
+
+@dataclass
+class FileSourceBuilder(Generic[T]):
+    """Builder of a :class:`FileSource`."""
+
+    file_format: str | RecordFormat
+    paths: tuple[str, ...]
+    interval: Duration | None = None
+    encoding: str | None = None
+
+    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder[T]:
+        """Look for new files at this interval, without end."""
+        self.interval = discovery_interval
+        return self
+
+    def process_static_file_set(self) -> FileSourceBuilder[T]:
+        """Read the files that exist at the start (the default)."""
+        self.interval = None
+        return self
+
+    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder[T]:
+        """Accept a setting that does not change the results (:class:`FileEnumeratorProvider`)."""
+        return self
+
+    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder[T]:
+        """Accept a setting that does not change the results.
+
+        See :class:`FileSplitAssignerProvider`.
+        """
+        return self
+
+    def build(self) -> FileSource[T]:
+        """Build the source."""
+        return FileSource(
+            *self.paths,
+            file_format=self.file_format,
+            discovery_interval=self.interval,
+            encoding=self.encoding,
+        )
 
 
 def _check_names(column_names: Sequence[str]) -> None:

@@ -20,6 +20,8 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.state_file import StateFile
 
 T = TypeVar("T", covariant=True, default=Any)
+U = TypeVar("U", default=Any)
+"""Type that a method takes from an argument."""
 SplitT = TypeVar("SplitT", default=Any)
 
 

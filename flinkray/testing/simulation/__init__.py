@@ -1,6 +1,7 @@
 """Simulates whole clusters on virtual time, with faults that the seed decides."""
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.calls import CallObserver, ObservedCall, observed_calls
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.decorator import simulate
 from flinkray.testing.simulation.errors import (
@@ -17,11 +18,13 @@ from flinkray.testing.simulation.service import SimulatedRpcService
 from flinkray.testing.simulation.simulation import Simulation
 
 __all__ = [
+    "CallObserver",
     "Conditions",
     "Faults",
     "ForbiddenInSimulationError",
     "LivelockError",
     "NothingWillHappenError",
+    "ObservedCall",
     "Partition",
     "SimulatedExecutor",
     "SimulatedNetwork",
@@ -30,5 +33,6 @@ __all__ = [
     "Simulation",
     "SimulationError",
     "UnhandledError",
+    "observed_calls",
     "simulate",
 ]

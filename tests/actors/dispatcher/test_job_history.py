@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flinkray.actors.dispatcher.job_history import JobHistory
 from flinkray.actors.gateways.messages import ArchivedJob
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory
 from flinkray.ha.directory import LocalDirectory
@@ -43,7 +43,7 @@ async def test_jobs_that_expired_while_no_dispatcher_ran_are_not_listed_by_the_n
         await store.create_dirty_result(job)
         await store.mark_result_as_clean(job.job_id)
     options = {"jobstore.expiration-time": "1 min", "jobstore.max-capacity": "2"}
-    history = JobHistory(endpoint, store, Configuration(options), str(tmp_path))
+    history = JobHistory(endpoint, store, ReadableConfig(options), str(tmp_path))
 
     history.recover((await store.get_clean_results()).records)
 
@@ -77,7 +77,7 @@ async def test_job_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other_
     store = stores.get_job_result_store(ArchivedJob)
     somebody_s = LocalDirectory(tmp_path / "data")
     somebody_s.write(str(undeletable.job_id), b"where a directory would have to be")
-    options = Configuration({"jobstore.expiration-time": "100 s"})
+    options = ReadableConfig({"jobstore.expiration-time": "100 s"})
     history = JobHistory(endpoint, store, options, str(tmp_path))
     for job in (undeletable, early, late):
         await store.create_dirty_result(job)

@@ -14,7 +14,7 @@ from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.client.python_job import python_job
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID
 from flinkray.ha import EmbeddedHaServices
@@ -34,7 +34,7 @@ HEARTBEATS = 3.0
 
 def deaths(most: int, interval: str = "100 s") -> JobMasterDeaths:
     values = {"jobmaster.max-failovers": most, "jobmaster.failover-validity-interval": interval}
-    return JobMasterDeaths(Configuration(values))
+    return JobMasterDeaths(ReadableConfig(values))
 
 
 def test_job_ends_only_after_too_many_job_master_deaths_in_the_interval() -> None:

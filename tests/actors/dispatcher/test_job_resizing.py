@@ -15,7 +15,7 @@ from flinkray.actors.dispatcher.job_resizing import JobResizing
 from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.ha.directory import MemoryDirectory
@@ -39,7 +39,7 @@ def elastic() -> JobGraph:
 def managed(graph: JobGraph, job_master: str, key_groups: int) -> ManagedJob:
     loop = asyncio.get_running_loop()
     accepted, ended, told = loop.create_future(), loop.create_future(), loop.create_future()
-    configuration = Configuration()
+    configuration = ReadableConfig()
     deaths = JobMasterDeaths(configuration)
     managed = ManagedJob(graph, 0.0, deaths, accepted, ended, told, configuration)
     if job_master != NONE:

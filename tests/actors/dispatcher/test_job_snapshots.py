@@ -18,7 +18,7 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, S
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.storage import dispose_savepoint, read_metadata, write_metadata
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import JobStateError, JobSubmissionError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, JobID, LeaderSessionID, TriggerID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
@@ -85,7 +85,7 @@ def managed(job_id: JobID, savepoint: str, *, is_given: bool, job_master: str) -
     )
     loop = asyncio.get_running_loop()
     accepted, ended, told = loop.create_future(), loop.create_future(), loop.create_future()
-    configuration = Configuration()
+    configuration = ReadableConfig()
     deaths = JobMasterDeaths(configuration)
     job = ManagedJob(graph, 0.0, deaths, accepted, ended, told, configuration)
     if job_master != NONE:

@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob, overview_of
 from flinkray.actors.shared.settings import job_settings
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.scheduler.graph.job_graph import JobGraph
 from tests.scheduler.builders import JOB
@@ -17,7 +17,7 @@ INITIAL = "restart-strategy.exponential-delay.initial-backoff"
 MAXIMUM = "restart-strategy.exponential-delay.max-backoff"
 
 
-def managed(cluster: Configuration) -> ManagedJob:
+def managed(cluster: ReadableConfig) -> ManagedJob:
     loop = asyncio.get_running_loop()
     futures = loop.create_future(), loop.create_future(), loop.create_future()
     graph = JobGraph(JOB, "job", (), configuration={MAXIMUM: "10 s"})
@@ -25,7 +25,7 @@ def managed(cluster: Configuration) -> ManagedJob:
 
 
 async def test_job_ended_as_its_job_masters_died_keeps_its_timestamps_and_settings() -> None:
-    job = managed(Configuration({INITIAL: "5 s"}))
+    job = managed(ReadableConfig({INITIAL: "5 s"}))
     ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
     assert ended.details.status_timestamps["FAILED"] == ended.details.end_time == 7.0
     assert overview_of(ended.details).last_modified == 7.0
@@ -34,7 +34,7 @@ async def test_job_ended_as_its_job_masters_died_keeps_its_timestamps_and_settin
 
 async def test_job_with_settings_invalid_for_the_cluster_can_still_end() -> None:
     """The cluster was restarted with another configuration."""
-    job = managed(Configuration({INITIAL: "20 s"}))
+    job = managed(ReadableConfig({INITIAL: "20 s"}))
     with pytest.raises(ConfigurationError, match=MAXIMUM):
         _ = job.settings
     ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)

@@ -18,7 +18,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.blob import BlobKey, BlobOwner, BlobServerGateway, blob_server_beside
 from flinkray.client.python_job import python_job
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import DispatcherId, JobMasterId
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory, StoreError
@@ -97,11 +97,11 @@ async def test_past_dispatcher_starts_kills_and_replaces_no_job_master() -> None
     job = ManagedJob(
         graph,
         0.0,
-        JobMasterDeaths(Configuration()),
+        JobMasterDeaths(ReadableConfig()),
         loop.create_future(),
         loop.create_future(),
         loop.create_future(),
-        Configuration(),
+        ReadableConfig(),
     )
     left = [LocalRpcService(f"{kind}-{job.job_id}-1", network) for kind in KINDS]
     await supervision.kill(job.job_id)

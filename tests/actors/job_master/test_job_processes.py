@@ -9,7 +9,6 @@ import pytest
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
-from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
@@ -61,9 +60,6 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
         )
         await pool.start()
 
-    async def start_user_code(self) -> None:
-        await UserCodeProcessConnection(self, GRAPH.job_id).get()
-
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
         async def noted() -> None:
             """At once."""
@@ -97,7 +93,6 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
 STARTS: dict[str, Callable[[Owner], Awaitable[None]]] = {
     "SlotPool": Owner.start_slot_pool,
-    "UserCodeProcess": Owner.start_user_code,
     "StreamCoordinator": lambda owner: owner.start_coordinator(CoordinatorKind.SOURCE_ENUMERATORS),
     "MasterFormats": lambda owner: owner.start_coordinator(CoordinatorKind.MASTER_FORMATS),
 }

@@ -87,7 +87,7 @@ async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_p
     await worker.register(manager)
     await asyncio.sleep(2)
     await manager.notify_slot_available(first, taken.slot_id, number(AllocationID, 1))
-    await manager.heartbeat_from_task_executor(worker.resource_id, first, free, ())
+    await manager.heartbeat_from_task_executor(worker.resource_id, first, free)
     await manager.disconnect_task_executor(worker.resource_id, first, "it stops")
     await asyncio.sleep(0.1)
     overview = await manager.request_resource_overview()
@@ -234,7 +234,7 @@ async def test_worker_and_job_master_that_answer_heartbeats_stay_registered(tmp_
     await job.register()
     worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
         lambda *_: manager.heartbeat_from_task_executor(
-            worker.resource_id, worker.instance_id, worker.report, ()
+            worker.resource_id, worker.instance_id, worker.report
         ),
     )
     job.master.on(JobMasterGateway.heartbeat_from_resource_manager).calling(

@@ -1,5 +1,5 @@
-"""The ResourceManager's policies through the actor: start-up, blocked nodes, cluster partitions,
-dynamic slots, idle workers."""
+"""The ResourceManager's policies through the actor: start-up, blocked nodes, dynamic slots, idle
+workers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core.errors import SlotAllocationError
-from flinkray.core.ids import AllocationID, IntermediateDataSetID, SlotID
+from flinkray.core.ids import AllocationID, SlotID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RpcService
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.cluster_partitions import ClusterPartitionReport
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, Job, ResourceCluster, Worker, number
@@ -31,7 +30,6 @@ SHARED = {
     "taskmanager.memory": "4g",
     "taskmanager.numberOfTaskSlots": "4",
 }
-DATA = number(IntermediateDataSetID, 1)
 
 
 def told(job: Job) -> list[tuple[ResourceShortage, ...]]:
@@ -216,58 +214,6 @@ async def test_free_slots_of_a_blocked_node_are_given_to_no_job(tmp_path: Path) 
     assert await manager.request_blocked_nodes() == ()
 
 
-async def two_workers(cluster: ResourceCluster) -> tuple[ResourceManagerGateway, list[Worker]]:
-    manager = await cluster.start_resource_manager()
-    workers = []
-    for bundle in (0, 1):
-        worker = Worker(cluster, f"worker-{bundle}")
-        worker.location = replace(worker.location, bundle_index=bundle)
-        worker.registration = replace(worker.registration, location=worker.location)
-        await worker.register(manager)
-        workers.append(worker)
-    return manager, workers
-
-
-async def report(manager: ResourceManagerGateway, worker: Worker, *partitions: int) -> None:
-    entries = (ClusterPartitionReport(DATA, partitions, 3),) if partitions else ()
-    await manager.heartbeat_from_task_executor(
-        worker.resource_id, worker.instance_id, worker.report, entries
-    )
-
-
-def released(worker: Worker) -> list[tuple[IntermediateDataSetID, ...]]:
-    calls = worker.executor.calls_of(TaskExecutorGateway.release_cluster_partitions)
-    return [data_sets for data_sets, _ in calls]
-
-
-@on_virtual_time
-async def test_lost_partition_releases_its_data_set_on_all_workers(tmp_path: Path) -> None:
-    """RM-11."""
-    cluster = ResourceCluster(tmp_path)
-    manager, (first, second) = await two_workers(cluster)
-    await report(manager, first, 0, 1)
-    await report(manager, second, 2)
-    await report(manager, first, 0)
-    await second.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
-    await first.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
-    assert released(first) == released(second) == [(DATA,)]
-
-
-@on_virtual_time
-async def test_lost_task_executor_releases_its_data_sets_on_other_workers(
-    tmp_path: Path,
-) -> None:
-    """RM-11."""
-    cluster = ResourceCluster(tmp_path)
-    manager, (first, second) = await two_workers(cluster)
-    await report(manager, first, 0)
-    await report(manager, second, 1)
-    await manager.disconnect_task_executor(first.resource_id, first.instance_id, "it stops")
-    await second.executor.wait_for(TaskExecutorGateway.release_cluster_partitions)
-    assert released(second) == [(DATA,)]
-    assert released(first) == []
-
-
 @on_virtual_time
 async def test_slots_of_a_job_master_that_fell_silent_are_freed_if_unused(tmp_path: Path) -> None:
     """SM-18: each TaskExecutor with slots of the job is asked."""
@@ -284,7 +230,7 @@ async def test_slots_of_a_job_master_that_fell_silent_are_freed_if_unused(tmp_pa
     seen = replace(worker.report, slots=(status,))
     worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
         lambda *_: manager.heartbeat_from_task_executor(
-            worker.resource_id, worker.instance_id, seen, ()
+            worker.resource_id, worker.instance_id, seen
         ),
     )
     job_id, token, _ = await worker.executor.wait_for(TaskExecutorGateway.free_inactive_slots)

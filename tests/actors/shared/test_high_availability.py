@@ -13,7 +13,7 @@ from flinkray.actors.shared.high_availability import (
     has_elections,
     high_availability_services,
 )
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError
 from flinkray.ha import StandaloneHaServices
 from flinkray.ha.zookeeper import ZooKeeperError, ZooKeeperHaServices
@@ -21,7 +21,7 @@ from flinkray.rpc import LocalRpcService
 from tests.ray_client_server import free_port
 
 NOBODY = f"127.0.0.1:{free_port()}"
-ON_ZOOKEEPER = Configuration(
+ON_ZOOKEEPER = ReadableConfig(
     {
         "high-availability.type": "zookeeper",
         "high-availability.zookeeper.quorum": NOBODY,
@@ -34,10 +34,10 @@ ON_ZOOKEEPER = Configuration(
 async def test_default_configuration_gives_standalone_services_without_elections(
     tmp_path: Path,
 ) -> None:
-    services = high_availability_services(LocalRpcService(), Configuration(), str(tmp_path))
+    services = high_availability_services(LocalRpcService(), ReadableConfig(), str(tmp_path))
     assert isinstance(services, StandaloneHaServices)
-    assert not has_elections(Configuration())
-    await check_reachable(Configuration())
+    assert not has_elections(ReadableConfig())
+    await check_reachable(ReadableConfig())
 
 
 async def test_zookeeper_services_are_created_before_zookeeper_is_reachable(tmp_path: Path) -> None:

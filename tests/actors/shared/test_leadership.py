@@ -11,7 +11,7 @@ import pytest
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership, LeadershipLostError, StandbyMaster
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import LeaderSessionID
 from flinkray.ha import (
     EmbeddedHaServices,
@@ -175,7 +175,7 @@ class Master:
         cluster = ClusterServices(
             self.rpc_service,
             ClusterArguments("test", {}, "nowhere"),
-            Configuration(),
+            ReadableConfig(),
             _Shared(services),
         )
         election = services.get_dispatcher_leader_election()

@@ -12,7 +12,7 @@ from flinkray.actors.shared.settings import (
     job_settings,
     with_checkpoint_options,
 )
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.rpc import LocalRpcService, RayRpcService
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import (
@@ -33,14 +33,14 @@ from tests.scheduler.graphs import python_vertex
 async def test_applying_rpc_settings_changes_only_the_configured_settings() -> None:
     service = LocalRpcService("process", ask_timeout=3.0)
     default_frame_size = service.max_frame_size
-    apply_rpc_settings(service, Configuration())
+    apply_rpc_settings(service, ReadableConfig())
     assert (service.ask_timeout, service.max_frame_size) == (3.0, default_frame_size)
-    apply_rpc_settings(service, Configuration({"rpc.ask-timeout": "5 s", "rpc.frame-size": "1m"}))
+    apply_rpc_settings(service, ReadableConfig({"rpc.ask-timeout": "5 s", "rpc.frame-size": "1m"}))
     assert (service.ask_timeout, service.max_frame_size) == (5.0, 2**20)
     pending = {"rpc.max-pending-calls": "7", "rpc.max-pending-bytes": "2m"}
-    apply_rpc_settings(service, Configuration(pending))
+    apply_rpc_settings(service, ReadableConfig(pending))
     assert (service.max_pending_calls, service.max_pending_bytes) == (7, 2**21)
-    apply_rpc_settings(service, Configuration({"rpc.metrics.export-interval": "0 s"}))
+    apply_rpc_settings(service, ReadableConfig({"rpc.metrics.export-interval": "0 s"}))
     assert service.metrics_export_interval == 0
     await service.close()
 
@@ -95,12 +95,12 @@ def test_restart_strategy_is_read_from_the_configuration(
     settings: dict[str, str], strategy: RestartStrategy
 ) -> None:
     """FO-14: a job with checkpoints is restarted by default."""
-    assert default_restart_strategy(Configuration(settings)) == strategy
+    assert default_restart_strategy(ReadableConfig(settings)) == strategy
 
 
 def test_checkpoint_options_of_a_job_override_those_of_the_cluster() -> None:
     prefix = "execution.checkpointing."
-    cluster = Configuration({f"{prefix}interval": "10 s", f"{prefix}timeout": "1 min"})
+    cluster = ReadableConfig({f"{prefix}interval": "10 s", f"{prefix}timeout": "1 min"})
     checkpoints = CheckpointConfiguration(max_retained=3)
     configuration = {f"{prefix}timeout": "2 min"}
     job = JobGraph(JOB, "job", (), configuration=configuration, checkpoints=checkpoints)
@@ -118,7 +118,7 @@ def test_checkpoint_options_of_a_job_override_those_of_the_cluster() -> None:
 
 @pytest.mark.parametrize("mode", SchedulerMode)
 def test_settings_of_a_job_override_those_of_the_cluster(mode: SchedulerMode) -> None:
-    cluster = Configuration(
+    cluster = ReadableConfig(
         {"restart-strategy.type": "fixed-delay", "state.backend.type": "rocksdb"}
     )
     vertex = python_vertex("map", 3, min_parallelism=2)
@@ -144,6 +144,6 @@ def test_settings_of_a_job_override_those_of_the_cluster(mode: SchedulerMode) ->
 async def test_rpc_transport_on_ray_is_read_from_the_configuration(ray_cluster: None) -> None:
     service = await RayRpcService.open("settings")
     for settings, transport in (({}, "auto"), ({"rpc.transport": "ray"}, "ray")):
-        apply_rpc_settings(service, Configuration(settings))
+        apply_rpc_settings(service, ReadableConfig(settings))
         assert service.transport == transport
     await service.close()

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from flinkray.actors.shared.traces import Traces
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
 from flinkray.core.options import TRACES_SETUP_HOOK
 from flinkray.scheduler.reports.spans import Span
@@ -29,7 +29,7 @@ def set_up() -> TracerProvider:
 
 async def test_flush_sends_the_trace_spans_with_their_times_and_failures() -> None:
     hook = f"{__name__}:{set_up.__name__}"
-    traces = Traces(Configuration({TRACES_SETUP_HOOK.key: hook}))
+    traces = Traces(ReadableConfig({TRACES_SETUP_HOOK.key: hook}))
     spans = [Span("One", 5.0, 6.5, {"number": 1}), Span("Other", 7.0, 7.25, {}, "it broke")]
     traces.tell(spans, JOB, "flights")
     assert exporter.get_finished_spans() == ()

@@ -26,7 +26,7 @@ QUARTER = MOST_KEPT // 4
 
 
 def lines_of(attempt_number: int = 0) -> PrintedLines:
-    return PrintedLines(LocalRpcService("coordinator"), attempt_number)
+    return PrintedLines(LocalRpcService("coordinator"), f"coordinator#{attempt_number}")
 
 
 def text(number: int, task: str = "task", size: int = QUARTER) -> PrintedText:

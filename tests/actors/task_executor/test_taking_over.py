@@ -708,10 +708,9 @@ async def test_requests_of_tasks_fail_while_no_job_master_has_adopted_the_tasks(
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
-    attempt_id = task(A).attempt_id
 
     async def ask() -> None:
-        await executor.request_next_input_split(attempt_id, 0)
+        await executor.request_partition_state(JOB, PARTITION)
 
     bench.network.crash("JobMaster-1")
     await asyncio.sleep(1)
@@ -720,11 +719,6 @@ async def test_requests_of_tasks_fail_while_no_job_master_has_adopted_the_tasks(
     second = await bench.next_job_master(executor)
     with pytest.raises(JobMasterAwayError):
         await ask()  # it may not know the task yet
-    with pytest.raises(JobMasterAwayError):
-        await executor.request_partition_state(JOB, PARTITION)
     await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
     await ask()
-    assert second.calls_of(JobMasterGateway.request_next_input_split)[0][0] == attempt_id
-    unknown = ExecutionAttemptID(GRAPH, attempt_id.vertex, 9)
-    with pytest.raises(TaskError, match="does not run here"):
-        await executor.request_next_input_split(unknown, 0)
+    assert second.calls_of(JobMasterGateway.request_partition_state) == [(PARTITION,)]

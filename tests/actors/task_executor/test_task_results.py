@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from flinkray.actors.gateways.task_process import JobPartition
@@ -10,7 +9,7 @@ from flinkray.actors.shared.produced_partitions import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcessPlace
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
-from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH
+from tests.actors.resource_cluster import GRAPH
 
 JOB = JobID(bytes(16))
 PARTITION = JobPartition(JOB, ResultPartitionID(GRAPH, IntermediateDataSetID(bytes(16)), 0, 0))
@@ -28,34 +27,12 @@ class _Processes:
         self.released += partitions
 
 
-def test_promoted_result_is_deleted_before_the_result_is_produced_anew() -> None:
-    """TM-28: the JobMaster died before it could report that the job had finished. Otherwise the old
-    data would stay in its process for ever; after a failure of the new task, nobody would know of
-    the data."""
-    processes: Any = _Processes()
-    results = TaskResults(processes, lambda place: None)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0, JOB))
-    results.ended(produced, is_finished=True)
-    results.promote(JOB, [PARTITION.partition])
-
-    again = JobPartition(JOB, replace(PARTITION.partition, graph_id=NEXT_GRAPH))
-    anew = (ProducedPartition(again, 1, is_pipelined=False, total=1),)
-
-    results.begun(anew, TaskProcessPlace(1, JOB))
-
-    assert processes.released == [PARTITION]
-    assert results.report() == ()
-    results.ended(anew, is_finished=False)
-    assert results.is_empty
-
-
 def test_result_of_a_task_that_ends_after_its_job_is_not_kept() -> None:
     """TM-28. Otherwise the TaskExecutor would follow the job for ever, and could not be
     released."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
     results.begun(produced, TaskProcessPlace(0, JOB))
 
     results.job_gone(JOB)
@@ -70,7 +47,7 @@ def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None
     """The JobMaster could not have the task cancelled, and takes the task for ended."""
     processes: Any = _Processes()
     results = TaskResults(processes, lambda place: None)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
+    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False),)
     results.begun(produced, TaskProcessPlace(0, JOB))
 
     results.release(JOB, [PARTITION.partition])
@@ -78,18 +55,3 @@ def test_result_that_is_released_before_its_task_has_ended_is_not_kept() -> None
 
     assert results.is_empty
     assert processes.released == [PARTITION]
-
-
-def test_promoted_cluster_partition_is_not_released_with_its_job() -> None:
-    """TM-28."""
-    processes: Any = _Processes()
-    results = TaskResults(processes, lambda place: None)
-    produced = (ProducedPartition(PARTITION, 1, is_pipelined=False, total=1),)
-    results.begun(produced, TaskProcessPlace(0, JOB))
-    results.ended(produced, is_finished=True)
-    results.promote(JOB, [PARTITION.partition])
-
-    results.release(JOB, [PARTITION.partition])
-
-    assert processes.released == []
-    assert not results.is_empty

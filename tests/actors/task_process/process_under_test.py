@@ -26,7 +26,7 @@ from flinkray.actors.gateways.task_reports import TaskReport, is_end
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.checkpoint.handles import TaskState
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -138,7 +138,9 @@ class ProcessUnderTest:
         self.process = TaskProcess(
             service,
             "cluster",
-            Configuration({"execution.checkpointing.data-inline-threshold": "0b", **self._options}),
+            ReadableConfig(
+                {"execution.checkpointing.data-inline-threshold": "0b", **self._options}
+            ),
             await service.connect(self.executor.address, TaskProcessListenerGateway),
             str(self.directory),
         )

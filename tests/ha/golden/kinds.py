@@ -114,7 +114,7 @@ def streaming_job() -> StoredJob:
         Invokable("stream", b"opaque code", {"fetch.size": "1m"}),
         max_parallelism=128,
         results=(pipelined, bounded),
-        master_format=MasterFormat(b"opaque format", makes_splits=True, finalizes=True),
+        master_format=MasterFormat(b"opaque format", finalizes=True),
     )
     sink = _vertex(
         2,
@@ -155,8 +155,7 @@ def streaming_job() -> StoredJob:
 def batch_job(restart: NoRestart | FailureRateRestart | ExponentialDelayRestart) -> StoredJob:
     """A job with a restart strategy."""
     blocking = _data_set(3, ResultPartitionType.BLOCKING)
-    persistent = _data_set(4, ResultPartitionType.BLOCKING_PERSISTENT)
-    stage = _vertex(3, Invokable("spark", b"opaque stage"), results=(blocking, persistent))
+    stage = _vertex(3, Invokable("spark", b"opaque stage"), results=(blocking,))
     graph = JobGraph(
         JOB, "a batch", (stage,), restart, JobType.BATCH, SchedulerMode.DEFAULT
     )  # fmt: skip

@@ -28,12 +28,7 @@ from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, data_set_id, python_ve
 
 HOSTS = [ResourceID(name) for name in "xyz"]
 PATTERNS = st.sampled_from([ALL_TO_ALL, POINTWISE])
-TYPES = st.sampled_from(
-    [
-        *(ResultPartitionType.BLOCKING, ResultPartitionType.BLOCKING),
-        *(ResultPartitionType.BLOCKING_PERSISTENT, ResultPartitionType.PIPELINED),
-    ]
-)
+TYPES = st.sampled_from([*[ResultPartitionType.BLOCKING] * 3, ResultPartitionType.PIPELINED])
 STEPS = st.integers(0, 8)
 Partition = tuple[int, int]
 """Number of the data set, index of the producing subtask."""
@@ -75,7 +70,6 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         self.regions = PipelinedRegions(self.graph)
         self.tracker = PartitionTracker(self.graph, self.regions)
         self.kept: dict[ResourceID, set[ResultPartitionID]] = {host: set() for host in HOSTS}
-        self.promoted: set[ResultPartitionID] = set()
         self.released: list[ResultPartitionID] = []
         """By the present event."""
         self.begun: set[int] = set()
@@ -106,11 +100,6 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
             self.kept[location.resource_id].remove(partition)
             self.released.append(partition)
 
-    def promote(self, partitions: Iterable[PlacedPartition]) -> None:
-        for location, partition in partitions:
-            self.kept[location.resource_id].remove(partition)
-            self.promoted.add(partition)
-
     # the model
 
     def is_over(self, region: int) -> bool:
@@ -120,8 +109,6 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
         return {self.regions.of[o] for o, read in self.reads.items() if partition in read}
 
     def is_needed(self, partition: Partition) -> bool:
-        if self.type_of[partition[0]].is_persistent:
-            return True
         return not all(self.is_over(region) for region in self.readers(partition))
 
     def pair(self, partition: ResultPartitionID) -> Partition:
@@ -281,7 +268,7 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
     # what holds
 
     @invariant()
-    def what_is_kept_has_a_reader_or_nobody_at_all_or_is_persistent(self) -> None:
+    def what_is_kept_has_a_reader_or_nobody_at_all(self) -> None:
         if hasattr(self, "kept"):
             for partition in self.there():
                 assert self.is_needed(partition) or not self.readers(partition)
@@ -310,32 +297,21 @@ class PartitionTrackerMachine(RuleBasedStateMachine):
                 assert current.attempt_number == partition.attempt_number
 
     def teardown(self) -> None:
-        """Left alone every job finishes.  Nothing is left but what is persistent, and that is the
-        cluster's: TaskExecutors that die then do not concern the job."""
+        """Left alone, every job finishes.  Nothing is left: TaskExecutors that die then do not
+        concern the job."""
         if not hasattr(self, "kept"):
             return
         while not self.is_cancelled and len(self.finished) < len(self.graph.subtasks):
             if self.running:
                 self.finish(min(self.running))
-                self.what_is_kept_has_a_reader_or_nobody_at_all_or_is_persistent()
+                self.what_is_kept_has_a_reader_or_nobody_at_all()
                 self.what_is_tracked_is_what_is_kept()
                 continue
             region = min(r.index for r in self.regions.regions if r.index not in self.begun)
             self.begin(region, dict.fromkeys(self.regions.regions[region].vertices, HOSTS[0]))
-        self.end(is_finished=not self.is_cancelled)
+        self.release(self.tracker.let_go_of_all())
         assert not any(self.kept.values())
         assert not any(self.tracker.task_executor_lost(host) for host in HOSTS)
-
-    def end(self, *, is_finished: bool) -> None:
-        kept = {p for one in self.kept.values() for p in one}
-        persistent = {p for p in kept if self.type_of[self.pair(p)[0]].is_persistent}
-        released, promoted = self.tracker.let_go_of_all(is_finished=is_finished)
-        self.release(released)
-        self.promote(promoted)
-        assert self.promoted == (persistent if is_finished else set())
-        taken = self.take_released()
-        assert len(taken) == len(kept - self.promoted)
-        assert {*taken} == kept - self.promoted
 
 
 TestPartitionTracker = PartitionTrackerMachine.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.core.config import Configuration
+from flinkray.core.config import ReadableConfig
 from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
@@ -18,7 +18,7 @@ OF_STORAGE = {f"{PREFIX}{name}" for name in ("dir", "savepoint-dir", "data-inlin
 
 def of(**options: str) -> CheckpointConfiguration:
     values = {PREFIX + key.replace("__", ".").replace("_", "-"): v for key, v in options.items()}
-    return checkpoints_of(Configuration(values))
+    return checkpoints_of(ReadableConfig(values))
 
 
 def test_checkpoint_configuration_without_options_equals_the_documented_defaults() -> None:
@@ -28,7 +28,7 @@ def test_checkpoint_configuration_without_options_equals_the_documented_defaults
         if key.startswith(PREFIX) and key not in OF_STORAGE
     }
     assert len(defaults) == 12
-    assert checkpoints_of(Configuration(defaults)) == CheckpointConfiguration() == of()
+    assert checkpoints_of(ReadableConfig(defaults)) == CheckpointConfiguration() == of()
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_each_checkpoint_option_sets_its_field(
 
 def test_unset_checkpoint_option_keeps_the_previous_value() -> None:
     before = CheckpointConfiguration(interval=1.0, max_retained=7)
-    changed = checkpoints_of(Configuration({f"{PREFIX}timeout": "5 s"}), before)
+    changed = checkpoints_of(ReadableConfig({f"{PREFIX}timeout": "5 s"}), before)
     assert changed == CheckpointConfiguration(interval=1.0, timeout=5.0, max_retained=7)
-    assert checkpoints_of(Configuration({f"{PREFIX}interval": "0"}), before).interval is None
+    assert checkpoints_of(ReadableConfig({f"{PREFIX}interval": "0"}), before).interval is None
 
 
 def test_unaligned_checkpoints_are_ignored_in_at_least_once_mode() -> None:
     """As in Flink. Also if the cluster sets one option and the job the other."""
     assert not of(mode="AT_LEAST_ONCE", unaligned__enabled="true").is_unaligned
     unaligned = CheckpointConfiguration(is_unaligned=True)
-    at_least_once = Configuration({f"{PREFIX}mode": "AT_LEAST_ONCE"})
+    at_least_once = ReadableConfig({f"{PREFIX}mode": "AT_LEAST_ONCE"})
     assert not checkpoints_of(at_least_once, unaligned).is_unaligned
     before = CheckpointConfiguration(is_exactly_once=False)
     assert not checkpoints_of(
-        Configuration({f"{PREFIX}unaligned.enabled": "true"}), before
+        ReadableConfig({f"{PREFIX}unaligned.enabled": "true"}), before
     ).is_unaligned

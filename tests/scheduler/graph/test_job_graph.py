@@ -97,16 +97,11 @@ def test_job_of_spark_stages_of_different_size_and_other_vertices_is_accepted() 
     validate(spark_job(spark_vertex(1), spark_vertex(2, parallelism=3), other))
 
 
-@pytest.mark.parametrize(
-    "result_type",
-    [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING_PERSISTENT],
-)
-def test_spark_stage_whose_file_result_is_not_of_type_blocking_is_refused(
-    result_type: ResultPartitionType,
-) -> None:
+def test_spark_stage_whose_file_result_is_not_of_type_blocking_is_refused() -> None:
+    result_type = ResultPartitionType.PIPELINED_BOUNDED
     result = IntermediateDataSet(data_set_id(1), result_type, ResultMedium.FILES)
     text = refusal(spark_job(replace(spark_vertex(), results=(result,))))
-    assert f"'stage' has a result of type {result_type.value} that is files" in text
+    assert "'stage' has a result of type PIPELINED_BOUNDED that is files" in text
 
 
 def test_spark_stage_whose_result_is_not_in_files_is_refused() -> None:

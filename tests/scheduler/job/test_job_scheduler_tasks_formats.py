@@ -1,4 +1,4 @@
-"""JobScheduler: formats that are initialised and finalised once per job, and their input splits."""
+"""JobScheduler: formats that are initialised and finalised once per job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import AttemptDisposedError
-from flinkray.core.ids import ExecutionAttemptID
 from flinkray.core.outlook import ProgramError
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
@@ -25,7 +24,6 @@ from flinkray.scheduler.job.coordinator_events import (
     FormatInitialized,
     InitializeFormat,
 )
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
     JobEnded,
@@ -33,7 +31,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StartTimer,
     StopCoordinator,
 )
-from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotRequests
 from tests.scheduler.builders import OTHER_GRAPH, one, only
@@ -41,8 +38,7 @@ from tests.scheduler.graphs import job, python_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 FORMATS = CoordinatorID(CoordinatorKind.MASTER_FORMATS, None, 0)
-FORMAT = MasterFormat(b"format", makes_splits=True, finalizes=True)
-SPLITS = tuple(InputSplit(i, b"%d" % i, ("near",) if i == 3 else ()) for i in range(4))
+FORMAT = MasterFormat(b"format", finalizes=True)
 
 
 def with_format(restarts: int = 5) -> JobGraph:
@@ -55,14 +51,9 @@ def started() -> TasksUnderTest:
     assert tasks.tell("start") == [StartCoordinator(FORMATS)]
     actions = tasks.tell("coordinator_started", FORMATS)
     assert actions == [AskCoordinator(FORMATS, InitializeFormat(vertex_id("a"), FORMAT, 2))]
-    tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id("a"), SPLITS))
+    tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id("a")))
     tasks.give()
     return tasks
-
-
-def split_numbers(tasks: TasksUnderTest, attempt: ExecutionAttemptID, often: int) -> list[object]:
-    splits = [tasks.scheduler.request_next_input_split(attempt, n) for n in range(often)]
-    return [split and split.number for split in splits]
 
 
 def test_job_is_scheduled_when_its_formats_are_initialised() -> None:
@@ -70,7 +61,7 @@ def test_job_is_scheduled_when_its_formats_are_initialised() -> None:
     tasks.tell("start")
     tasks.tell("coordinator_started", FORMATS)
     assert tasks.status is JobStatus.CREATED
-    initialized = FormatInitialized(vertex_id("a"), ())
+    initialized = FormatInitialized(vertex_id("a"))
     wanted = one(tasks.tell("coordinator_told", FORMATS, initialized), SlotRequests)
     assert len(wanted.requests) == 2
     assert tasks.tell("coordinator_told", FORMATS, initialized) == []
@@ -86,7 +77,7 @@ def test_failed_initialisation_fails_the_job_without_restart() -> None:
     assert one(actions, StopCoordinator).coordinator == FORMATS
     ended = one(actions, JobEnded)
     assert (ended.result.failure, ended.details.restarts) == ("no such file", 0)
-    initialized = FormatInitialized(vertex_id("a"), ())
+    initialized = FormatInitialized(vertex_id("a"))
     assert tasks.tell("coordinator_told", FORMATS, initialized) == []
 
 
@@ -112,7 +103,7 @@ def test_job_is_finished_when_the_last_of_its_formats_is_finalised() -> None:
     tasks.tell("start")
     tasks.tell("coordinator_started", FORMATS)
     for name in "ab":
-        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name), SPLITS))
+        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name)))
     tasks.give()
     tasks.finish("a1 b1")
     assert tasks.tell("coordinator_told", FORMATS, FormatFinalized(vertex_id("a"), 1)) == []
@@ -163,53 +154,16 @@ def test_death_of_the_format_process_fails_the_job_only_while_a_format_works() -
     assert tasks.scheduler.exceptions()[-1].text == text
 
 
-def test_input_splits_are_assigned_once_and_local_splits_first() -> None:
-    """JM-12."""
-    tasks = started()
-    first = tasks.attempt("a1")
-    near = tasks.scheduler.request_next_input_split(first, 0, "near")
-    assert near == SPLITS[3]
-    assert split_numbers(tasks, first, 5) == [3, 0, 1, 2, None]
-    assert tasks.scheduler.request_next_input_split(tasks.attempt("b1"), 0) is None
-
-
-def test_input_split_request_of_a_past_or_unknown_attempt_raises_an_error() -> None:
-    """JM-12: an attempt told that no splits are left would finish with a part of its input."""
+def test_past_or_unknown_attempt_is_not_current() -> None:
     tasks = started()
     current = tasks.attempt("a1")
     for other in (replace(current, graph_id=OTHER_GRAPH), replace(current, attempt_number=1)):
         with pytest.raises(AttemptDisposedError):
-            tasks.scheduler.request_next_input_split(other, 0)
-        with pytest.raises(AttemptDisposedError):
             tasks.scheduler.check_current(other)
-    assert split_numbers(tasks, current, 1) == [0]
+    tasks.scheduler.check_current(current)
     tasks.finish("a1")
     with pytest.raises(AttemptDisposedError):
-        tasks.scheduler.request_next_input_split(current, 1)
-
-
-def test_restart_of_a_failed_subtask_assigns_its_input_splits_again() -> None:
-    """JM-12."""
-    tasks = started()
-    assert split_numbers(tasks, tasks.attempt("a1"), 2) == [0, 1]
-    assert split_numbers(tasks, tasks.attempt("a2"), 1) == [2]
-    old = tasks.attempt("a1")
-    tasks.fail("a1")
-    tasks.restart()
-    with pytest.raises(AttemptDisposedError):
-        split_numbers(tasks, old, 1)
-    assert split_numbers(tasks, tasks.attempt("a2"), 3) == [2, 3, 0], "to whoever asks first"
-    assert split_numbers(tasks, tasks.attempt("a1"), 2) == [1, None]
-
-
-def test_restart_of_all_tasks_assigns_all_input_splits_again() -> None:
-    """JM-12."""
-    tasks = started()
-    split_numbers(tasks, tasks.attempt("a1"), 3)
-    tasks.tell("global_failure", Failure("all"))
-    tasks.restart()
-    assert split_numbers(tasks, tasks.attempt("a2"), 5) == [0, 1, 2, 3, None]
-    assert split_numbers(tasks, tasks.attempt("a1"), 1) == [None]
+        tasks.scheduler.check_current(current)
 
 
 def test_process_lost_during_format_initialization_is_replaced() -> None:
@@ -259,14 +213,14 @@ def test_unreachable_formats_coordinator_is_replaced_by_a_new_attempt() -> None:
 
 def test_error_of_the_formats_counts_once_per_attempt() -> None:
     """Both formats fail alike in each attempt."""
-    made = MasterFormat(b"format", makes_splits=False, finalizes=True)
+    made = MasterFormat(b"format", finalizes=True)
     vertices = [python_vertex(name, 1, master_format=made) for name in "ab"]
     strategy = ExponentialDelayRestart(0.1, jitter_factor=0.0)
     tasks = TasksUnderTest(job(vertices=vertices, restart_strategy=strategy))
     tasks.tell("start")
     tasks.tell("coordinator_started", FORMATS)
     for name in "ab":
-        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name), ()))
+        tasks.tell("coordinator_told", FORMATS, FormatInitialized(vertex_id(name)))
     tasks.give()
     for number in range(3):
         formats = replace(FORMATS, attempt_number=number)

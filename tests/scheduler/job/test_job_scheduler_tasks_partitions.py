@@ -8,12 +8,13 @@ import pytest
 
 from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import ResultPartitionID
+from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobType, ResultPartitionType
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, OTHER_GRAPH
-from tests.scheduler.graphs import data_set_id
-from tests.scheduler.tasks_under_test import stream
+from tests.scheduler.graphs import data_set_id, job, python_vertex
+from tests.scheduler.tasks_under_test import TasksUnderTest, stream
 
 
 def test_blocking_result_is_released_once_all_its_readers_are_finished() -> None:
@@ -103,6 +104,21 @@ def test_job_end_releases_the_remaining_results() -> None:
     actions = tasks.tell("cancel")
     assert tasks.released(actions) == ["1.0#0 on te0"]
     assert isinstance(actions[-1], JobEnded)
+
+
+@pytest.mark.parametrize("ends", ["finish", "cancel"])
+def test_blocking_result_without_a_reader_is_released_when_its_job_ends(ends: str) -> None:
+    result = IntermediateDataSet(data_set_id(1), ResultPartitionType.BLOCKING)
+    vertex = replace(python_vertex("a", 2), results=(result,))
+    tasks = TasksUnderTest(job(vertices=[vertex], job_type=JobType.BATCH)).run()
+    assert tasks.released(tasks.finish("a1")) == []
+    if ends == "finish":
+        assert tasks.released(tasks.finish("a2")) == ["1.0#0 on te0", "1.1#0 on te1"]
+        assert tasks.status is JobStatus.FINISHED
+    else:
+        tasks.tell("cancel")
+        assert tasks.released(tasks.confirm_cancellations()) == ["1.0#0 on te0"]
+        assert tasks.status is JobStatus.CANCELED
 
 
 def test_requested_state_of_a_partition_is_the_state_of_its_producer() -> None:

@@ -8,19 +8,16 @@ import pytest
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
-from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobType, ResultPartitionType
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
-    PromotePartitions,
-    ReleasePartitions,
     StartTimer,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from tests.scheduler.builders import JOB, LARGE, OTHER_GRAPH, SMALL, one, only
-from tests.scheduler.graphs import data_set_id, job, python_vertex
+from tests.scheduler.builders import JOB, LARGE, OTHER_GRAPH, SMALL, one
+from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
 
 TE0 = ResourceID("te0")
@@ -163,37 +160,6 @@ def test_start_end_and_modification_times_of_a_job_are_wall_clock_times() -> Non
 def test_job_scheduler_refuses_an_invalid_job_graph() -> None:
     with pytest.raises(JobSubmissionError):
         TasksUnderTest(job(vertices=[replace(python_vertex("a"), parallelism=0)]))
-
-
-def persistent() -> TasksUnderTest:
-    """Two tasks whose results are the cluster's when the job has finished."""
-    result = IntermediateDataSet(data_set_id(1), ResultPartitionType.BLOCKING_PERSISTENT)
-    vertex = replace(python_vertex("a", 2), results=(result,))
-    return TasksUnderTest(job(vertices=[vertex], job_type=JobType.BATCH)).run()
-
-
-def test_persistent_results_of_a_finished_job_are_promoted() -> None:
-    tasks = persistent()
-    tasks.finish("a1")
-    actions = tasks.finish("a2")
-    assert tasks.status is JobStatus.FINISHED
-    promoted = {
-        (action.location.resource_id, partition.data_set_id, partition.partition)
-        for action in only(actions, PromotePartitions)
-        for partition in action.partitions
-    }
-    assert promoted == {(TE0, data_set_id(1), 0), (ResourceID("te1"), data_set_id(1), 1)}
-    assert only(actions, ReleasePartitions) == []
-
-
-def test_persistent_results_of_a_job_that_is_cancelled_are_released() -> None:
-    tasks = persistent()
-    tasks.finish("a1")
-    tasks.tell("cancel")
-    actions = tasks.confirm_cancellations()
-    assert tasks.status is JobStatus.CANCELED
-    assert only(actions, PromotePartitions) == []
-    assert tasks.released(tasks.log) == ["1.0#0 on te0"]
 
 
 @pytest.mark.parametrize("event", ["task_executor_registered", "task_executor_let_go"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flinkray.scheduler.execution.execution_graph import ExecutionVertex
 from flinkray.scheduler.graph.job_graph import MasterFormat
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
@@ -20,7 +19,6 @@ from flinkray.scheduler.job.coordinator_events import (
     FormatRequest,
     InitializeFormat,
 )
-from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
@@ -45,11 +43,8 @@ from tests.scheduler.graphs import execution_graph, python_vertex, vertex_id
 
 NAMES = ("a", "b", "c")
 PARALLELISM = 2
-FORMATS = st.one_of(
-    st.none(), st.builds(MasterFormat, st.just(b"code"), st.booleans(), st.booleans())
-)
+FORMATS = st.one_of(st.none(), st.builds(MasterFormat, st.just(b"code"), st.booleans()))
 
-SPLITS_MADE = st.integers(0, 4)
 SUBTASKS = st.integers(0, len(NAMES) * PARALLELISM - 1)
 
 
@@ -63,24 +58,16 @@ class Order:
     is_open: bool = True
 
 
-@dataclass
-class Splits:
-    """Of a vertex: those that nobody has, and what each subtask was given, in its order."""
-
-    free: set[int]
-    given: dict[int, list[int]] = field(default_factory=dict)
-
-
 class MasterFormatsMachine(RuleBasedStateMachine):
-    """The model: every order that was given, and every split's place."""
+    """The model: every order that was given."""
 
     @initialize(
         formats=st.lists(FORMATS, min_size=1, max_size=3),
-        made=st.none() | st.lists(SPLITS_MADE, min_size=3, max_size=3),
+        is_made=st.booleans(),
     )
-    def make(self, formats: list[MasterFormat | None], made: list[int] | None) -> None:
-        """*made*: all is initialised at once, with so many splits of each; else it is left to the
-        choice of rules whether the job ever runs."""
+    def make(self, formats: list[MasterFormat | None], is_made: bool) -> None:
+        """*is_made*: all is initialised at once; else it is left to the choice of rules whether the
+        job ever runs."""
         self.of = dict(zip(NAMES, formats, strict=False))
         self.graph = execution_graph(
             vertices=[
@@ -93,7 +80,6 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         self.formats = MasterFormats(self.graph.job_graph, record)
         self.orders: list[Order] = []
         self.initialised: set[str] = set()
-        self.splits: dict[str, Splits] = {}
         self.generation = 0
         self.losses = 0
         wanted = [name for name, one in self.of.items() if one is not None]
@@ -104,8 +90,8 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         ]
         assert follows == []
         self.orders += [Order(name, 0) for name in wanted]
-        for order, number in zip(self.open, made or (), strict=False):
-            self.is_initialized(order, number)
+        for order in self.open if is_made else ():
+            self.is_initialized(order)
 
     def hear(self, steps: Iterable[Step]) -> tuple[list[FormatRequest], list[Step]]:
         """What is asked of the process, which starts and ends as it is told to; and what follows
@@ -150,22 +136,19 @@ class MasterFormatsMachine(RuleBasedStateMachine):
     # answers: to any order ever given, at any time, any number of times
 
     @precondition(lambda self: self.orders)
-    @rule(data=st.data(), number=SPLITS_MADE)
-    def initialized(self, data: st.DataObject, number: int) -> None:
+    @rule(data=st.data())
+    def initialized(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.orders)).name
         order = next(o for o in self.orders if (o.name, o.generation) == (name, 0))
-        self.is_initialized(order, number)
+        self.is_initialized(order)
 
-    def is_initialized(self, order: Order, number: int) -> None:
+    def is_initialized(self, order: Order) -> None:
         name = order.name
-        splits = tuple(InputSplit(i, name.encode()) for i in range(number))
         follows = [BeginExecution()] if self.open == [order] else []
-        assert self.told(FormatInitialized(vertex_id(name), splits)) == follows
+        assert self.told(FormatInitialized(vertex_id(name))) == follows
         if order.is_open:
             order.is_open = False
             self.initialised.add(name)
-            if self.format_of(name).makes_splits:
-                self.splits[name] = Splits(set(range(number)))
 
     @precondition(lambda self: self.orders)
     @rule(data=st.data())
@@ -233,66 +216,18 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         self.orders += [Order(name, self.generation) for name in wanted]
 
     @precondition(lambda self: self.is_running)
-    @rule(
-        asking=st.lists(SUBTASKS, max_size=6),
-        is_finishing=st.booleans(),
-        chosen=st.sets(SUBTASKS),
-        is_global=st.booleans(),
-    )
-    def executed_again(
-        self, asking: list[int], is_finishing: bool, chosen: set[int], is_global: bool
-    ) -> None:
-        """JM-12.  *asking*: subtasks that ask for a split before it."""
+    @rule(is_finishing=st.booleans(), chosen=st.sets(SUBTASKS), is_global=st.booleans())
+    def executed_again(self, is_finishing: bool, chosen: set[int], is_global: bool) -> None:
         vertices = self.graph.subtasks
-        for vertex in vertices:
-            if vertex.job_vertex.vertex.name in self.splits:
-                for _ in range(asking.count(vertex.ordinal)):
-                    self.next_split(vertex)
         if is_finishing:
             self.all_is_finished()
         again = vertices if is_global else [v for v in vertices if v.ordinal in chosen]
-        for vertex in again:
-            splits = self.splits.get(vertex.job_vertex.vertex.name)
-            if splits is not None:
-                splits.free |= set(splits.given.pop(vertex.subtask_index, ()))
         late = self.open
         for order in self.orders:
             order.is_open = False
         assert self.formats.regions_reset(ResetRegions((), is_global, tuple(again)), 0.0) == ()
         for order in late:
             assert self.told(FormatFinalized(vertex_id(order.name), order.generation)) == []
-
-    @rule(data=st.data(), number=st.integers(1, 3))
-    def subtask_asks_for_splits(self, data: st.DataObject, number: int) -> None:
-        vertex: ExecutionVertex = data.draw(st.sampled_from(self.graph.subtasks))
-        if vertex.job_vertex.vertex.name not in self.splits:
-            assert self.formats.next_split(vertex, 0, "") is None
-            return
-        for _ in range(number):
-            self.next_split(vertex)
-
-    def next_split(self, vertex: ExecutionVertex) -> bool:
-        """Whether there was one."""
-        name = vertex.job_vertex.vertex.name
-        splits = self.splits[name]
-        given = splits.given.setdefault(vertex.subtask_index, [])
-        split = self.formats.next_split(vertex, len(given), "")
-        assert (split is None) == (not splits.free), "no split is lost"
-        if split is None:
-            return False
-        assert split.data == name.encode(), "of its own vertex"
-        splits.free.remove(split.number)
-        given.append(split.number)
-        return True
-
-    @rule(data=st.data())
-    def subtask_asks_again(self, data: st.DataObject) -> None:
-        vertex: ExecutionVertex = data.draw(st.sampled_from(self.graph.subtasks))
-        splits = self.splits.get(vertex.job_vertex.vertex.name, Splits(set()))
-        for number, given in enumerate(splits.given.get(vertex.subtask_index, ())):
-            split = self.formats.next_split(vertex, number, "")
-            assert split is not None
-            assert split.number == given
 
     # what holds
 
@@ -304,20 +239,16 @@ class MasterFormatsMachine(RuleBasedStateMachine):
             assert len({order.generation for order in self.open}) <= 1
 
     def teardown(self) -> None:
-        """Whatever was answered before: those that are waited for have an end, and one subtask of a
-        vertex gets all splits that its others do not have."""
+        """Whatever was answered before: those that are waited for have an end."""
         if not hasattr(self, "formats"):
             return
-        for vertex in self.graph.vertices:
-            while vertex.vertex.name in self.splits and self.next_split(vertex.subtasks[0]):
-                pass
         while self.open:
             order = self.open[0]
             of = vertex_id(order.name)
             if order.generation:
                 follows = self.told(FormatFinalized(of, order.generation))
             else:
-                follows = self.told(FormatInitialized(of, ()))
+                follows = self.told(FormatInitialized(of))
             order.is_open = False
             assert bool(follows) == (not self.open)
 

@@ -487,7 +487,7 @@ def test_take_over_without_recovery_notes_adopts_no_slots() -> None:
 
 
 def test_tasks_of_a_job_with_formats_cannot_continue_after_a_take_over() -> None:
-    made = python_vertex("a", master_format=MasterFormat(b"", makes_splits=True))
+    made = python_vertex("a", master_format=MasterFormat(b"", finalizes=True))
     assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
 
 

@@ -1,0 +1,372 @@
+"""Every exception of flinkray that a user may catch, in one tree below :class:`FlinkRayError`.
+
+An exception is loaded when it is used. Only :class:`SubmissionInterrupted` is outside the tree: it
+is a KeyboardInterrupt, so ``except Exception`` does not catch Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flinkray.core.lazy_door import lazy_door
+
+if TYPE_CHECKING:
+    from flinkray.blob.gateway import BlobStoreError
+    from flinkray.checkpoint.errors import (
+        CheckpointAccessError,
+        CheckpointNotFoundError,
+        CheckpointStorageError,
+        CheckpointStorageFullError,
+        CorruptCheckpointError,
+        IncompleteCheckpointError,
+        NoSuchBucketError,
+        StorageHangsError,
+        UnknownCheckpointFormatError,
+        UnusableLocationError,
+    )
+    from flinkray.client.client_session import ClientClosedError
+    from flinkray.client.cluster import ClusterStartError
+    from flinkray.client.job_files import JobFileError
+    from flinkray.client.loop_thread import LoopEndedError
+    from flinkray.client.pipeline_loader import PipelineNotFoundError
+    from flinkray.client.queryable_state import KvStateNotFoundAgainError
+    from flinkray.client.ray_runtime import (
+        ClusterNotFoundError,
+        RayStartError,
+    )
+    from flinkray.client.stream_results import ResultsLostError
+    from flinkray.client.submission import SubmissionInterrupted
+    from flinkray.core.errors import (
+        ConfigurationError,
+        DuplicateJobSubmissionError,
+        EndpointNotStartedError,
+        FencingTokenError,
+        FlinkRayError,
+        FrameTooLargeError,
+        HandlerCancelledError,
+        HandshakeError,
+        JobCancelledError,
+        JobError,
+        JobExecutionError,
+        JobNotFinishedError,
+        JobNotFoundError,
+        JobStateError,
+        JobSubmissionError,
+        NoResourceAvailableError,
+        ProcessExistsError,
+        RecipientUnreachableError,
+        RemoteError,
+        RpcConnectionError,
+        RpcError,
+        RpcSerializationError,
+        RpcTimeoutError,
+        StoredFormatError,
+        SuppressRestartsError,
+        UnfulfillableSlotRequestError,
+        UnreadableRecordError,
+        UnsupportedEnvironmentError,
+    )
+    from flinkray.core.kv_states import (
+        KvStateJobNotFoundError,
+        KvStateNameClashError,
+        MalformedKvStateError,
+        UnknownKeyOrNamespaceError,
+        UnknownKvStateIdError,
+        UnknownKvStateKeyGroupLocationError,
+        UnknownKvStateLocationError,
+    )
+    from flinkray.file_results.batches import MicroBatchColumnsError
+    from flinkray.file_results.commit_log import CommitLogError
+    from flinkray.file_results.directory import FileResultLostError
+    from flinkray.file_results.published import NonDeterministicSourceError
+    from flinkray.file_results.query_checkpoint import QueryCheckpointError
+    from flinkray.file_results.writer import ResultSchemaError
+    from flinkray.ha.checkpoint_stores import CheckpointStoreFencedError
+    from flinkray.ha.entries import DamagedEntryError
+    from flinkray.ha.leadership import LeaderElectionError
+    from flinkray.ha.stores import (
+        JobStoreFencedError,
+        JobStoreStateError,
+        StoreError,
+    )
+    from flinkray.ha.zookeeper.client import ZooKeeperError
+    from flinkray.scheduler.checkpoints.errors import (
+        CheckpointError,
+        StateRestoreError,
+        StopWithSavepointError,
+    )
+    from flinkray.spark.epochs import EpochColumnsError
+    from flinkray.spark.inputs import NoColumnsError
+    from flinkray.spark.jvm import SparkStartError
+    from flinkray.spark.publishing import UnsupportedSparkTypeError
+    from flinkray.spark.result import InvalidStageResultError
+    from flinkray.spark.shared_session import (
+        SparkSessionEndedError,
+        SparkSessionMismatchError,
+    )
+    from flinkray.spark.tables import TableKeyError
+    from flinkray.state.disk.engine import StateStorageError
+    from flinkray.state.errors import (
+        StateError,
+        StateMigrationError,
+    )
+    from flinkray.state.immutable_states import ReadOnlyStateError
+    from flinkray.state.key_encoding import UnsupportedKeyError
+    from flinkray.state.value_encoding import UnreadableValuesError
+    from flinkray.state_reader.reader import StateNotFoundError
+    from flinkray.state_reader.writer import BootstrapError
+    from flinkray.streaming.errors import (
+        FileNotReadyError,
+        OperatorError,
+        StreamError,
+        UnavailableError,
+        UnpicklableRecordsError,
+        UnreadableRecordsError,
+    )
+    from flinkray.streaming.functions.async_functions import AsyncTimeoutError
+    from flinkray.streaming.functions.global_aggregates import (
+        GlobalAggregateError,
+        GlobalAggregatesLostError,
+    )
+    from flinkray.streaming.functions.runtime_context import CachedFileError
+    from flinkray.streaming.network import BatchTooLargeError
+    from flinkray.streaming.operators.look_up import DuplicateKeyError
+    from flinkray.streaming.sinks.sink import (
+        FencedSinkError,
+        SinkError,
+        SinkUnavailableError,
+    )
+    from flinkray.streaming.sinks.spark import EpochOfAnotherJobError
+    from flinkray.streaming.sources.spark_stream import (
+        MicroBatchesOfAnotherJobError,
+        MicroBatchLostError,
+    )
+    from flinkray.user_code import UserCodeError
+
+__all__ = [
+    "AsyncTimeoutError",
+    "BatchTooLargeError",
+    "BlobStoreError",
+    "BootstrapError",
+    "CachedFileError",
+    "CheckpointAccessError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "CheckpointStorageError",
+    "CheckpointStorageFullError",
+    "CheckpointStoreFencedError",
+    "ClientClosedError",
+    "ClusterNotFoundError",
+    "ClusterStartError",
+    "CommitLogError",
+    "ConfigurationError",
+    "CorruptCheckpointError",
+    "DamagedEntryError",
+    "DuplicateJobSubmissionError",
+    "DuplicateKeyError",
+    "EndpointNotStartedError",
+    "EpochColumnsError",
+    "EpochOfAnotherJobError",
+    "FencedSinkError",
+    "FencingTokenError",
+    "FileNotReadyError",
+    "FileResultLostError",
+    "FlinkRayError",
+    "FrameTooLargeError",
+    "GlobalAggregateError",
+    "GlobalAggregatesLostError",
+    "HandlerCancelledError",
+    "HandshakeError",
+    "IncompleteCheckpointError",
+    "InvalidStageResultError",
+    "JobCancelledError",
+    "JobError",
+    "JobExecutionError",
+    "JobFileError",
+    "JobNotFinishedError",
+    "JobNotFoundError",
+    "JobStateError",
+    "JobStoreFencedError",
+    "JobStoreStateError",
+    "JobSubmissionError",
+    "KvStateJobNotFoundError",
+    "KvStateNameClashError",
+    "KvStateNotFoundAgainError",
+    "LeaderElectionError",
+    "LoopEndedError",
+    "MalformedKvStateError",
+    "MicroBatchColumnsError",
+    "MicroBatchLostError",
+    "MicroBatchesOfAnotherJobError",
+    "NoColumnsError",
+    "NoResourceAvailableError",
+    "NoSuchBucketError",
+    "NonDeterministicSourceError",
+    "OperatorError",
+    "PipelineNotFoundError",
+    "ProcessExistsError",
+    "QueryCheckpointError",
+    "RayStartError",
+    "ReadOnlyStateError",
+    "RecipientUnreachableError",
+    "RemoteError",
+    "ResultSchemaError",
+    "ResultsLostError",
+    "RpcConnectionError",
+    "RpcError",
+    "RpcSerializationError",
+    "RpcTimeoutError",
+    "SinkError",
+    "SinkUnavailableError",
+    "SparkSessionEndedError",
+    "SparkSessionMismatchError",
+    "SparkStartError",
+    "StateError",
+    "StateMigrationError",
+    "StateNotFoundError",
+    "StateRestoreError",
+    "StateStorageError",
+    "StopWithSavepointError",
+    "StorageHangsError",
+    "StoreError",
+    "StoredFormatError",
+    "StreamError",
+    "SubmissionInterrupted",
+    "SuppressRestartsError",
+    "TableKeyError",
+    "UnavailableError",
+    "UnfulfillableSlotRequestError",
+    "UnknownCheckpointFormatError",
+    "UnknownKeyOrNamespaceError",
+    "UnknownKvStateIdError",
+    "UnknownKvStateKeyGroupLocationError",
+    "UnknownKvStateLocationError",
+    "UnpicklableRecordsError",
+    "UnreadableRecordError",
+    "UnreadableRecordsError",
+    "UnreadableValuesError",
+    "UnsupportedEnvironmentError",
+    "UnsupportedKeyError",
+    "UnsupportedSparkTypeError",
+    "UnusableLocationError",
+    "UserCodeError",
+    "ZooKeeperError",
+]
+
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "AsyncTimeoutError": "streaming.functions.async_functions",
+        "BatchTooLargeError": "streaming.network",
+        "BlobStoreError": "blob.gateway",
+        "BootstrapError": "state_reader.writer",
+        "CachedFileError": "streaming.functions.runtime_context",
+        "CheckpointAccessError": "checkpoint.errors",
+        "CheckpointError": "scheduler.checkpoints.errors",
+        "CheckpointNotFoundError": "checkpoint.errors",
+        "CheckpointStorageError": "checkpoint.errors",
+        "CheckpointStorageFullError": "checkpoint.errors",
+        "CheckpointStoreFencedError": "ha.checkpoint_stores",
+        "ClientClosedError": "client.client_session",
+        "ClusterNotFoundError": "client.ray_runtime",
+        "ClusterStartError": "client.cluster",
+        "CommitLogError": "file_results.commit_log",
+        "ConfigurationError": "core.errors",
+        "CorruptCheckpointError": "checkpoint.errors",
+        "DamagedEntryError": "ha.entries",
+        "DuplicateJobSubmissionError": "core.errors",
+        "DuplicateKeyError": "streaming.operators.look_up",
+        "EndpointNotStartedError": "core.errors",
+        "EpochColumnsError": "spark.epochs",
+        "EpochOfAnotherJobError": "streaming.sinks.spark",
+        "FencedSinkError": "streaming.sinks.sink",
+        "FencingTokenError": "core.errors",
+        "FileNotReadyError": "streaming.errors",
+        "FileResultLostError": "file_results.directory",
+        "FlinkRayError": "core.errors",
+        "FrameTooLargeError": "core.errors",
+        "GlobalAggregateError": "streaming.functions.global_aggregates",
+        "GlobalAggregatesLostError": "streaming.functions.global_aggregates",
+        "HandlerCancelledError": "core.errors",
+        "HandshakeError": "core.errors",
+        "IncompleteCheckpointError": "checkpoint.errors",
+        "InvalidStageResultError": "spark.result",
+        "JobCancelledError": "core.errors",
+        "JobError": "core.errors",
+        "JobExecutionError": "core.errors",
+        "JobFileError": "client.job_files",
+        "JobNotFinishedError": "core.errors",
+        "JobNotFoundError": "core.errors",
+        "JobStateError": "core.errors",
+        "JobStoreFencedError": "ha.stores",
+        "JobStoreStateError": "ha.stores",
+        "JobSubmissionError": "core.errors",
+        "KvStateJobNotFoundError": "core.kv_states",
+        "KvStateNameClashError": "core.kv_states",
+        "KvStateNotFoundAgainError": "client.queryable_state",
+        "LeaderElectionError": "ha.leadership",
+        "LoopEndedError": "client.loop_thread",
+        "MalformedKvStateError": "core.kv_states",
+        "MicroBatchColumnsError": "file_results.batches",
+        "MicroBatchLostError": "streaming.sources.spark_stream",
+        "MicroBatchesOfAnotherJobError": "streaming.sources.spark_stream",
+        "NoColumnsError": "spark.inputs",
+        "NoResourceAvailableError": "core.errors",
+        "NoSuchBucketError": "checkpoint.errors",
+        "NonDeterministicSourceError": "file_results.published",
+        "OperatorError": "streaming.errors",
+        "PipelineNotFoundError": "client.pipeline_loader",
+        "ProcessExistsError": "core.errors",
+        "QueryCheckpointError": "file_results.query_checkpoint",
+        "RayStartError": "client.ray_runtime",
+        "ReadOnlyStateError": "state.immutable_states",
+        "RecipientUnreachableError": "core.errors",
+        "RemoteError": "core.errors",
+        "ResultSchemaError": "file_results.writer",
+        "ResultsLostError": "client.stream_results",
+        "RpcConnectionError": "core.errors",
+        "RpcError": "core.errors",
+        "RpcSerializationError": "core.errors",
+        "RpcTimeoutError": "core.errors",
+        "SinkError": "streaming.sinks.sink",
+        "SinkUnavailableError": "streaming.sinks.sink",
+        "SparkSessionEndedError": "spark.shared_session",
+        "SparkSessionMismatchError": "spark.shared_session",
+        "SparkStartError": "spark.jvm",
+        "StateError": "state.errors",
+        "StateMigrationError": "state.errors",
+        "StateNotFoundError": "state_reader.reader",
+        "StateRestoreError": "scheduler.checkpoints.errors",
+        "StateStorageError": "state.disk.engine",
+        "StopWithSavepointError": "scheduler.checkpoints.errors",
+        "StorageHangsError": "checkpoint.errors",
+        "StoreError": "ha.stores",
+        "StoredFormatError": "core.errors",
+        "StreamError": "streaming.errors",
+        "SubmissionInterrupted": "client.submission",
+        "SuppressRestartsError": "core.errors",
+        "TableKeyError": "spark.tables",
+        "UnavailableError": "streaming.errors",
+        "UnfulfillableSlotRequestError": "core.errors",
+        "UnknownCheckpointFormatError": "checkpoint.errors",
+        "UnknownKeyOrNamespaceError": "core.kv_states",
+        "UnknownKvStateIdError": "core.kv_states",
+        "UnknownKvStateKeyGroupLocationError": "core.kv_states",
+        "UnknownKvStateLocationError": "core.kv_states",
+        "UnpicklableRecordsError": "streaming.errors",
+        "UnreadableRecordError": "core.errors",
+        "UnreadableRecordsError": "streaming.errors",
+        "UnreadableValuesError": "state.value_encoding",
+        "UnsupportedEnvironmentError": "core.errors",
+        "UnsupportedKeyError": "state.key_encoding",
+        "UnsupportedSparkTypeError": "spark.publishing",
+        "UnusableLocationError": "checkpoint.errors",
+        "UserCodeError": "user_code",
+        "ZooKeeperError": "ha.zookeeper.client",
+    },
+    package="flinkray",
+)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,155 @@
+"""Input formats: inputs that are divided into splits, which are read record by record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
+
+from flinkray.core.clock import Clock
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sources.collection import ThreadedIteratorReader
+from flinkray.streaming.sources.source import (
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+OT = TypeVar("OT", covariant=True, default=Any)
+InputT = TypeVar("InputT", default=Any)
+
+
+class InputFormat(ABC, Generic[OT, InputT]):
+    """Divides an input into splits, and reads the records of a split, for ``env.create_input``.
+
+    The format is pickled: each subtask has its own copy, and the StreamCoordinator has another one,
+    which creates the splits. A split is any value that can be pickled. A subtask reads one split
+    after the other. :meth:`open`, :meth:`reached_end`, :meth:`next_record` and :meth:`close` are
+    called in a thread that the split has to itself, and may block.
+    """
+
+    @abstractmethod
+    def create_input_splits(self, min_num_splits: int) -> Sequence[InputT]:
+        """Return the splits of the whole input, in the order in which they are to be read.
+
+        Called when the job begins, and again only if the job begins anew without a checkpoint.
+        *min_num_splits* is the parallelism of the readers. Fewer splits leave subtasks idle.
+        """
+
+    @abstractmethod
+    def open(self, split: InputT) -> None:
+        """Begin to read a split."""
+
+    @abstractmethod
+    def reached_end(self) -> bool:
+        """Return whether the split has no more records. Called before each record."""
+
+    @abstractmethod
+    def next_record(self) -> OT | None:
+        """Return the next record of the split. None: the split has no more records."""
+
+    def close(self) -> None:
+        """Release what :meth:`open` has acquired. Also called if reading the split failed."""
+        return
+
+    def get_produced_type(self) -> TypeInformation[OT] | None:
+        """Return the type of the records. None: unknown."""
+        return None
+
+
+class InputFormatSplit(NamedTuple):
+    """A split of an input format, of which the first *offset* records have been read."""
+
+    split: Any
+    offset: int
+
+
+class InputFormatSource(Source[OT, InputFormatSplit]):
+    """Reads an input format. Splits go, in their order, to the subtask that asks next.
+
+    A split that is read further after a restart is read from its beginning, and the records before
+    the offset are skipped. So a format must return the same records of a split in the same order.
+    """
+
+    waits_for_splits = True
+
+    def __init__(self, input_format: InputFormat[OT]) -> None:
+        self._format = input_format
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def get_produced_type(self) -> TypeInformation[OT] | None:
+        return self._format.get_produced_type()
+
+    def create_enumerator(
+        self, context: EnumeratorContext[InputFormatSplit], clock: Clock
+    ) -> SplitEnumerator[InputFormatSplit]:
+        return _InputFormatEnumerator(context, self._format)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[InputFormatSplit]:
+        return _InputFormatReader(context, self._format)
+
+
+class _InputFormatEnumerator(FixedSplitsEnumerator[InputFormatSplit]):
+    """Creates the splits when a run begins, unless the run continues from a checkpoint."""
+
+    def __init__(
+        self, context: EnumeratorContext[InputFormatSplit], input_format: InputFormat
+    ) -> None:
+        super().__init__(context, ())
+        self._format = input_format
+        self._is_restored = False
+
+    def restore(self, checkpoint: Any) -> None:
+        super().restore(checkpoint)
+        self._is_restored = True
+
+    def start(self) -> None:
+        if self._is_restored:
+            return
+        splits = self._format.create_input_splits(self.context.current_parallelism())
+        if not isinstance(splits, Sequence):
+            raise StreamError(
+                f"create_input_splits of {type(self._format).__name__} must return a list of "
+                f"splits: it returned a {type(splits).__name__}"
+            )
+        self._remaining = [InputFormatSplit(split, 0) for split in splits]
+
+
+class _InputFormatReader(ThreadedIteratorReader[InputFormatSplit]):
+    """Reads each split in a thread of its own, because the format may block."""
+
+    def __init__(self, context: ReaderContext, input_format: InputFormat) -> None:
+        super().__init__(context)
+        self._format = input_format
+        self._split: Any = None
+
+    def open_split(self, split: InputFormatSplit) -> None:
+        self._split, offset = split
+        self.begin(lambda: _records(self._format, split), offset)
+
+    def remaining(self) -> InputFormatSplit:
+        return InputFormatSplit(self._split, self.offset)
+
+
+def _records(input_format: InputFormat[OT], split: InputFormatSplit) -> Iterator[OT]:
+    read = 0
+    try:
+        input_format.open(split.split)
+        while not input_format.reached_end():
+            record = input_format.next_record()
+            if record is None:
+                return
+            read += 1
+            if read > split.offset:
+                yield record
+    finally:
+        input_format.close()

@@ -1,0 +1,62 @@
+"""Global aggregates in one process."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from flinkray.datastream import AggregateFunction
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.global_aggregates import (
+    GlobalAggregateError,
+    LocalGlobalAggregateManager,
+)
+
+
+class Total(AggregateFunction[int, "list[int]", "list[int]"]):
+    """Changes its accumulator, also before it fails, and returns it as the result."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def add(self, value: int, accumulator: list[int]) -> list[int]:
+        accumulator[0] += value
+        if value < 0:
+            raise ValueError("negative")
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
+
+    def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
+        return [acc_a[0] + acc_b[0]]
+
+
+def test_updates_return_the_running_result_of_their_name() -> None:
+    """JM-16."""
+    update = LocalGlobalAggregateManager().update_global_aggregate
+    assert [update("a", value, Total()) for value in (1, 2, 3, 4)] == [[1], [3], [6], [10]]
+    assert update("b", 7, Total()) == [7]
+
+
+def test_function_that_fails_adds_nothing_and_its_traceback_is_in_the_error() -> None:
+    update = LocalGlobalAggregateManager().update_global_aggregate
+    assert update("a", 5, Total()) == [5]
+    with pytest.raises(GlobalAggregateError, match="of the global aggregate 'a' failed") as raised:
+        update("a", -1, Total())
+    assert 'raise ValueError("negative")\nValueError: negative' in str(raised.value)
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert update("a", 1, Total()) == [6]
+
+
+def test_caller_that_changes_a_result_does_not_change_the_aggregate() -> None:
+    update = LocalGlobalAggregateManager().update_global_aggregate
+    update("a", 1, Total()).append(9)
+    assert update("a", 1, Total()) == [2]
+
+
+def test_value_that_cannot_be_pickled_is_refused() -> None:
+    update = LocalGlobalAggregateManager().update_global_aggregate
+    with pytest.raises(StreamError, match="a lock cannot be sent to the global aggregate 'a'"):
+        update("a", threading.Lock(), Total())  # type: ignore[misc]
