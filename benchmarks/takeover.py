@@ -88,7 +88,7 @@ class Count(KeyedProcessFunction[int, int, int]):
         yield value
 
 
-class NotedCommits(Sink[int]):
+class NotedCommits(Sink[Any, int]):
     """Commits how many records came since the checkpoint before, and writes down when."""
 
     commits_in_order = True

@@ -50,7 +50,7 @@ class NotSurvivedError(flinkray.FlinkRayError):
     """The demonstration did not show what it is there for; the text says why."""
 
 
-class Replay(Source[int]):
+class Replay(Source[Any, int]):
     """The rows of a table in their order, at a pace; of the second half none is read before the
     file *gate* is there, so that nothing has ended before the kill.  One subtask reads."""
 

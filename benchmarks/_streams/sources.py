@@ -34,7 +34,7 @@ class Stride(NamedTuple):
     step: int
 
 
-class Batches(Source[Stride]):
+class Batches(Source[Any, Stride]):
     """So many batches of the same length."""
 
     def __init__(self, batches: int) -> None:

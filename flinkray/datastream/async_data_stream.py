@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from flinkray.core.durations import Span, milliseconds
-from flinkray.datastream.stream import DataStream
+from flinkray.datastream.stream import Collected, DataStream
+from flinkray.datastream.type_variables import R, U
 from flinkray.streaming.functions.async_functions import (
     NO_RETRY_STRATEGY,
     AsyncFunction,
@@ -18,6 +18,7 @@ from flinkray.streaming.operators.async_wait import AsyncWaitOperator
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 __all__ = ["AsyncDataStream"]
+
 
 _MODES = AsyncFunctionDescriptor.OutputMode
 
@@ -41,12 +42,12 @@ class AsyncDataStream:
 
     @staticmethod
     def unordered_wait(
-        data_stream: DataStream,
-        async_function: AsyncFunction[Any, Any],
+        data_stream: Collected[U],
+        async_function: AsyncFunction[U, R],
         timeout: Span,
         capacity: int = 100,
-        output_type: TypeInformation | None = None,
-    ) -> DataStream:
+        output_type: TypeInformation[R] | None = None,
+    ) -> DataStream[R]:
         """Apply an asynchronous function; results come in the order in which they are complete.
 
         No result crosses a watermark: it comes neither before a watermark that was before its
@@ -63,13 +64,13 @@ class AsyncDataStream:
 
     @staticmethod
     def unordered_wait_with_retry(
-        data_stream: DataStream,
-        async_function: AsyncFunction[Any, Any],
+        data_stream: Collected[U],
+        async_function: AsyncFunction[U, R],
         timeout: Span,
-        async_retry_strategy: AsyncRetryStrategy[Any],
+        async_retry_strategy: AsyncRetryStrategy[R],
         capacity: int = 100,
-        output_type: TypeInformation | None = None,
-    ) -> DataStream:
+        output_type: TypeInformation[R] | None = None,
+    ) -> DataStream[R]:
         """Apply an asynchronous function with retries; results come in any order.
 
         The strategy decides whether the function is called again, within *timeout*.
@@ -81,12 +82,12 @@ class AsyncDataStream:
 
     @staticmethod
     def ordered_wait(
-        data_stream: DataStream,
-        async_function: AsyncFunction[Any, Any],
+        data_stream: Collected[U],
+        async_function: AsyncFunction[U, R],
         timeout: Span,
         capacity: int = 100,
-        output_type: TypeInformation | None = None,
-    ) -> DataStream:
+        output_type: TypeInformation[R] | None = None,
+    ) -> DataStream[R]:
         """Apply an asynchronous function; results keep the order of their records.
 
         A late result delays others.
@@ -97,13 +98,13 @@ class AsyncDataStream:
 
     @staticmethod
     def ordered_wait_with_retry(
-        data_stream: DataStream,
-        async_function: AsyncFunction[Any, Any],
+        data_stream: Collected[U],
+        async_function: AsyncFunction[U, R],
         timeout: Span,
-        async_retry_strategy: AsyncRetryStrategy[Any],
+        async_retry_strategy: AsyncRetryStrategy[R],
         capacity: int = 100,
-        output_type: TypeInformation | None = None,
-    ) -> DataStream:
+        output_type: TypeInformation[R] | None = None,
+    ) -> DataStream[R]:
         """Apply an asynchronous function with retries; results come in the order of the records.
 
         The strategy decides whether the function is called again, within *timeout*.
@@ -115,7 +116,9 @@ class AsyncDataStream:
 
 
 def _then(
-    stream: DataStream, descriptor: AsyncFunctionDescriptor, output_type: TypeInformation | None
+    stream: Collected[U],
+    descriptor: AsyncFunctionDescriptor,
+    output_type: TypeInformation | None,
 ) -> DataStream:
     _check(descriptor)
     operator = AsyncWaitOperator(descriptor)

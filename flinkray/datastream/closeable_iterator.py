@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
+
+from flinkray.datastream.type_variables import T
+
+_Self = TypeVar("_Self", bound="CloseableIterator")
 
 
-class CloseableIterator(Iterator[Any]):
+class CloseableIterator(Iterator[T]):
     """Iterator over the results of a running program.
 
     The program runs only as far as results are asked for; closing the iterator ends the program.
@@ -19,7 +23,7 @@ class CloseableIterator(Iterator[Any]):
     1
     """
 
-    def next(self) -> Any:
+    def next(self) -> T:
         """Return the next result.
 
         Raises:
@@ -31,7 +35,7 @@ class CloseableIterator(Iterator[Any]):
     def close(self) -> None:
         """End the program. Results that were not taken are dropped."""
 
-    def __enter__(self) -> CloseableIterator:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, overload
 
+from flinkray.datastream.type_variables import T1, T2, R
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import (
@@ -13,6 +15,7 @@ from flinkray.streaming.functions.functions import (
     CoProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
+    KeySelector,
 )
 from flinkray.streaming.functions.signatures import expect_kind
 from flinkray.streaming.operators.broadcast import (
@@ -85,7 +88,7 @@ def looked_up(
     return result
 
 
-class ConnectedStreams:
+class ConnectedStreams(Generic[T1, T2]):
     """Two streams that one function processes.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
@@ -102,20 +105,20 @@ class ConnectedStreams:
     ['number 1', 'text x']
     """
 
-    def __init__(self, stream1: DataStream, stream2: DataStream) -> None:
+    def __init__(self, stream1: DataStream[T1], stream2: DataStream[T2]) -> None:
         self.stream1 = stream1
         self.stream2 = stream2
 
     def key_by(
         self,
-        key_selector1: Any,
-        key_selector2: Any,
+        key_selector1: Callable[[T1], Any] | KeySelector[T1, Any] | str,
+        key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str,
         key_type: TypeInformation | None = None,
-    ) -> ConnectedStreams:
+    ) -> ConnectedStreams[T1, T2]:
         """Partition both streams by keys of one kind."""
         return ConnectedStreams(
-            self.stream1.key_by(key_selector1, key_type),
-            self.stream2.key_by(key_selector2, key_type),
+            self.stream1._keyed_by(key_selector1, key_type),
+            self.stream2._keyed_by(key_selector2, key_type),
         )
 
     def _keys(self) -> tuple[Keys, Keys] | None:
@@ -127,25 +130,49 @@ class ConnectedStreams:
             raise StreamError("only one of the connected streams is keyed: key both, or none")
         return None
 
+    @overload
+    def map(self, func: CoMapFunction[T1, T2, R], output_type: None = None) -> DataStream[R]: ...
+    @overload
     def map(
-        self, func: CoMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
-    ) -> DataStream:
+        self, func: CoMapFunction[T1, T2, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> DataStream:
         """Apply ``map1`` to the first stream's values and ``map2`` to the second's."""
         expect_kind(func, CoMapFunction, "a CoMapFunction is needed")
         keys = self._keys()
         return self._then("Co-Map", CoMapOperator(func, keys), output_type, keys)
 
+    @overload
     def flat_map(
-        self, func: CoFlatMapFunction[Any, Any, Any], output_type: TypeInformation | None = None
+        self, func: CoFlatMapFunction[T1, T2, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def flat_map(
+        self, func: CoFlatMapFunction[T1, T2, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def flat_map(
+        self, func: CoFlatMapFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
         """Apply ``flat_map1`` to the first stream's values and ``flat_map2`` to the second's."""
         expect_kind(func, CoFlatMapFunction, "a CoFlatMapFunction is needed")
         keys = self._keys()
         return self._then("Co-Flat Map", CoFlatMapOperator(func, keys), output_type, keys)
 
+    @overload
     def process(
         self,
-        func: CoProcessFunction[Any, Any, Any] | KeyedCoProcessFunction[Any, Any, Any, Any],
+        func: CoProcessFunction[T1, T2, R] | KeyedCoProcessFunction[Any, T1, T2, R],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self,
+        func: CoProcessFunction[T1, T2, Any] | KeyedCoProcessFunction[Any, T1, T2, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def process(
+        self,
+        func: CoProcessFunction | KeyedCoProcessFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply ``process_element1`` and ``process_element2`` to the two streams' records.
@@ -175,12 +202,12 @@ class ConnectedStreams:
         )
 
 
-class BroadcastStream:
+class BroadcastStream(Generic[T2]):
     """Stream that every subtask receives completely, with descriptors of the state it fills."""
 
     def __init__(
         self,
-        input_stream: DataStream,
+        input_stream: DataStream[T2],
         broadcast_state_descriptors: tuple[MapStateDescriptor[Any, Any], ...],
     ) -> None:
         for descriptor in broadcast_state_descriptors:
@@ -192,17 +219,31 @@ class BroadcastStream:
         self.broadcast_state_descriptors = tuple(broadcast_state_descriptors)
 
 
-class BroadcastConnectedStream:
+class BroadcastConnectedStream(Generic[T1, T2]):
     """A stream and a broadcast stream that one function will process together."""
 
-    def __init__(self, non_broadcast_stream: DataStream, broadcast_stream: BroadcastStream) -> None:
+    def __init__(
+        self, non_broadcast_stream: DataStream[T1], broadcast_stream: BroadcastStream[T2]
+    ) -> None:
         self.non_broadcast_stream = non_broadcast_stream
         self.broadcast_stream = broadcast_stream
 
+    @overload
     def process(
         self,
-        func: BroadcastProcessFunction[Any, Any, Any]
-        | KeyedBroadcastProcessFunction[Any, Any, Any, Any],
+        func: BroadcastProcessFunction[T1, T2, R] | KeyedBroadcastProcessFunction[Any, T1, T2, R],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self,
+        func: BroadcastProcessFunction[T1, T2, Any]
+        | KeyedBroadcastProcessFunction[Any, T1, T2, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def process(
+        self,
+        func: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply a function to both streams.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.datastream.connected_streams import two_input_stream
@@ -14,15 +14,20 @@ from flinkray.datastream.inserted_functions import (
     OfPairs,
     Tag,
 )
+from flinkray.datastream.type_variables import T1, T2, R
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import (
+    CoGroupFunction,
+    JoinFunction,
+    KeySelector,
     ProcessJoinFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
 from flinkray.streaming.records.keying import Keys, require_same_keys
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.assigners import (
     WindowAssigner,
@@ -41,12 +46,12 @@ if TYPE_CHECKING:
 _Windows = TypeVar("_Windows", bound="_TwoInWindows")
 
 
-class _TwoStreams:
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+class _TwoStreams(Generic[T1, T2]):
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first, self._second = first, second
 
 
-class JoinedStreams(_TwoStreams):
+class JoinedStreams(_TwoStreams[T1, T2]):
     """Two streams whose records are paired by key and window.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
@@ -68,12 +73,14 @@ class JoinedStreams(_TwoStreams):
     [('a', 1, 3)]
     """
 
-    def where(self, key_selector: Any) -> JoinKeys[WindowedJoin]:
+    def where(
+        self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str
+    ) -> JoinKeys[WindowedJoin[T1, T2], T2]:
         """Set the first stream's key: a KeySelector, a function, or the name of a field."""
         return JoinKeys(partial(WindowedJoin, self._first, self._second), key_selector)
 
 
-class CoGroupedStreams(_TwoStreams):
+class CoGroupedStreams(_TwoStreams[T1, T2]):
     """Two streams whose records of a key and window are passed to a function together.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
@@ -95,12 +102,14 @@ class CoGroupedStreams(_TwoStreams):
     [(1, 0), (1, 2)]
     """
 
-    def where(self, key_selector: Any) -> JoinKeys[WindowedCoGroup]:
+    def where(
+        self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str
+    ) -> JoinKeys[WindowedCoGroup[T1, T2], T2]:
         """Set the key of the first stream, as :meth:`JoinedStreams.where` does."""
         return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
 
 
-class JoinKeys(Generic[_Windows]):
+class JoinKeys(Generic[_Windows, T2]):
     """A join or co-group with its keys, before its windows are set."""
 
     def __init__(
@@ -112,7 +121,9 @@ class JoinKeys(Generic[_Windows]):
         self._in_windows = in_windows
         self._first_key, self._second_key = first_key, second_key
 
-    def equal_to(self, key_selector: Any) -> JoinKeys[_Windows]:
+    def equal_to(
+        self, key_selector: Callable[[T2], Any] | KeySelector[T2, Any] | str
+    ) -> JoinKeys[_Windows, T2]:
         """Set the second stream's key: a KeySelector, a function, or the name of a field."""
         return JoinKeys(self._in_windows, self._first_key, key_selector)
 
@@ -123,11 +134,16 @@ class JoinKeys(Generic[_Windows]):
         return self._in_windows(self._first_key, self._second_key, assigner)
 
 
-class _TwoInWindows:
+class _TwoInWindows(Generic[T1, T2]):
     """A join or co-group with its windows, before its function is set."""
 
     def __init__(
-        self, first: DataStream, second: DataStream, first_key: Any, second_key: Any, assigner: Any
+        self,
+        first: DataStream[T1],
+        second: DataStream[T2],
+        first_key: Any,
+        second_key: Any,
+        assigner: Any,
     ) -> None:
         self._first, self._second = first, second
         self._keys = Keys(first_key), Keys(second_key)
@@ -164,9 +180,19 @@ class _TwoInWindows:
         return keyed._then_keyed(self._builder.title(name), operator, output_type)
 
 
-class WindowedJoin(_TwoInWindows):
+class WindowedJoin(_TwoInWindows[T1, T2]):
     """Join of two streams in windows: all pairs of records of a key and a window."""
 
+    @overload
+    def apply(
+        self, function: Callable[[T1, T2], R] | JoinFunction[T1, T2, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def apply(
+        self,
+        function: Callable[[T1, T2], Any] | JoinFunction[T1, T2, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with one value for each pair of records.
 
@@ -177,7 +203,7 @@ class WindowedJoin(_TwoInWindows):
         expect_function(function, "join", "a JoinFunction", 2)
         return self._apply("Join", OfPairs(function, "join"), output_type)
 
-    def columns(self, right_suffix: str = "_right") -> DataStream:
+    def columns(self, right_suffix: str = "_right") -> DataStream[Row]:
         """Return the pairs as columns of both streams, without a Python object for each.
 
         For tumbling windows of event time, and keys that are names of columns.  Rows have the
@@ -210,9 +236,22 @@ class WindowedJoin(_TwoInWindows):
         return two_input_stream(name, operator, first, second, None, True)
 
 
-class WindowedCoGroup(_TwoInWindows):
+class WindowedCoGroup(_TwoInWindows[T1, T2]):
     """Co-group of two streams in windows: two lists of records for each key and window."""
 
+    @overload
+    def apply(
+        self,
+        function: Callable[[list[T1], list[T2]], Iterable[R] | None] | CoGroupFunction[T1, T2, R],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def apply(
+        self,
+        function: Callable[[list[T1], list[T2]], Iterable[Any] | None]
+        | CoGroupFunction[T1, T2, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with any number of values for each key and window.
 
@@ -223,16 +262,16 @@ class WindowedCoGroup(_TwoInWindows):
         return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)
 
 
-class IntervalJoin:
+class IntervalJoin(Generic[T1, T2]):
     """Join of two keyed streams by time, before :meth:`between` sets the bounds of the times."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+    def __init__(self, left: KeyedStream[T1, Any], right: KeyedStream[T2, Any]) -> None:
         self._left = left
         self._right = right
 
     def between(
         self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
-    ) -> IntervalJoined:
+    ) -> IntervalJoined[T1, T2]:
         """Set the bounds of the times.
 
         A right record joins if ``left.time + lower <= right.time <= left.time + upper``.
@@ -242,10 +281,12 @@ class IntervalJoin:
         )
 
 
-class IntervalJoined:
+class IntervalJoined(Generic[T1, T2]):
     """Join of two keyed streams by time, with its bounds."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream, lower: int, upper: int) -> None:
+    def __init__(
+        self, left: KeyedStream[T1, Any], right: KeyedStream[T2, Any], lower: int, upper: int
+    ) -> None:
         self._left = left
         self._right = right
         self._lower = lower
@@ -253,29 +294,37 @@ class IntervalJoined:
         self._late_left: OutputTag[Any] | None = None
         self._late_right: OutputTag[Any] | None = None
 
-    def lower_bound_exclusive(self) -> IntervalJoined:
+    def lower_bound_exclusive(self) -> IntervalJoined[T1, T2]:
         """Exclude the lower bound: ``<`` instead of ``<=``."""
         self._lower += 1
         return self
 
-    def upper_bound_exclusive(self) -> IntervalJoined:
+    def upper_bound_exclusive(self) -> IntervalJoined[T1, T2]:
         """Exclude the upper bound: ``<`` instead of ``<=``."""
         self._upper -= 1
         return self
 
-    def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+    def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
         """Send late records of the left stream to a side output."""
         self._late_left = output_tag
         return self
 
-    def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined:
+    def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
         """Send late records of the right stream to a side output."""
         self._late_right = output_tag
         return self
 
+    @overload
+    def process(
+        self, func: ProcessJoinFunction[T1, T2, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self, func: ProcessJoinFunction[T1, T2, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
     def process(
         self,
-        func: ProcessJoinFunction[Any, Any, Any],
+        func: ProcessJoinFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply a function with any number of results to each pair.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from flinkray.datastream.inserted_functions import (
 from flinkray.datastream.joined_streams import IntervalJoin
 from flinkray.datastream.queryable_state_stream import QueryableStateStream
 from flinkray.datastream.stream import DataStream
+from flinkray.datastream.type_variables import K, R, T, U
 from flinkray.datastream.windowed_streams import WindowedStream, count_assigner
 from flinkray.state.descriptors import StateDescriptor, ValueStateDescriptor
 from flinkray.streaming.columnar.key_and_value import KeyAndValueOperator
@@ -27,21 +29,17 @@ from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
 from flinkray.streaming.functions.functions import (
+    IN,
+    OUT,
     Function,
     KeyedProcessFunction,
+    ReduceFunction,
 )
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
-from flinkray.streaming.operators.basic import (
-    FilterOperator,
-    FlatMapOperator,
-    MapOperator,
-)
+from flinkray.streaming.operators.basic import MapOperator
 from flinkray.streaming.operators.groups import KeyedGroupOperator
 from flinkray.streaming.operators.keyed import (
     BatchReduceOperator,
-    KeyedFilterOperator,
-    KeyedFlatMapOperator,
-    KeyedMapOperator,
     ReduceOperator,
 )
 from flinkray.streaming.operators.operator import StreamOperator
@@ -51,8 +49,10 @@ from flinkray.streaming.program.transformations import (
     OperatorTransformation,
 )
 from flinkray.streaming.records.keying import Keys
-from flinkray.streaming.records.type_inference import type_of_result
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
+from flinkray.streaming.windowing.assigners import W, WindowAssigner
+from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
     from flinkray.datastream.spark_table import SparkTable
@@ -78,8 +78,14 @@ def _unsupported(what: str) -> Any:
     return refuse
 
 
-class KeyedStream(DataStream):
-    """Stream that is partitioned by key.
+class LooksUp(Protocol[IN, OUT]):
+    """An object with a method that :meth:`KeyedStream.look_up` calls."""
+
+    def look_up(self, value: IN, row: Row | None, /) -> OUT: ...
+
+
+class KeyedStream(DataStream[T], Generic[T, K]):
+    """Stream of records of type T that is partitioned by keys of type K.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -90,46 +96,23 @@ class KeyedStream(DataStream):
 
     _keys: Keys
 
-    def __init__(self, origin: DataStream, keys: Keys) -> None:
+    def __init__(self, origin: DataStream[T], keys: Keys) -> None:
         super().__init__(origin._env, origin._by_key(keys))
         self._origin = origin
         self._keys = keys
 
     # --- functions ------------------------------------------------------------------------------
 
-    def map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Apply a function to each record, as on any stream. A MapFunction may use keyed state."""
-        expect_function(func, "map", "a MapFunction")
-        output_type = output_type or type_of_result(getattr(func, "map", func))
-        if isinstance(func, Function):
-            return self._then_keyed("Map", KeyedMapOperator(func, self._keys), output_type)
-        return self._then("Map", MapOperator(func), output_type)
-
-    def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Apply a function that returns any number of results for each record, as on any stream.
-
-        A FlatMapFunction may use keyed state.
-        """
-        expect_function(func, "flat_map", "a FlatMapFunction")
-        if isinstance(func, Function):
-            operator = KeyedFlatMapOperator(func, self._keys)
-            return self._then_keyed("FlatMap", operator, output_type)
-        return self._then("FlatMap", FlatMapOperator(func), output_type)
-
-    def filter(self, func: Any) -> DataStream:
-        """Keep the records for which a function returns true, as on any stream.
-
-        A FilterFunction may use keyed state.
-        """
-        expect_function(func, "filter", "a FilterFunction")
-        known = self._stream.type_info
-        if isinstance(func, Function):
-            operator = KeyedFilterOperator(func, self._keys)
-            return self._then_keyed("Filter", operator, known, typed=False)
-        return self._then("Filter", FilterOperator(func), known, typed=False)
-
-    def process(  # type: ignore[override]
-        self, func: KeyedProcessFunction[Any, Any, Any], output_type: Any = None
+    @overload  # type: ignore[override]
+    def process(
+        self, func: KeyedProcessFunction[K, T, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self, func: KeyedProcessFunction[K, T, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def process(
+        self, func: KeyedProcessFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
         """Apply a KeyedProcessFunction.
 
@@ -141,8 +124,16 @@ class KeyedStream(DataStream):
         operator = KeyedProcessOperator(func, self._keys)
         return self._then_keyed("KEYED PROCESS", operator, output_type)
 
+    @overload
     def process_groups(
-        self, func: KeyedGroupFunction[Any, Any, Any], output_type: TypeInformation | None = None
+        self, func: KeyedGroupFunction[K, T, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def process_groups(
+        self, func: KeyedGroupFunction[K, T, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def process_groups(
+        self, func: KeyedGroupFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
         """Apply *func* to all records of one key that have come together.
 
@@ -163,6 +154,14 @@ class KeyedStream(DataStream):
         operator = KeyedGroupOperator(func, self._keys)
         return self._then_keyed("KEYED GROUPS", operator, output_type)
 
+    @overload
+    def process_batches(
+        self, func: KeyedBatchFunction, output_type: None = None
+    ) -> DataStream[Row]: ...
+    @overload
+    def process_batches(
+        self, func: KeyedBatchFunction, output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
     def process_batches(
         self, func: KeyedBatchFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
@@ -190,7 +189,15 @@ class KeyedStream(DataStream):
         operator = KeyedBatchOperator(func, self._keys, self._stream.type_info)
         return self._then_keyed("KEYED BATCHES", operator, output_type, sort_keys=None)
 
-    def reduce(self, func: Any) -> DataStream:
+    @overload
+    def reduce(self, func: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]: ...
+    # For pyright: (word, 1) has the type tuple[str, Literal[1]], which no sum of records has.
+    @overload
+    def reduce(
+        self: KeyedStream[tuple[Any, ...], Any],
+        func: Callable[[T, T], tuple[Any, ...]] | ReduceFunction[tuple[Any, ...]],
+    ) -> DataStream[T]: ...
+    def reduce(self, func: Any) -> DataStream[T]:
         """Reduce the values of each key.
 
         A result follows every record; in batch mode only the final one.
@@ -198,12 +205,12 @@ class KeyedStream(DataStream):
         expect_function(func, "reduce", "a ReduceFunction", 2)
         return self._reduced("Keyed Reduce", ReduceOperator(func, self._keys), func)
 
-    def _reduced(self, name: str, operator: StreamOperator, func: Any) -> DataStream:
+    def _reduced(self, name: str, operator: StreamOperator, func: Any) -> DataStream[T]:
         stream = self._then_keyed(name, operator, self._stream.type_info, typed=False)
         stream._transformation.batch_operator = BatchReduceOperator(func, self._keys)
         return stream
 
-    def sum(self, position_to_sum: Position = 0) -> DataStream:
+    def sum(self, position_to_sum: Position = 0) -> DataStream[T]:
         """Compute the rolling sum of a field, by position or name.
 
         The other fields are the first record's.
@@ -212,25 +219,25 @@ class KeyedStream(DataStream):
         """
         return self._rolling("sum", position_to_sum)
 
-    def min(self, position_to_min: Position = 0) -> DataStream:
+    def min(self, position_to_min: Position = 0) -> DataStream[T]:
         """Compute the rolling minimum of a field; NaN is greater than every number."""
         return self._rolling("min", position_to_min)
 
-    def max(self, position_to_max: Position = 0) -> DataStream:
+    def max(self, position_to_max: Position = 0) -> DataStream[T]:
         """Compute the rolling maximum of a field; NaN is greater than every number."""
         return self._rolling("max", position_to_max)
 
-    def min_by(self, position_to_min_by: Position = 0) -> DataStream:
+    def min_by(self, position_to_min_by: Position = 0) -> DataStream[T]:
         """Return the record with the least field so far; among equals the first."""
         func = PickBy("min", position_to_min_by)
         return self._reduced("Keyed MinBy", ReduceOperator(func, self._keys), func)
 
-    def max_by(self, position_to_max_by: Position = 0) -> DataStream:
+    def max_by(self, position_to_max_by: Position = 0) -> DataStream[T]:
         """Return the record with the greatest field so far; among equals the first."""
         func = PickBy("max", position_to_max_by)
         return self._reduced("Keyed MaxBy", ReduceOperator(func, self._keys), func)
 
-    def _rolling(self, how: str, position: Position) -> DataStream:
+    def _rolling(self, how: str, position: Position) -> DataStream[T]:
         func = FieldReduce(how, position)
         operator: ReduceOperator
         if isinstance(position, str) and self._keys.field is not None:
@@ -250,17 +257,31 @@ class KeyedStream(DataStream):
 
     # --- windows and joins ----------------------------------------------------------------------
 
-    def window(self, window_assigner: Any) -> WindowedStream:
+    def window(self, window_assigner: WindowAssigner[T, W]) -> WindowedStream[T, K, W]:
         """Put the records of each key into windows."""
         return WindowedStream(self, window_assigner)
 
-    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream[T, K, CountWindow]:
         """Put the records of each key into windows of *size* records.
 
         With *slide*, a window begins every *slide* records.
         """
         return WindowedStream(self, count_assigner(size, slide))
 
+    @overload
+    def look_up(
+        self,
+        table: SparkTable,
+        func: Callable[[T, Row | None], R] | LooksUp[T, R],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def look_up(
+        self,
+        table: SparkTable,
+        func: Callable[[T, Row | None], Any] | LooksUp[T, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
     def look_up(
         self, table: SparkTable, func: Any, output_type: TypeInformation | None = None
     ) -> DataStream:
@@ -283,19 +304,13 @@ class KeyedStream(DataStream):
         rows = self._env.from_table(table).key_by(table.key_selector, self._keys.key_type)
         return looked_up(self, rows, func, table.name, output_type)
 
-    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+    def interval_join(self, other: KeyedStream[U, Any]) -> IntervalJoin[T, U]:
         """Pair records of a key whose times differ by no more than given bounds."""
         return IntervalJoin(self, other)
 
     # --- the stream -----------------------------------------------------------------------------
 
-    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
-        """Partition the stream by another key instead."""
-        return self._origin.key_by(key_selector, key_type)
-
-    def union(self, *streams: DataStream) -> DataStream:
-        """Merge this and other streams, without keys."""
-        return self._values().union(*streams)
+    # --- the stream -----------------------------------------------------------------------------
 
     def as_queryable_state(
         self, queryable_state_name: str, state_descriptor: StateDescriptor | None = None
@@ -336,14 +351,17 @@ class KeyedStream(DataStream):
         """
         return self._values().end_with(name, operator)
 
-    def _values(self) -> DataStream:
+    def _keyed_by(self, key_selector: Any, key_type: TypeInformation | None) -> KeyedStream[T, Any]:
+        return self._origin._keyed_by(key_selector, key_type)
+
+    def _values(self) -> DataStream[T]:
         """Return this stream for operators that ignore keys.
 
         The key selector is called for each record all the same, as in PyFlink.
         """
         return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 
-    def _collected(self) -> DataStream:
+    def _collected(self) -> DataStream[Row]:  # type: ignore[override]
         value_type = self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
         row_type = Types.ROW([self.get_key_type(), value_type])
         operator = MapOperator(KeyAndValue(self._keys))
@@ -375,6 +393,19 @@ class KeyedStream(DataStream):
     start_new_chain = _unsupported("start_new_chain")
     disable_chaining = _unsupported("disable_chaining")
     slot_sharing_group = _unsupported("slot_sharing_group")
+
+    def _applied(
+        self,
+        name: str,
+        func: Any,
+        operator: Callable[[Any], StreamOperator],
+        keyed_operator: Callable[[Any, Keys], StreamOperator],
+        output_type: TypeInformation | None,
+        typed: bool = True,
+    ) -> DataStream:
+        if not isinstance(func, Function):
+            return self._then(name, operator(func), output_type, typed)
+        return self._then_keyed(name, keyed_operator(func, self._keys), output_type, typed)
 
     def _then(
         self,

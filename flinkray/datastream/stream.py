@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.connected_streams import (
@@ -16,15 +16,22 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.operator_settings import StreamSettings
-from flinkray.datastream.record_batches import RecordBatches
+from flinkray.datastream.record_batches import RecordBatches, RecordBatchFunction
+from flinkray.datastream.type_variables import R, T, U
 from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.streaming.columnar.conversion import schema_of
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
 from flinkray.streaming.functions.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeySelector,
+    MapFunction,
     NullByteKeySelector,
+    Partitioner,
     ProcessFunction,
+    SinkFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
@@ -33,6 +40,11 @@ from flinkray.streaming.operators.basic import (
     FlatMapOperator,
     MapOperator,
     ProjectOperator,
+)
+from flinkray.streaming.operators.keyed import (
+    KeyedFilterOperator,
+    KeyedFlatMapOperator,
+    KeyedMapOperator,
 )
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import ProcessOperator
@@ -55,6 +67,7 @@ from flinkray.streaming.records.partitioners import (
     ShufflePartitioner,
     StreamPartitioner,
 )
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
@@ -62,6 +75,8 @@ from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
+from flinkray.streaming.windowing.assigners import W, WindowAssigner
+from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
     from flinkray.core.ids import JobVertexID
@@ -108,7 +123,7 @@ class StreamProgram(EnvironmentSettings, ABC):
         return DataStream(self, transformation)
 
     @abstractmethod
-    def partition(self, stream: DataStream, keys: Keys) -> KeyedStream:
+    def partition(self, stream: DataStream[T], keys: Keys) -> KeyedStream[T, Any]:
         """Return *stream*, partitioned by *keys*."""
 
     @abstractmethod
@@ -117,26 +132,32 @@ class StreamProgram(EnvironmentSettings, ABC):
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,
-        type_info: TypeInformation | None,
-    ) -> DataStream:
+        type_info: TypeInformation[Row] | None,
+    ) -> DataStream[Row]:
         """Add a Spark stage that takes a stream's epochs, and return the stream of its results."""
 
     @abstractmethod
-    def from_table(self, table: SparkTable) -> DataStream:
+    def from_table(self, table: SparkTable) -> DataStream[Row]:
         """Return the rows of a table as a stream. They are read once for all look-ups."""
 
     @abstractmethod
     def collect_results(
-        self, stream: DataStream, job_name: str | None, limit: int | None
-    ) -> CloseableIterator | list[Any]:
+        self, stream: DataStream[U], job_name: str | None, limit: int | None
+    ) -> CloseableIterator[U] | list[U]:
         """Run the program and return the stream's results.
 
         See :meth:`DataStream.execute_and_collect`.
         """
 
 
-class DataStream(StreamSettings):
-    """A stream of records.
+class Collected(Protocol[T]):
+    """A stream whose :meth:`DataStream.execute_and_collect` returns records of type T."""
+
+    def _collected(self) -> DataStream[T]: ...
+
+
+class DataStream(StreamSettings, Generic[T]):
+    """A stream of records of type T.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -171,31 +192,65 @@ class DataStream(StreamSettings):
 
     # --- record by record -----------------------------------------------------------------------
 
+    @overload
+    def map(
+        self, func: Callable[[T], R] | MapFunction[T, R], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def map(
+        self, func: Callable[[T], Any] | MapFunction[T, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
     def map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream of one result for each value.
 
         Args:
-            func: a MapFunction, or a function of a value.
+            func: a MapFunction, or a function of a value. On a keyed stream a MapFunction may use
+                keyed state.
             output_type: what it returns; read from its type hints if not given.
         """
         expect_function(func, "map", "a MapFunction")
         output_type = output_type or type_of_result(getattr(func, "map", func))
-        return self._then("Map", MapOperator(func), output_type)
+        return self._applied("Map", func, MapOperator, KeyedMapOperator, output_type)
 
+    @overload
+    def flat_map(
+        self,
+        func: Callable[[T], Iterable[R] | None] | FlatMapFunction[T, R],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def flat_map(
+        self,
+        func: Callable[[T], Iterable[Any] | None] | FlatMapFunction[T, Any],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
     def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream of any number of results for each value.
 
-        *func* returns a generator, a list or None.
+        *func* returns a generator, a list or None. On a keyed stream a FlatMapFunction may use
+        keyed state.
         """
         expect_function(func, "flat_map", "a FlatMapFunction")
-        return self._then("FlatMap", FlatMapOperator(func), output_type)
+        return self._applied("FlatMap", func, FlatMapOperator, KeyedFlatMapOperator, output_type)
 
-    def filter(self, func: Any) -> DataStream:
-        """Keep the values for which *func* returns true."""
+    def filter(self, func: Callable[[T], object] | FilterFunction[T]) -> DataStream[T]:
+        """Keep the values for which *func* returns true.
+
+        On a keyed stream a FilterFunction may use keyed state.
+        """
         expect_function(func, "filter", "a FilterFunction")
-        return self._then("Filter", FilterOperator(func), self._stream.type_info, typed=False)
+        known = self._stream.type_info
+        return self._applied("Filter", func, FilterOperator, KeyedFilterOperator, known, False)
 
-    def process(self, func: ProcessFunction[Any, Any], output_type: Any = None) -> DataStream:
+    @overload
+    def process(self, func: ProcessFunction[T, R], output_type: None = None) -> DataStream[R]: ...
+    @overload
+    def process(
+        self, func: ProcessFunction[T, Any], output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def process(
+        self, func: ProcessFunction, output_type: TypeInformation | None = None
+    ) -> DataStream:
         """Apply a ProcessFunction, which has any number of results, side outputs and time.
 
         The function sends a value to a side output by ``yield tag, value``.
@@ -219,8 +274,18 @@ class DataStream(StreamSettings):
             projected = Types.TUPLE([known.field_types[index] for index in field_indexes])
         return self._then("Projection", ProjectOperator(field_indexes), projected, typed=False)
 
+    @overload
     def map_batches(
-        self, func: Callable[..., Any], output_type: TypeInformation | None = None
+        self, func: RecordBatchFunction, output_type: None = None
+    ) -> DataStream[Row]: ...
+    @overload
+    def map_batches(
+        self, func: RecordBatchFunction, output_type: TypeInformation[R]
+    ) -> DataStream[R]: ...
+    def map_batches(
+        self,
+        func: RecordBatchFunction,
+        output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply *func* to whole Arrow record batches.
 
@@ -239,7 +304,9 @@ class DataStream(StreamSettings):
         operator = MapBatchesOperator(func, self._stream.type_info)
         return self._then("MapBatches", operator, output_type)
 
-    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+    def assign_timestamps_and_watermarks(
+        self, watermark_strategy: WatermarkStrategy
+    ) -> DataStream[T]:
         """Give the records timestamps, and the stream watermarks."""
         stream = self._then(
             "Timestamps/Watermarks",
@@ -254,7 +321,21 @@ class DataStream(StreamSettings):
 
     # --- where records go -----------------------------------------------------------------------
 
-    def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
+    @overload
+    def key_by(
+        self, key_selector: Callable[[T], U] | KeySelector[T, U], key_type: None = None
+    ) -> KeyedStream[T, U]: ...
+    @overload
+    def key_by(self, key_selector: str, key_type: None = None) -> KeyedStream[T, Any]: ...
+    @overload
+    def key_by(
+        self,
+        key_selector: Callable[[T], Any] | KeySelector[T, Any] | str,
+        key_type: TypeInformation[U],
+    ) -> KeyedStream[T, U]: ...
+    def key_by(
+        self, key_selector: Any, key_type: TypeInformation | None = None
+    ) -> KeyedStream[T, Any]:
         """Partition the stream by key: records of one key go to one subtask and share state.
 
         Args:
@@ -263,16 +344,19 @@ class DataStream(StreamSettings):
             key_type: type to which all keys are converted. None: keys stay as the selector returns
                 them.
         """
+        return self._keyed_by(key_selector, key_type)
+
+    def _keyed_by(self, key_selector: Any, key_type: TypeInformation | None) -> KeyedStream[T, Any]:
         if key_type is not None:
             expect_type(key_type)
         return self._env.partition(self, Keys(key_selector, key_type))
 
-    def union(self, *streams: DataStream) -> DataStream:
+    def union(self, *streams: DataStream[U]) -> DataStream[T | U]:
         """Merge this and other streams, in no particular order.
 
         The result has a declared type only if all streams have the same one.
         """
-        inputs = [self._stream, *(stream._values()._stream for stream in streams)]
+        inputs = [stream._values()._stream for stream in (self, *streams)]
         declared = self._stream.type_info
         is_one = all(_are_one(stream.type_info, declared) for stream in inputs)
         return DataStream(
@@ -280,12 +364,12 @@ class DataStream(StreamSettings):
         )
 
     @overload
-    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+    def connect(self, ds: DataStream[U]) -> ConnectedStreams[T, U]: ...
     @overload
-    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(self, ds: BroadcastStream[U]) -> BroadcastConnectedStream[T, U]: ...
     def connect(
-        self, ds: DataStream | BroadcastStream
-    ) -> ConnectedStreams | BroadcastConnectedStream:
+        self, ds: DataStream[U] | BroadcastStream[U]
+    ) -> ConnectedStreams[T, U] | BroadcastConnectedStream[T, U]:
         """Combine two streams, possibly of different types, for one operator.
 
         Two keyed streams share state and timers.
@@ -294,29 +378,29 @@ class DataStream(StreamSettings):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
 
-    def join(self, other: DataStream) -> JoinedStreams:
+    def join(self, other: DataStream[U]) -> JoinedStreams[T, U]:
         """Pair records of this and another stream with the same key and window.
 
         Continue with ``.where(key).equal_to(key).window(assigner).apply(function)``.
         """
         return JoinedStreams(self, other)
 
-    def co_group(self, other: DataStream) -> CoGroupedStreams:
+    def co_group(self, other: DataStream[U]) -> CoGroupedStreams[T, U]:
         """Group the records of both streams by key and window; continue as with :meth:`join`."""
         return CoGroupedStreams(self, other)
 
     @overload
-    def broadcast(self) -> DataStream: ...
+    def broadcast(self) -> DataStream[T]: ...
     @overload
     def broadcast(
         self,
         descriptor: MapStateDescriptor[Any, Any],
         /,
         *broadcast_state_descriptors: MapStateDescriptor[Any, Any],
-    ) -> BroadcastStream: ...
+    ) -> BroadcastStream[T]: ...
     def broadcast(
         self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
-    ) -> DataStream | BroadcastStream:
+    ) -> DataStream[T] | BroadcastStream[T]:
         """Send every record to every subtask.
 
         With descriptors: a broadcast stream, to be connected.
@@ -326,39 +410,43 @@ class DataStream(StreamSettings):
             return partitioned
         return BroadcastStream(partitioned, broadcast_state_descriptors)
 
-    def shuffle(self) -> DataStream:
+    def shuffle(self) -> DataStream[T]:
         """Send each record to a random subtask."""
         return self._partitioned(ShufflePartitioner())
 
-    def rebalance(self) -> DataStream:
+    def rebalance(self) -> DataStream[T]:
         """Send records to all subtasks in turn."""
         return self._partitioned(RebalancePartitioner())
 
-    def rescale(self) -> DataStream:
+    def rescale(self) -> DataStream[T]:
         """Send records in turn to the few subtasks that belong to the sending subtask."""
         return self._partitioned(RescalePartitioner())
 
-    def forward(self) -> DataStream:
+    def forward(self) -> DataStream[T]:
         """Send each record to the subtask with the sending subtask's number."""
         return self._partitioned(ForwardPartitioner())
 
-    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
+    def partition_custom(
+        self,
+        partitioner: Callable[[Any, int], int] | Partitioner[Any],
+        key_selector: Callable[[T], Any] | KeySelector[T, Any] | str,
+    ) -> DataStream[T]:
         """Send each record to the subtask that a function of key and number of subtasks returns."""
         expect_function(partitioner, "partition", "a Partitioner", 2)
         return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
 
-    def window_all(self, window_assigner: Any) -> AllWindowedStream:
+    def window_all(self, window_assigner: WindowAssigner[T, W]) -> AllWindowedStream[T, W]:
         """Put all records into windows, whatever their keys; one subtask evaluates them."""
         return AllWindowedStream(self._keyed_by_nothing(), window_assigner)
 
-    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T, CountWindow]:
         """Put all records into windows of *size* records, whatever their keys."""
         return AllWindowedStream(self._keyed_by_nothing(), count_assigner(size, slide))
 
-    def _keyed_by_nothing(self) -> KeyedStream:
+    def _keyed_by_nothing(self) -> KeyedStream[T, int]:
         return self.key_by(NullByteKeySelector(), Types.BYTE())
 
-    def get_side_output(self, output_tag: OutputTag[Any]) -> DataStream:
+    def get_side_output(self, output_tag: OutputTag[U]) -> DataStream[U]:
         """Return the records that the operator sent to a side output."""
         if not isinstance(output_tag, OutputTag):
             raise TypeError(f"get_side_output takes an OutputTag, got {output_tag!r}")
@@ -374,7 +462,7 @@ class DataStream(StreamSettings):
 
     # --- the end --------------------------------------------------------------------------------
 
-    def add_sink(self, sink_func: Any) -> DataStreamSink:
+    def add_sink(self, sink_func: Callable[[T], object] | SinkFunction[T]) -> DataStreamSink:
         """Pass every value to a SinkFunction or a plain function.
 
         If the sink has a method ``set_input_type``, it is called with the stream's type, or None if
@@ -385,7 +473,7 @@ class DataStream(StreamSettings):
             sink_func.set_input_type(self._stream.type_info)
         return self.end_with("Sink: Unnamed", SinkFunctionOperator(sink_func))
 
-    def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
+    def sink_to(self, sink: Sink[T]) -> DataStreamSink:
         """Write the stream to a Sink."""
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
@@ -434,7 +522,7 @@ class DataStream(StreamSettings):
         function: SparkEpochFunction,
         watermark_strategy: WatermarkStrategy | None = None,
         name: str = "Spark",
-        type_info: TypeInformation | None = None,
+        type_info: TypeInformation[Row] | None = None,
         *,
         executors: int = 1,
         cpu: float = 1,
@@ -442,7 +530,7 @@ class DataStream(StreamSettings):
         spark_conf: Mapping[str, object] | None = None,
         session: str | None = None,
         uid: str | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Row]:
         """Transform the rows of each complete checkpoint with Spark; return the results' stream.
 
         The stream has the rows of the DataFrames that ``function(dataframe, checkpoint_id)``
@@ -494,17 +582,19 @@ class DataStream(StreamSettings):
 
     @overload
     def execute_and_collect(
-        self, job_execution_name: str | None = None, limit: None = None
-    ) -> CloseableIterator: ...
+        self: Collected[U], job_execution_name: str | None = None, limit: None = None
+    ) -> CloseableIterator[U]: ...
     @overload
-    def execute_and_collect(self, job_execution_name: int) -> list[Any]: ...
+    def execute_and_collect(self: Collected[U], job_execution_name: int) -> list[U]: ...
     @overload
-    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[Any]: ...
-    @overload
-    def execute_and_collect(self, *, limit: int) -> list[Any]: ...
     def execute_and_collect(
-        self, job_execution_name: str | int | None = None, limit: int | None = None
-    ) -> CloseableIterator | list[Any]:
+        self: Collected[U], job_execution_name: str | None, limit: int
+    ) -> list[U]: ...
+    @overload
+    def execute_and_collect(self: Collected[U], *, limit: int) -> list[U]: ...
+    def execute_and_collect(
+        self: Collected[U], job_execution_name: str | int | None = None, limit: int | None = None
+    ) -> CloseableIterator[U] | list[U]:
         """Run the program and return this stream's records.
 
         With *limit*: a list of at most so many records. Without: an iterator over all, which ends
@@ -513,7 +603,8 @@ class DataStream(StreamSettings):
         """
         if isinstance(job_execution_name, int):
             job_execution_name, limit = None, job_execution_name
-        return self._env.collect_results(self._collected(), job_execution_name, limit)
+        stream = self._collected()
+        return stream._env.collect_results(stream, job_execution_name, limit)
 
     def execute_and_collect_arrow(self, job_execution_name: str | None = None) -> RecordBatches:
         """Run the program and return an iterator of this stream's Arrow record batches.
@@ -535,11 +626,11 @@ class DataStream(StreamSettings):
         serialized = collected._then("Serialize Batches", operator, None, typed=False)
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
-    def _values(self) -> DataStream:
+    def _values(self) -> DataStream[T]:
         """Return this stream for operators that ignore keys."""
         return self
 
-    def _collected(self) -> DataStream:
+    def _collected(self) -> DataStream[T]:
         """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
 
         For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream.
@@ -551,6 +642,21 @@ class DataStream(StreamSettings):
         return self
 
     # --- building -------------------------------------------------------------------------------
+
+    def _applied(
+        self,
+        name: str,
+        func: Any,
+        operator: Callable[[Any], StreamOperator],
+        keyed_operator: Callable[[Any, Keys], StreamOperator],
+        output_type: TypeInformation | None,
+        typed: bool = True,
+    ) -> DataStream:
+        """Add the operator of a function on this stream, and return the stream of its results.
+
+        A keyed stream adds *keyed_operator* if the function may use keyed state.
+        """
+        return self._then(name, operator(func), output_type, typed)
 
     def _then(
         self,
@@ -582,7 +688,7 @@ class DataStream(StreamSettings):
         self._env.add(transformation)
         return DataStreamSink(transformation)
 
-    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
+    def _partitioned(self, partitioner: StreamPartitioner) -> DataStream[T]:
         transformation = PartitionTransformation(
             partitioner.name.capitalize(),
             self._stream.type_info,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -35,6 +35,7 @@ from flinkray.datastream.local_execution import (
     warn_of_archive,
 )
 from flinkray.datastream.stream import DataStream, StreamProgram
+from flinkray.datastream.type_variables import U
 from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.columnar.views import without_views
 from flinkray.streaming.errors import StreamError
@@ -48,6 +49,7 @@ from flinkray.streaming.program.transformations import (
     build_graph,
 )
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_schema
 from flinkray.streaming.records.typeinfo import TypeInformation, expect_type
 from flinkray.streaming.records.widening import as_one_table
@@ -134,6 +136,12 @@ class StreamExecutionEnvironment(StreamProgram):
 
     # --- sources --------------------------------------------------------------------------------
 
+    @overload
+    def from_collection(self, collection: Iterable[U], type_info: None = None) -> DataStream[U]: ...
+    @overload
+    def from_collection(
+        self, collection: Iterable[Any], type_info: TypeInformation[U]
+    ) -> DataStream[U]: ...
     def from_collection(
         self, collection: Iterable[Any], type_info: TypeInformation | None = None
     ) -> DataStream:
@@ -155,7 +163,7 @@ class StreamExecutionEnvironment(StreamProgram):
             "Source: Collection Source", CollectionSource(values), type_info, non_parallel=True
         )
 
-    def from_sequence(self, start: int, end: int) -> DataStream:
+    def from_sequence(self, start: int, end: int) -> DataStream[int]:
         """Make a stream of the integers from *start* to *end*, both included."""
         return self._source(
             "Source: Number Sequence Source", NumberSequenceSource(start, end), None
@@ -165,7 +173,7 @@ class StreamExecutionEnvironment(StreamProgram):
         self,
         data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
         batch_rows: int = 1 << 16,
-    ) -> DataStream:
+    ) -> DataStream[Row]:
         """Make a stream of the rows of Arrow data, in batches of at most *batch_rows* rows.
 
         Functions of records are given rows with field names. A column has the type that holds the
@@ -197,6 +205,31 @@ class StreamExecutionEnvironment(StreamProgram):
             "Source: Arrow", ArrowSource(table, batch_rows), type_of_schema(table.schema)
         )
 
+    @overload
+    def from_source(
+        self,
+        source: Source[U],
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        type_info: None = None,
+    ) -> DataStream[U]: ...
+    @overload
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        *,
+        type_info: TypeInformation[U],
+    ) -> DataStream[U]: ...
+    @overload
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None,
+        source_name: str,
+        type_info: TypeInformation[U],
+    ) -> DataStream[U]: ...
     def from_source(
         self,
         source: Source[Any],
@@ -220,8 +253,16 @@ class StreamExecutionEnvironment(StreamProgram):
             strategy=watermark_strategy,
         )
 
+    @overload
     def create_input(
-        self, input_format: InputFormat[Any, Any], type_info: TypeInformation | None = None
+        self, input_format: InputFormat[U], type_info: None = None
+    ) -> DataStream[U]: ...
+    @overload
+    def create_input(
+        self, input_format: InputFormat, type_info: TypeInformation[U]
+    ) -> DataStream[U]: ...
+    def create_input(
+        self, input_format: InputFormat, type_info: TypeInformation | None = None
     ) -> DataStream:
         """Make a stream of the records of an InputFormat.
 
@@ -239,14 +280,14 @@ class StreamExecutionEnvironment(StreamProgram):
         function: Callable[[SparkSession], DataFrame],
         watermark_strategy: WatermarkStrategy | None = None,
         source_name: str = "Spark",
-        type_info: TypeInformation | None = None,
+        type_info: TypeInformation[Row] | None = None,
         *,
         executors: int = 1,
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
         session: str | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Row]:
         """Make a stream of the rows of a Spark DataFrame, in batches of columns.
 
         ``function(spark)`` returns the DataFrame.
@@ -279,7 +320,7 @@ class StreamExecutionEnvironment(StreamProgram):
         function: Callable[[SparkSession], DataFrame],
         watermark_strategy: WatermarkStrategy | None = None,
         source_name: str = "Spark",
-        type_info: TypeInformation | None = None,
+        type_info: TypeInformation[Row] | None = None,
         *,
         trigger: Mapping[str, object] | None = None,
         output_mode: str = "append",
@@ -287,7 +328,7 @@ class StreamExecutionEnvironment(StreamProgram):
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Row]:
         """Make a stream of the rows of a streaming Spark DataFrame (``spark.readStream``).
 
         ``function(spark)`` returns the DataFrame.
@@ -320,7 +361,7 @@ class StreamExecutionEnvironment(StreamProgram):
             SparkStreamSource, stage, watermark_strategy, source_name, type_info
         )
 
-    def partition(self, stream: DataStream, keys: Keys) -> KeyedStream:
+    def partition(self, stream: DataStream[U], keys: Keys) -> KeyedStream[U, Any]:
         return KeyedStream(stream, keys)
 
     def from_stage_of_epochs(
@@ -328,8 +369,8 @@ class StreamExecutionEnvironment(StreamProgram):
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,
-        type_info: TypeInformation | None,
-    ) -> DataStream:
+        type_info: TypeInformation[Row] | None,
+    ) -> DataStream[Row]:
         return self._from_stage(SparkEpochsSource, stage, watermark_strategy, name, type_info)
 
     def _from_stage(
@@ -338,8 +379,8 @@ class StreamExecutionEnvironment(StreamProgram):
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,
-        type_info: TypeInformation | None,
-    ) -> DataStream:
+        type_info: TypeInformation[Row] | None,
+    ) -> DataStream[Row]:
         self.add_spark_stage(stage)
         if type_info is None:
             reads = source(stage.vertex_id, name)
@@ -348,7 +389,7 @@ class StreamExecutionEnvironment(StreamProgram):
             reads = source(stage.vertex_id, name, type_info, convert)
         return self.from_source(reads, watermark_strategy, name)
 
-    def from_table(self, table: SparkTable) -> DataStream:
+    def from_table(self, table: SparkTable) -> DataStream[Row]:
         stream = self._tables.get(table)
         if stream is None:
             self.add_spark_stage(table.stage)
@@ -358,7 +399,7 @@ class StreamExecutionEnvironment(StreamProgram):
                 stream.uid(table.uid)
         return stream
 
-    def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
+    def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream[str]:
         """Make a stream of the lines of a file, or of all files in a directory.
 
         Args:
@@ -367,9 +408,12 @@ class StreamExecutionEnvironment(StreamProgram):
         Raises:
             StreamError: there is no such encoding.
         """
-        return self.from_source(FileSource(file_path, encoding=charset_name), None, "Text File")
+        source: FileSource[str] = FileSource(file_path, encoding=charset_name)
+        return self.from_source(source, None, "Text File")
 
-    def socket_text_stream(self, hostname: str, port: int, delimiter: str = "\n") -> DataStream:
+    def socket_text_stream(
+        self, hostname: str, port: int, delimiter: str = "\n"
+    ) -> DataStream[str]:
         """Make a stream of lines from a TCP server."""
         stream = self.from_source(SocketSource(hostname, port, delimiter), None, "Socket Stream")
         stream._transformation.non_parallel = True
@@ -511,8 +555,8 @@ class StreamExecutionEnvironment(StreamProgram):
         return LocalJobClient(JobID.generate(), graph.job_name, partial(self._local_job, graph))
 
     def collect_results(
-        self, stream: DataStream, job_name: str | None, limit: int | None
-    ) -> CloseableIterator | list[Any]:
+        self, stream: DataStream[U], job_name: str | None, limit: int | None
+    ) -> CloseableIterator[U] | list[U]:
         if limit is not None and limit < 0:
             raise ValueError(f"a limit of records must not be negative, got {limit}")
         iterator = self._collect(stream, job_name)
@@ -521,7 +565,7 @@ class StreamExecutionEnvironment(StreamProgram):
         with iterator:
             return list(islice(iterator, limit))  # asks for no more than these results
 
-    def _collect(self, stream: DataStream, job_name: str | None) -> CloseableIterator:
+    def _collect(self, stream: DataStream[U], job_name: str | None) -> CloseableIterator[U]:
         name = "Data stream collect sink"
         if self._is_on_cluster():
             from flinkray.datastream.cluster_execution import ClusterResults
@@ -530,7 +574,7 @@ class StreamExecutionEnvironment(StreamProgram):
             collector._transformation.non_parallel = True
             graph = self._checked_graph(job_name, True)
             return ClusterResults(self._cluster, self._job(graph))
-        results = CollectSink()
+        results: CollectSink[U] = CollectSink()
         stream.sink_to(results).name(name).set_parallelism(1).uid(name)
         return LocalResults(self._local_job(self._checked_graph(job_name, True)), results)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
@@ -119,7 +119,7 @@ class WindowOperatorBuilder:
 
     # --- operators of columns ---------------------------------------------------------------------
 
-    def build_batches(self, function: Callable[..., Any], keys: Keys) -> WindowBatchesOperator:
+    def build_batches(self, function: Any, keys: Keys) -> WindowBatchesOperator:
         """Build the operator that passes whole windows to a function of batches."""
         windows = self._plain_tumbling(
             "functions of batches are for tumbling windows of event time, without triggers, "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time
+from flinkray.datastream.record_batches import RecordBatchFunction
+from flinkray.datastream.type_variables import K, R, T, U, W
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
+    ReduceFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
@@ -18,6 +22,7 @@ from flinkray.streaming.functions.window_functions import (
     WindowFunction,
 )
 from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.assigners import (
     CountSlidingWindowAssigner,
@@ -32,6 +37,7 @@ from flinkray.streaming.windowing.contents import (
 )
 from flinkray.streaming.windowing.evictors import Evictor
 from flinkray.streaming.windowing.triggers import Trigger
+from flinkray.streaming.windowing.window import CountWindow
 
 if TYPE_CHECKING:
     from flinkray.datastream.keyed_stream import KeyedStream
@@ -40,19 +46,29 @@ if TYPE_CHECKING:
 
 _Self = TypeVar("_Self", bound="_Windowed")
 
+_Evaluates: TypeAlias = (
+    WindowFunction[U, R, K, W]
+    | ProcessWindowFunction[U, R, K, W]
+    | AllWindowFunction[U, R, W]
+    | ProcessAllWindowFunction[U, R, W]
+)
+"""A window function of values of type U, which returns results of type R."""
 
-def count_assigner(size: int, slide: int) -> WindowAssigner:
+
+def count_assigner(size: int, slide: int) -> WindowAssigner[Any, CountWindow]:
     if slide:
         return CountSlidingWindowAssigner(size, slide)
     return CountTumblingWindowAssigner(size)
 
 
-class _Windowed:
+class _Windowed(Generic[T, K, W]):
     """Common base of WindowedStream and AllWindowedStream: settings and functions of windows."""
 
     _keyed = True
 
-    def __init__(self, keyed_stream: KeyedStream, window_assigner: WindowAssigner) -> None:
+    def __init__(
+        self, keyed_stream: KeyedStream[T, K], window_assigner: WindowAssigner[Any, W]
+    ) -> None:
         self._stream = keyed_stream
         self._builder = WindowOperatorBuilder(window_assigner, keyed_stream._stream.type_info)
 
@@ -90,6 +106,36 @@ class _Windowed:
         self._builder.side_output_late_data(output_tag)
         return self
 
+    @overload
+    def reduce(self, reduce_function: Callable[[T, T], T] | ReduceFunction[T]) -> DataStream[T]: ...
+    # For pyright: (word, 1) has the type tuple[str, Literal[1]], which no sum of records has.
+    @overload
+    def reduce(
+        self: _Windowed[tuple[Any, ...], Any, Any],
+        reduce_function: Callable[[T, T], tuple[Any, ...]] | ReduceFunction[tuple[Any, ...]],
+    ) -> DataStream[T]: ...
+    @overload
+    def reduce(
+        self,
+        reduce_function: Callable[[T, T], T] | ReduceFunction[T],
+        window_function: _Evaluates[T, R, K, W],
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def reduce(
+        self,
+        reduce_function: Callable[[T, T], Any] | ReduceFunction[Any],
+        window_function: _Evaluates[Any, Any, K, W] | None = None,
+        *,
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    @overload
+    def reduce(
+        self,
+        reduce_function: Callable[[T, T], Any] | ReduceFunction[Any],
+        window_function: _Evaluates[Any, Any, K, W] | None,
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
     def reduce(
         self,
         reduce_function: Any,
@@ -107,9 +153,42 @@ class _Windowed:
             "Reduce", ReduceContents(reduce_function), window_function, output_type
         )
 
+    @overload
     def aggregate(
         self,
-        aggregate_function: AggregateFunction[Any, Any, Any],
+        aggregate_function: AggregateFunction[T, Any, R],
+        window_function: None = None,
+        accumulator_type: TypeInformation | None = None,
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T, Any, U],
+        window_function: _Evaluates[U, R, K, W],
+        accumulator_type: TypeInformation | None = None,
+        output_type: None = None,
+    ) -> DataStream[R]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T, Any, U],
+        window_function: _Evaluates[U, Any, K, W] | None = None,
+        accumulator_type: TypeInformation | None = None,
+        *,
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T, Any, U],
+        window_function: _Evaluates[U, Any, K, W] | None,
+        accumulator_type: TypeInformation | None,
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction,
         window_function: Any = None,
         accumulator_type: TypeInformation | None = None,
         output_type: TypeInformation | None = None,
@@ -122,27 +201,7 @@ class _Windowed:
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
 
-    def apply(self, window_function: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Apply a WindowFunction to all records of a window.
-
-        On windows of a whole stream (``window_all``), an AllWindowFunction.
-        """
-        wanted = WindowFunction if self._keyed else AllWindowFunction
-        expect_kind(window_function, wanted, f"apply needs a {wanted.__name__} here")
-        return self._evaluated("Window", ListContents(), window_function, output_type)
-
-    def process(
-        self, process_window_function: Any, output_type: TypeInformation | None = None
-    ) -> DataStream:
-        """Apply a ProcessWindowFunction to all records of a window.
-
-        On windows of a whole stream (``window_all``), a ProcessAllWindowFunction.
-        """
-        wanted = ProcessWindowFunction if self._keyed else ProcessAllWindowFunction
-        expect_kind(process_window_function, wanted, f"process needs a {wanted.__name__} here")
-        return self._evaluated("Window", ListContents(), process_window_function, output_type)
-
-    def map_batches(self, func: Any) -> DataStream:
+    def map_batches(self, func: RecordBatchFunction) -> DataStream[Row]:
         """Apply *func* to an Arrow record batch of all rows of a window.
 
         The batch has the columns ``window_start`` and ``window_end``, too. *func* returns a batch,
@@ -167,6 +226,13 @@ class _Windowed:
         operator = self._builder.build_batches(func, self._stream._keys)
         return self._then("MapBatches", operator, None, sort_keys=None)
 
+    def _of_all(
+        self, method: str, kind: type, window_function: Any, output_type: TypeInformation | None
+    ) -> DataStream:
+        """Apply a window function of class *kind* to all records of a window."""
+        expect_kind(window_function, kind, f"{method} needs a {kind.__name__} here")
+        return self._evaluated("Window", ListContents(), window_function, output_type)
+
     def _evaluated(
         self,
         name: str,
@@ -190,7 +256,7 @@ class _Windowed:
         )
 
 
-class WindowedStream(_Windowed):
+class WindowedStream(_Windowed[T, K, W]):
     """A keyed stream whose records are divided into windows, for each key on its own.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
@@ -200,7 +266,44 @@ class WindowedStream(_Windowed):
     [4, 6]
     """
 
-    def aggregate_columns(self, **aggregates: str | tuple[str, str]) -> DataStream:
+    @overload
+    def apply(
+        self, window_function: WindowFunction[T, R, K, W], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def apply(
+        self,
+        window_function: WindowFunction[T, Any, K, W],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def apply(
+        self,
+        window_function: WindowFunction,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Apply a WindowFunction to all records of a window."""
+        return self._of_all("apply", WindowFunction, window_function, output_type)
+
+    @overload
+    def process(
+        self, process_window_function: ProcessWindowFunction[T, R, K, W], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self,
+        process_window_function: ProcessWindowFunction[T, Any, K, W],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def process(
+        self,
+        process_window_function: ProcessWindowFunction,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Apply a ProcessWindowFunction to all records of a window."""
+        kind = ProcessWindowFunction
+        return self._of_all("process", kind, process_window_function, output_type)
+
+    def aggregate_columns(self, **aggregates: str | tuple[str, str]) -> DataStream[Row]:
         """Aggregate columns of windows, without a Python object for each record.
 
         ``total=("amount", "sum"), n="count"``; there are count, sum, min, max and mean.  Results
@@ -226,9 +329,46 @@ class WindowedStream(_Windowed):
         return stream
 
 
-class AllWindowedStream(_Windowed):
+class AllWindowedStream(_Windowed[T, Any, W], Generic[T, W]):
     """A whole stream that is divided into windows, whatever its keys.
     One subtask evaluates them.
     """
 
     _keyed = False
+
+    @overload
+    def apply(
+        self, window_function: AllWindowFunction[T, R, W], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def apply(
+        self,
+        window_function: AllWindowFunction[T, Any, W],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def apply(
+        self,
+        window_function: AllWindowFunction,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Apply an AllWindowFunction to all records of a window."""
+        return self._of_all("apply", AllWindowFunction, window_function, output_type)
+
+    @overload
+    def process(
+        self, process_window_function: ProcessAllWindowFunction[T, R, W], output_type: None = None
+    ) -> DataStream[R]: ...
+    @overload
+    def process(
+        self,
+        process_window_function: ProcessAllWindowFunction[T, Any, W],
+        output_type: TypeInformation[R],
+    ) -> DataStream[R]: ...
+    def process(
+        self,
+        process_window_function: ProcessAllWindowFunction,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Apply a ProcessAllWindowFunction to all records of a window."""
+        kind = ProcessAllWindowFunction
+        return self._of_all("process", kind, process_window_function, output_type)

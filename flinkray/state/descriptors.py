@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from flinkray.state.errors import StateError
 from flinkray.state.ttl import StateTtlConfig
 
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
+T = TypeVar("T", default=Any)
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+IN = TypeVar("IN", default=Any)
+OUT = TypeVar("OUT", default=Any)
+_T_co = TypeVar("_T_co", covariant=True)
+_IN_contra = TypeVar("_IN_contra", contravariant=True)
+_OUT_co = TypeVar("_OUT_co", covariant=True)
+
+
+class TypeOfValues(Protocol[_T_co]):
+    """A TypeInformation of values of type T, as type checkers see it from this package."""
+
+    def converter(self) -> Callable[[Any], _T_co] | None: ...
+
+
+class _Reduces(Protocol[T]):
+    """A ReduceFunction, as type checkers see it from this package."""
+
+    def reduce(self, value1: T, value2: T, /) -> T: ...
+
+
+class _Aggregates(Protocol[_IN_contra, _OUT_co]):
+    """An AggregateFunction, as type checkers see it from this package."""
+
+    def create_accumulator(self) -> Any: ...
+    def add(self, value: _IN_contra, accumulator: Any, /) -> Any: ...
+    def get_result(self, accumulator: Any, /) -> _OUT_co: ...
 
 
 class StateDescriptor:
@@ -75,7 +101,12 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 
     kind = "value"
 
-    def __init__(self, name: str, value_type_info: Any = None, default_value: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        value_type_info: TypeOfValues[T] | type[T] | None = None,
+        default_value: T | None = None,
+    ) -> None:
         super().__init__(name, value_type_info)
         self.default_value = default_value
 
@@ -85,7 +116,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
     kind = "list"
 
-    def __init__(self, name: str, elem_type_info: Any = None) -> None:
+    def __init__(self, name: str, elem_type_info: TypeOfValues[T] | type[T] | None = None) -> None:
         super().__init__(name, elem_type_info)
 
 
@@ -94,7 +125,12 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
     kind = "map"
 
-    def __init__(self, name: str, key_type_info: Any = None, value_type_info: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_type_info: TypeOfValues[K] | type[K] | None = None,
+        value_type_info: TypeOfValues[V] | type[V] | None = None,
+    ) -> None:
         super().__init__(name, (key_type_info, value_type_info))
 
 
@@ -104,7 +140,12 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
 
     kind = "reducing"
 
-    def __init__(self, name: str, reduce_function: Any, type_info: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        reduce_function: Callable[[T, T], T] | _Reduces[T],
+        type_info: TypeOfValues[T] | type[T] | None = None,
+    ) -> None:
         super().__init__(name, type_info)
         reduce = getattr(reduce_function, "reduce", reduce_function)
         if not callable(reduce):
@@ -112,7 +153,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
                 f"state {name!r}: a ReduceFunction or a function of two values is needed, "
                 f"got {reduce_function!r}"
             )
-        self.reduce_function = reduce_function
+        self.reduce_function: Any = reduce_function
 
     def get_reduce_function(self) -> Any:
         """Return the reduce function as it was given."""
@@ -124,12 +165,14 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         return getattr(function, "reduce", function)  # type: ignore[no-any-return]
 
 
-class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
+class AggregatingStateDescriptor(StateDescriptor, Generic[IN, OUT]):
     """Describes a state with one accumulator per key, to which an AggregateFunction adds values."""
 
     kind = "aggregating"
 
-    def __init__(self, name: str, agg_function: Any, state_type_info: Any = None) -> None:
+    def __init__(
+        self, name: str, agg_function: _Aggregates[IN, OUT], state_type_info: Any = None
+    ) -> None:
         super().__init__(name, state_type_info)
         missing = [
             method
@@ -141,7 +184,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T]):
                 f"state {name!r}: {agg_function!r} is no AggregateFunction: it has no "
                 f"{', '.join(missing)}"
             )
-        self.agg_function = agg_function
+        self.agg_function: Any = agg_function
 
     def get_agg_function(self) -> Any:
         """Return the aggregate function as it was given."""

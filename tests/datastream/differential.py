@@ -17,6 +17,7 @@ import random
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -328,10 +329,14 @@ def build(program: Program, env: StreamExecutionEnvironment) -> DataStream:
     return outputs[0].union(*outputs[1:])
 
 
+def _with_number(number: int, value: Any) -> tuple[int, Any]:
+    return number, value
+
+
 def build_together(programs: Mapping[int, Program], env: StreamExecutionEnvironment) -> DataStream:
     """Several as one job; each result comes with its program's number."""
     streams = [
-        build(program, env).map(lambda value, number=number: (number, value))
+        build(program, env).map(partial(_with_number, number))
         for number, program in programs.items()
     ]
     return streams[0].union(*streams[1:])

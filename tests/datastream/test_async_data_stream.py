@@ -98,7 +98,7 @@ class Second(TimestampAssigner):
 class Enrich(AsyncFunction[Any, Any]):
     """Takes longer for some than for others."""
 
-    async def open(self, runtime_context: Any) -> None:  # type: ignore[override]
+    async def open(self, runtime_context: Any) -> None:
         self.known = {number: f"name {number}" for number in range(1000)}
 
     async def async_invoke(self, value: Any) -> Any:
@@ -315,7 +315,7 @@ class Endless(AsyncFunction[Any, Any]):
         finally:
             (Path(self.folder) / "cancelled").touch()
 
-    async def close(self) -> None:  # type: ignore[override]
+    async def close(self) -> None:
         (Path(self.folder) / "closed").touch()
 
 

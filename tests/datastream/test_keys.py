@@ -19,6 +19,7 @@ import pydantic
 import pytest
 
 from flinkray.datastream import (
+    DataStream,
     FilterFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -334,7 +335,7 @@ def test_failing_selector_fails_the_program_whatever_uses_the_keyed_stream(
 ) -> None:
     env = environment(parallelism)
     if data == "rows":
-        stream = env.from_collection([(n, n) for n in (1, 2, 3, 4)])
+        stream: DataStream = env.from_collection([(n, n) for n in (1, 2, 3, 4)])
     else:
         stream = env.from_arrow(pa.table({"n": [1, 2, 3, 4], "m": [1, 2, 3, 4]}))
     told = r"three has no key\n(.*\n)*in operator .*\n(.*\n)*on record .*3"

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from flinkray.datastream import (
+    DataStream,
     OutputTag,
     RuntimeContext,
     RuntimeExecutionMode,
@@ -65,7 +66,7 @@ def test_word_count_program_reads_and_writes_files(tmp_path: Path, mode: Any) ->
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(mode)
     env.set_parallelism(1)
-    ds = env.from_source(
+    ds: DataStream = env.from_source(
         source=FileSource.for_record_stream_format(
             StreamFormat.text_line_format(), str(tmp_path / "in.txt")
         )
@@ -333,11 +334,11 @@ def test_co_map_and_co_process_programs_combine_connected_streams() -> None:
         def on_timer(self, timestamp: int, ctx: Any) -> Any:
             yield ctx.get_current_key(), "".join(sorted(self.total.get() or ""))
 
-    numbers = env.from_collection([("a", 1), ("b", 2)])
-    letters = env.from_collection([("a", "x"), ("b", "y")])
-    numbers.connect(letters).key_by(
-        lambda a: a[0], lambda b: b[0], key_type=Types.STRING()
-    ).process(Enrich()).add_sink(sink)
+    counts = env.from_collection([("a", 1), ("b", 2)])
+    names = env.from_collection([("a", "x"), ("b", "y")])
+    counts.connect(names).key_by(lambda a: a[0], lambda b: b[0], key_type=Types.STRING()).process(
+        Enrich()
+    ).add_sink(sink)
     env.execute("co_process")
     assert sorted(sink.get_results(True)) == ["('a', '1x')", "('b', '2y')"]
 

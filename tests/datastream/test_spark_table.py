@@ -67,7 +67,7 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
 def test_stream_source_waits_for_the_tables_of_its_look_ups_and_a_table_does_not() -> None:
     """A table does not wait either when the records come from another look-up."""
     env = environment()
-    numbers, others = env.from_sequence(1, 9), env.from_collection([1], Types.LONG())
+    numbers, others = env.from_sequence(1, 9), env.from_collection([(1,)])
     one = numbers.key_by(lambda n: n).look_up(flinkray.spark_table(planes, "id"), both)
     one.uid("first")
     key = itemgetter(0)

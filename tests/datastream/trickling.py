@@ -32,7 +32,7 @@ class Part(NamedTuple):
     position: int = 0
 
 
-class Trickle(Source[Part]):
+class Trickle(Source[Any, Part]):
     """Values with timestamps that a function gives, if there is one.
 
     Args:

@@ -122,7 +122,7 @@ class RecordSplit:
     position: int = 0
 
 
-class RecordSource(Source[RecordSplit]):
+class RecordSource(Source[Any, RecordSplit]):
     """Records ``(split, number)``, a few at a time."""
 
     def __init__(
@@ -292,7 +292,7 @@ class TransactionOperator(StreamOperator):
         return bool(self._records or self._pending)
 
 
-class TransactionSink(Sink[str]):
+class TransactionSink(Sink[Any, str]):
     """The same by the interface of sinks: a transaction is a committable."""
 
     def __init__(self, commits_in_order: bool) -> None:

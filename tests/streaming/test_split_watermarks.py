@@ -28,7 +28,7 @@ from flinkray.testing.operator_harness import OperatorHarness, Record
 BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
 
 
-class Script(Source[str]):
+class Script(Source[Any, str]):
     """Gives what it is told: (split, values), or the name of a split that ends."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ AT_ONCE = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_a
 Times = tuple[int, ...]
 
 
-class Splits(Source[Times]):
+class Splits(Source[Any, Times]):
     """Each is the times of its records."""
 
     waits_for_splits = True

@@ -37,7 +37,7 @@ RATE = 10
 COUNT = 60
 
 
-class Paced(Source[range]):
+class Paced(Source[Any, range]):
     """Records at a rate; what was missed while it had to wait is not made up for."""
 
     def __init__(self, make: Callable[[int], Any], count: int, rate: float = RATE) -> None:

@@ -148,7 +148,7 @@ def executed(
     if sink_name == COLLECTED:
         return partial(list, results.execute_and_collect())
     sink, written = SINKS[sink_name](there, folder)
-    texts = results.map(to_text, Types.STRING()).uid("texts")
+    texts: DataStream = results.map(to_text, Types.STRING()).uid("texts")
     if sink_name == "postgresql":
         texts = texts.map(lambda text: (text,)).uid("rows")
     texts.sink_to(sink).uid("results")

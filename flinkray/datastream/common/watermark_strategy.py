@@ -7,7 +7,8 @@ from __future__ import annotations
 from flinkray.streaming.time.watermarks import (
     TimestampAssigner,
     WatermarkGenerator,
+    WatermarkOutput,
     WatermarkStrategy,
 )
 
-__all__ = ["TimestampAssigner", "WatermarkGenerator", "WatermarkStrategy"]
+__all__ = ["TimestampAssigner", "WatermarkGenerator", "WatermarkOutput", "WatermarkStrategy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flinkray.core.clock import Clock
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
@@ -40,6 +41,7 @@ from flinkray.streaming.sources.source import (
     EnumeratorContext,
     FixedSplitsEnumerator,
     OfSplit,
+    Polled,
     ReaderContext,
     Source,
     SourceReader,
@@ -55,6 +57,7 @@ __all__ = [
     "BucketAssigner",
     "BucketContext",
     "CallbackSink",
+    "Clock",
     "CollectSink",
     "CollectionSource",
     "CommitRequest",
@@ -74,6 +77,7 @@ __all__ = [
     "NumberSequenceSource",
     "OfSplit",
     "ParquetFormat",
+    "Polled",
     "ReaderContext",
     "RecordFormat",
     "RollingPolicy",

@@ -114,7 +114,7 @@ class _Lineage(NamedTuple):
     """Number of the first batch that the checkpoint does not cover, by attempt."""
 
 
-class PostgreSqlSink(Sink[StagedBatch]):
+class PostgreSqlSink(Sink[object, StagedBatch]):
     """Sink that inserts rows into a PostgreSQL table, or updates existing rows.
 
     Records are rows, tuples or lists with a value for each column; or rows and dictionaries whose

@@ -234,7 +234,7 @@ class CsvSchemaBuilder:
         return self.size()
 
 
-class CsvReaderFormat(StreamFormat):
+class CsvReaderFormat(StreamFormat[Row]):
     """Format that reads CSV files as rows.
 
     Use: ``FileSource.for_record_stream_format(format, path)``.
@@ -315,7 +315,7 @@ def _row_type(type_info: TypeInformation) -> RowTypeInfo:
     return type_info
 
 
-class CsvRowDeserializationSchema(DeserializationSchema):
+class CsvRowDeserializationSchema(DeserializationSchema[Row]):
     """Schema that reads each message as a CSV record and makes a row of it.
 
     >>> schema = (

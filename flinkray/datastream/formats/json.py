@@ -39,7 +39,7 @@ __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 _Convert = Callable[[Any], Any]
 
 
-class JsonRowDeserializationSchema(DeserializationSchema):
+class JsonRowDeserializationSchema(DeserializationSchema[Row]):
     """Schema that reads each message as a JSON object and makes a row of it.
 
     >>> kind = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])

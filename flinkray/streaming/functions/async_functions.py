@@ -36,11 +36,11 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
     ``asyncio.to_thread``.
     """
 
-    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:  # type: ignore[override]
+    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
         """Called once before the first record; may be ``async def``. There is no keyed state."""
         return None
 
-    def close(self) -> Awaitable[None] | None:  # type: ignore[override]
+    def close(self) -> Awaitable[None] | None:
         """Called once when no coroutine runs any more; may be ``async def``."""
         return None
 

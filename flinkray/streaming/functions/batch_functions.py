@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import pyarrow as pa
 
 from flinkray.state.key_numbers import Slots
-from flinkray.streaming.functions.functions import Function, TimerContext
-
-KEY = TypeVar("KEY")
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
+from flinkray.streaming.functions.functions import (
+    IN,
+    KEY,
+    OUT,
+    Function,
+    Tagged,
+    TimerContext,
+)
 
 
 class BatchContext(ABC):
@@ -68,9 +71,11 @@ class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
     """Gets all records of a key that have come together, so that it reads the key's state once."""
 
     @abstractmethod
-    def process_group(self, key: KEY, values: list[IN], ctx: GroupContext) -> Iterable[OUT] | None:
+    def process_group(
+        self, key: KEY, values: list[IN], ctx: GroupContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for records of a key, which are in the order in which they came."""
 
-    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
+    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer that this function registered fires."""
         return None

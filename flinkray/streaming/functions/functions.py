@@ -8,32 +8,46 @@ are in :mod:`flinkray.streaming.functions.async_functions`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
+
+from flinkray.streaming.functions.output_tag import OutputTag
 
 if TYPE_CHECKING:
-    from flinkray.state.descriptors import MapStateDescriptor
+    from flinkray.state.descriptors import K, MapStateDescriptor, V
     from flinkray.state.interfaces import BroadcastState, ReadOnlyBroadcastState
     from flinkray.streaming.functions.runtime_context import RuntimeContext
 
-IN = TypeVar("IN")
-IN1 = TypeVar("IN1")
-IN2 = TypeVar("IN2")
-OUT = TypeVar("OUT")
-ACC = TypeVar("ACC")
-KEY = TypeVar("KEY")
-W = TypeVar("W")
+# Type arguments that a program leaves out are Any.
+T = TypeVar("T", default=Any)
+IN = TypeVar("IN", contravariant=True, default=Any)
+IN1 = TypeVar("IN1", contravariant=True, default=Any)
+IN2 = TypeVar("IN2", contravariant=True, default=Any)
+OUT = TypeVar("OUT", covariant=True, default=Any)
+ACC = TypeVar("ACC", default=Any)
+KEY = TypeVar("KEY", contravariant=True, default=Any)
+W = TypeVar("W", contravariant=True, default=Any)
+
+Tagged: TypeAlias = tuple[OutputTag[Any], Any]
+"""A result for a side output: the tag of the side output, and the value."""
 
 
 class Function:
     """Base class of all user functions."""
 
-    def open(self, runtime_context: RuntimeContext) -> None:
-        """Called once before the first record. Request state in this method."""
+    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
+        """Called once before the first record. Request state in this method.
 
-    def close(self) -> None:
+        Only the methods of an AsyncFunction may be ``async def``.
+        """
+        return None
+
+    def close(self) -> Awaitable[None] | None:
         """Called once after the last record, and when the task fails or is cancelled."""
+        return None
 
 
 class MapFunction(Function, ABC, Generic[IN, OUT]):
@@ -48,11 +62,11 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A function that replaces each value of two streams by another value; None is left out."""
 
     @abstractmethod
-    def map1(self, value: IN1) -> OUT:
+    def map1(self, value: IN1) -> OUT | None:
         """Return the value that replaces *value*, a value of the first of both streams."""
 
     @abstractmethod
-    def map2(self, value: IN2) -> OUT:
+    def map2(self, value: IN2) -> OUT | None:
         """Return the value that replaces *value*, a value of the second of both streams."""
 
 
@@ -62,7 +76,7 @@ class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """
 
     @abstractmethod
-    def flat_map(self, value: IN) -> Iterable[OUT] | None:
+    def flat_map(self, value: IN) -> Iterable[OUT | Tagged] | None:
         """Return the values that replace *value* in the stream; None or an empty list: none."""
 
 
@@ -70,11 +84,11 @@ class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A function that replaces each value of two streams by any number of values."""
 
     @abstractmethod
-    def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
+    def flat_map1(self, value: IN1) -> Iterable[OUT | Tagged] | None:
         """Return the values that replace *value*, a value of the first of both streams."""
 
     @abstractmethod
-    def flat_map2(self, value: IN2) -> Iterable[OUT] | None:
+    def flat_map2(self, value: IN2) -> Iterable[OUT | Tagged] | None:
         """Return the values that replace *value*, a value of the second of both streams."""
 
 
@@ -86,11 +100,11 @@ class FilterFunction(Function, ABC, Generic[IN]):
         """Return whether *value* stays in the stream."""
 
 
-class ReduceFunction(Function, ABC, Generic[IN]):
+class ReduceFunction(Function, ABC, Generic[T]):
     """A function that combines two values into one; the operation must be associative."""
 
     @abstractmethod
-    def reduce(self, value1: IN, value2: IN) -> IN:
+    def reduce(self, value1: T, value2: T) -> T:
         """Return the combination of the value reduced so far and the next value."""
 
 
@@ -114,11 +128,11 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
         """Return both accumulators combined. Needed where windows merge (sessions)."""
 
 
-class KeySelector(Function, ABC, Generic[IN, KEY]):
+class KeySelector(Function, ABC, Generic[IN, OUT]):
     """A function that returns the key of a value."""
 
     @abstractmethod
-    def get_key(self, value: IN) -> KEY:
+    def get_key(self, value: IN) -> OUT:
         """Return the key of *value*: a hashable value, which is equal in every call for a value."""
 
 
@@ -222,7 +236,7 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     Context: TypeAlias = ProcessContext
 
     @abstractmethod
-    def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT] | None:
+    def process_element(self, value: IN, ctx: ProcessContext) -> Iterable[OUT | Tagged] | None:
         """Return the results that the operator puts out for *value*; None: no results."""
 
 
@@ -233,11 +247,11 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
     OnTimerContext: TypeAlias = TimerContext
 
     @abstractmethod
-    def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+    def process_element(self, value: IN, ctx: KeyedProcessContext) -> Iterable[OUT | Tagged] | None:
         """Return the results that the operator puts out for *value*; None: no results.
         State and timers are those of the key of *value*."""
 
-    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
+    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer that this function registered fires. Return its results."""
         return None
 
@@ -248,11 +262,11 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     Context: TypeAlias = ProcessContext
 
     @abstractmethod
-    def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT] | None:
+    def process_element1(self, value: IN1, ctx: ProcessContext) -> Iterable[OUT | Tagged] | None:
         """Return the results that are put out for *value*, a value of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT] | None:
+    def process_element2(self, value: IN2, ctx: ProcessContext) -> Iterable[OUT | Tagged] | None:
         """Return the results that are put out for *value*, a value of the second stream."""
 
 
@@ -265,14 +279,18 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     OnTimerContext: TypeAlias = TimerContext
 
     @abstractmethod
-    def process_element1(self, value: IN1, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+    def process_element1(
+        self, value: IN1, ctx: KeyedProcessContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results that are put out for *value*, a value of the first stream."""
 
     @abstractmethod
-    def process_element2(self, value: IN2, ctx: KeyedProcessContext) -> Iterable[OUT] | None:
+    def process_element2(
+        self, value: IN2, ctx: KeyedProcessContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results that are put out for *value*, a value of the second stream."""
 
-    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT] | None:
+    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer that this function registered fires. Return its results."""
         return None
 
@@ -300,8 +318,8 @@ class BroadcastContext(BaseBroadcastContext):
 
     @abstractmethod
     def get_broadcast_state(
-        self, state_descriptor: MapStateDescriptor[Any, Any]
-    ) -> BroadcastState[Any, Any]:
+        self, state_descriptor: MapStateDescriptor[K, V]
+    ) -> BroadcastState[K, V]:
         """Return the broadcast state of a descriptor, to read and change.
 
         It is equal in all subtasks only if every subtask changes it in the same way.
@@ -313,8 +331,8 @@ class ReadOnlyBroadcastContext(BaseBroadcastContext):
 
     @abstractmethod
     def get_broadcast_state(
-        self, state_descriptor: MapStateDescriptor[Any, Any]
-    ) -> ReadOnlyBroadcastState[Any, Any]:
+        self, state_descriptor: MapStateDescriptor[K, V]
+    ) -> ReadOnlyBroadcastState[K, V]:
         """Return the broadcast state of a descriptor, to read."""
 
 
@@ -352,11 +370,15 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, I
     Broadcast values can change broadcast state; for other values this state can be read."""
 
     @abstractmethod
-    def process_element(self, value: IN1, ctx: ReadOnlyBroadcastContext) -> Iterable[OUT] | None:
+    def process_element(
+        self, value: IN1, ctx: ReadOnlyBroadcastContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a value of the stream. Broadcast state can be read."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
+    def process_broadcast_element(
+        self, value: IN2, ctx: BroadcastContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a broadcast value. Broadcast state can be changed.
 
         Every subtask gets every broadcast value.
@@ -374,17 +396,19 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
     @abstractmethod
     def process_element(
         self, value: IN1, ctx: KeyedReadOnlyBroadcastContext
-    ) -> Iterable[OUT] | None:
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a value of the stream. Broadcast state can be read."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: IN2, ctx: BroadcastContext) -> Iterable[OUT] | None:
+    def process_broadcast_element(
+        self, value: IN2, ctx: BroadcastContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a broadcast value. Broadcast state can be changed.
 
         Every subtask gets every broadcast value.
         """
 
-    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT] | None:
+    def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer of ``process_element`` fires. Broadcast state can be read."""
         return None
 
@@ -393,7 +417,7 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A function that returns any number of results for each pair of an interval join."""
 
     @abstractmethod
-    def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT] | None:
+    def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT | Tagged] | None:
         """Return the results that the join puts out for a pair of records; None: no results.
 
         *ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``, the
@@ -415,5 +439,5 @@ class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """
 
     @abstractmethod
-    def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:
+    def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of both streams. One of the lists may be empty."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
+
+from typing_extensions import Self, TypeVar
 
 from flinkray.core.values import IMMUTABLE
+from flinkray.state.descriptors import TypeOfValues
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 
 class OutputTag(Generic[T]):
@@ -22,11 +25,11 @@ class OutputTag(Generic[T]):
     tag_id: str
     type_info: Any
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> OutputTag[T]:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         OutputTag.in_use = True  # here rather than in __init__: unpickling comes this way too
         return super().__new__(cls)
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+    def __init__(self, tag_id: str, type_info: TypeOfValues[T] | None = None) -> None:
         if not tag_id:
             raise ValueError("an OutputTag needs an id that is not empty")
         self.tag_id = tag_id

@@ -9,12 +9,17 @@ from typing import Any
 from flinkray.core.errors import FlinkRayError
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
+    IN,
+    OUT,
     AggregatingStateDescriptor,
     ArrayStateDescriptor,
+    K,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    T,
+    V,
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
@@ -61,23 +66,25 @@ class KeyedStateStore(ABC):
     """Gives window functions the state of a key, or of a key and window."""
 
     @abstractmethod
-    def get_state(self, state_descriptor: Any) -> Any:
+    def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return value state: a single value for each key, or for each key and window."""
 
     @abstractmethod
-    def get_list_state(self, state_descriptor: Any) -> Any:
+    def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Return list state: a list for each key, or for each key and window."""
 
     @abstractmethod
-    def get_map_state(self, state_descriptor: Any) -> Any:
+    def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Return map state: a dictionary for each key, or for each key and window."""
 
     @abstractmethod
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Return reducing state: all added values, reduced to one value."""
 
     @abstractmethod
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
+    def get_aggregating_state(
+        self, state_descriptor: AggregatingStateDescriptor[IN, OUT]
+    ) -> AggregatingState[IN, OUT]:
         """Return aggregating state: the aggregate of all added values."""
 
 
@@ -169,27 +176,25 @@ class RuntimeContext(KeyedStateStore):
         """Return the manager of the aggregates that all tasks of the job share."""
         return self._global_aggregates
 
-    def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> ValueState[Any]:
+    def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return state with one value for each key."""
         return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
+    def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Return state with a list for each key."""
         return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> MapState[Any, Any]:
+    def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Return state with a dictionary for each key."""
         return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_reducing_state(
-        self, state_descriptor: ReducingStateDescriptor[Any]
-    ) -> ReducingState[Any]:
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Return state with all added values of each key, reduced to one."""
         return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(
-        self, state_descriptor: AggregatingStateDescriptor[Any]
-    ) -> AggregatingState[Any, Any]:
+        self, state_descriptor: AggregatingStateDescriptor[IN, OUT]
+    ) -> AggregatingState[IN, OUT]:
         """Return state with the aggregate of all added values of each key."""
         return self._state(  # type: ignore[no-any-return]
             state_descriptor, AggregatingStateDescriptor

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias
 
-from flinkray.streaming.functions.functions import Function
+from typing_extensions import TypeVar
+
+from flinkray.streaming.functions.functions import IN, KEY, OUT, Function, Tagged, W
 from flinkray.streaming.functions.runtime_context import KeyedStateStore
 
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
-KEY = TypeVar("KEY")
-W = TypeVar("W")
+WINDOW = TypeVar("WINDOW", covariant=True, default=Any)
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     """A function that returns the results of a window of one key."""
 
     @abstractmethod
-    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
+    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of the key's window."""
 
 
@@ -27,15 +26,15 @@ class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     """A function that returns the results of a window over the whole stream."""
 
     @abstractmethod
-    def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
+    def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of the window."""
 
 
-class WindowContext(ABC, Generic[W]):
+class WindowContext(ABC, Generic[WINDOW]):
     """Context of the window that a process window function processes."""
 
     @abstractmethod
-    def window(self) -> W:
+    def window(self) -> WINDOW:
         """Return the window that is evaluated or cleared."""
 
     @abstractmethod
@@ -58,12 +57,12 @@ class WindowContext(ABC, Generic[W]):
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     """A function that returns the results of a window of one key, with state and time."""
 
-    Context = WindowContext
+    Context: TypeAlias = WindowContext
 
     @abstractmethod
     def process(
         self, key: KEY, context: WindowContext[W], elements: Iterable[IN]
-    ) -> Iterable[OUT] | None:
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of the key's window."""
 
     def clear(self, context: WindowContext[W]) -> None:
@@ -74,10 +73,12 @@ class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     """A function that returns the results of a window over the whole stream.
     It can use state and time."""
 
-    Context = WindowContext
+    Context: TypeAlias = WindowContext
 
     @abstractmethod
-    def process(self, context: WindowContext[W], elements: Iterable[IN]) -> Iterable[OUT] | None:
+    def process(
+        self, context: WindowContext[W], elements: Iterable[IN]
+    ) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of the window."""
 
     def clear(self, context: WindowContext[W]) -> None:

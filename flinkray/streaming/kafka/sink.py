@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, cast
 from uuid import uuid4
 
 from flinkray.streaming.errors import StreamError
@@ -19,6 +19,8 @@ from flinkray.streaming.sinks.sink import (
     CommitterContext,
     Sink,
     SinkWriter,
+    T,
+    U,
     WriterContext,
 )
 
@@ -34,11 +36,11 @@ class KafkaTopicSelector(ABC):
         """Return the name of the value's topic."""
 
 
-class KafkaRecordSerializationSchema(ABC):
+class KafkaRecordSerializationSchema(ABC, Generic[T]):
     """Converter of values to Kafka's records, made by a builder or a user-defined class."""
 
     @abstractmethod
-    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+    def serialize_record(self, element: T, timestamp: int | None) -> KafkaProducerRecord:
         """Return the record. *timestamp*: event time; None: the stream has none."""
 
     @staticmethod
@@ -47,7 +49,7 @@ class KafkaRecordSerializationSchema(ABC):
         return KafkaRecordSerializationSchemaBuilder()
 
 
-class _SerializesByParts(KafkaRecordSerializationSchema):
+class _SerializesByParts(KafkaRecordSerializationSchema[T]):
     def __init__(
         self,
         topic: str,
@@ -60,14 +62,14 @@ class _SerializesByParts(KafkaRecordSerializationSchema):
         self._key = key
         self._value = value
 
-    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+    def serialize_record(self, element: T, timestamp: int | None) -> KafkaProducerRecord:
         topic = self._topic if self._selector is None else self._selector(element)
         key = None if self._key is None else self._key.serialize(element)
         time = timestamp if timestamp is not None and timestamp >= 0 else None  # as in Flink
         return KafkaProducerRecord(topic, self._value.serialize(element), key, None, time)
 
 
-class KafkaRecordSerializationSchemaBuilder:
+class KafkaRecordSerializationSchemaBuilder(Generic[T]):
     """Builder of a :class:`KafkaRecordSerializationSchema`."""
 
     def __init__(self) -> None:
@@ -76,14 +78,14 @@ class KafkaRecordSerializationSchemaBuilder:
         self._key: SerializationSchema | None = None
         self._value: SerializationSchema | None = None
 
-    def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder:
+    def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder[T]:
         """Send all records to this topic."""
         self._topic, self._selector = topic, None
         return self
 
     def set_topic_selector(
         self, topic_selector: Callable[[Any], str] | KafkaTopicSelector
-    ) -> KafkaRecordSerializationSchemaBuilder:
+    ) -> KafkaRecordSerializationSchemaBuilder[T]:
         """Send each record to the topic that the selector returns."""
         selector = getattr(topic_selector, "apply", topic_selector)
         if not callable(selector):
@@ -93,19 +95,19 @@ class KafkaRecordSerializationSchemaBuilder:
 
     def set_key_serialization_schema(
         self, key_serialization_schema: SerializationSchema
-    ) -> KafkaRecordSerializationSchemaBuilder:
+    ) -> KafkaRecordSerializationSchemaBuilder[T]:
         """Set the schema of keys. Records with equal keys go to one partition."""
         self._key = key_serialization_schema
         return self
 
     def set_value_serialization_schema(
-        self, value_serialization_schema: SerializationSchema
-    ) -> KafkaRecordSerializationSchemaBuilder:
+        self, value_serialization_schema: SerializationSchema[U]
+    ) -> KafkaRecordSerializationSchemaBuilder[U]:
         """Set the schema of the records' values."""
         self._value = value_serialization_schema
-        return self
+        return cast(KafkaRecordSerializationSchemaBuilder[U], self)
 
-    def build(self) -> KafkaRecordSerializationSchema:
+    def build(self) -> KafkaRecordSerializationSchema[T]:
         """Build the schema. Raises StreamError if the topic or the value schema is missing."""
         if not self._topic and self._selector is None:
             raise StreamError("records of Kafka need set_topic or set_topic_selector")
@@ -114,7 +116,7 @@ class KafkaRecordSerializationSchemaBuilder:
         return _SerializesByParts(self._topic, self._selector, self._key, self._value)
 
 
-class KafkaSink(Sink[KafkaCommittable]):
+class KafkaSink(Sink[T, KafkaCommittable]):
     """Writes to topics of Kafka.
 
     Args:
@@ -161,7 +163,7 @@ class KafkaSink(Sink[KafkaCommittable]):
         return KafkaSinkBuilder()
 
 
-class KafkaSinkBuilder:
+class KafkaSinkBuilder(Generic[T]):
     """Builder of a :class:`KafkaSink`."""
 
     def __init__(self) -> None:
@@ -170,16 +172,16 @@ class KafkaSinkBuilder:
         self._prefix = ""
         self._serializer: KafkaRecordSerializationSchema | None = None
 
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder[T]:
         """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
-    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder:
+    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder[T]:
         """Set the delivery guarantee; by default there is none."""
         self._guarantee = DeliveryGuarantee(delivery_guarantee)
         return self
 
-    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
+    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder[T]:
         """Set the prefix of transaction ids, needed for exactly once.
 
         No other sink in the whole Kafka cluster may have the prefix. It must stay the same when the
@@ -189,18 +191,18 @@ class KafkaSinkBuilder:
         return self
 
     def set_record_serializer(
-        self, record_serializer: KafkaRecordSerializationSchema
-    ) -> KafkaSinkBuilder:
+        self, record_serializer: KafkaRecordSerializationSchema[U]
+    ) -> KafkaSinkBuilder[U]:
         """Set the schema that makes records of values."""
         self._serializer = record_serializer
-        return self
+        return cast(KafkaSinkBuilder[U], self)
 
-    def set_property(self, key: str, value: str) -> KafkaSinkBuilder:
+    def set_property(self, key: str, value: str) -> KafkaSinkBuilder[T]:
         """Set a property of librdkafka's producer."""
         self._properties[key] = value
         return self
 
-    def build(self) -> KafkaSink:
+    def build(self) -> KafkaSink[T]:
         """Build the sink.
 
         Raises:

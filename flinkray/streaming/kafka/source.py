@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 from confluent_kafka import Message
 
@@ -33,6 +33,8 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    T,
+    U,
 )
 
 DISCOVERY_INTERVAL = 300_000
@@ -92,19 +94,19 @@ class WholeRecord:
         )
 
 
-class KafkaRecordDeserializationSchema(ABC):
+class KafkaRecordDeserializationSchema(ABC, Generic[T]):
     """Converter of whole Kafka records to values, with key, headers, topic and offset."""
 
     @abstractmethod
-    def deserialize(self, record: KafkaConsumerRecord) -> Any:
+    def deserialize(self, record: KafkaConsumerRecord) -> T | None:
         """Return the value of a record. None leaves the record out."""
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[T] | None:
         """Return the type of the values. None: it is not known."""
         return None
 
 
-class KafkaSource(Source[KafkaPartitionSplit]):
+class KafkaSource(Source[T, KafkaPartitionSplit]):
     """Reads topics of Kafka.
 
     Args:
@@ -186,7 +188,7 @@ class KafkaSource(Source[KafkaPartitionSplit]):
         return KafkaSourceBuilder()
 
 
-class KafkaSourceBuilder:
+class KafkaSourceBuilder(Generic[T]):
     """Builder of a :class:`KafkaSource`."""
 
     def __init__(self) -> None:
@@ -198,34 +200,34 @@ class KafkaSourceBuilder:
         self._deserialize: Callable[[Message], Any] | None = None
         self._produced_type: TypeInformation | None = None
 
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder[T]:
         """Set some of the brokers: ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
-    def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
+    def set_group_id(self, group_id: str) -> KafkaSourceBuilder[T]:
         """Set the consumer group for which offsets are committed when a checkpoint is complete."""
         return self.set_property("group.id", group_id)
 
-    def set_topics(self, *topics: str) -> KafkaSourceBuilder:
+    def set_topics(self, *topics: str) -> KafkaSourceBuilder[T]:
         """Read all partitions of these topics, which must exist."""
         if not topics:
             raise ValueError("set_topics needs at least one topic")
         return self._subscribe(Subscription(topics=topics))
 
-    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder:
+    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder[T]:
         """Read all topics whose whole name matches (Python's ``re``), also later ones."""
         try:
             return self._subscribe(Subscription(pattern=re.compile(topic_pattern)))
         except re.error as error:
             raise ValueError(f"no pattern of topics: {topic_pattern!r}: {error}") from None
 
-    def set_partitions(self, partitions: Set[KafkaTopicPartition]) -> KafkaSourceBuilder:
+    def set_partitions(self, partitions: Set[KafkaTopicPartition]) -> KafkaSourceBuilder[T]:
         """Read these partitions, which must exist."""
         if not partitions:
             raise ValueError("set_partitions needs at least one partition")
         return self._subscribe(Subscription(partitions=frozenset(partitions)))
 
-    def _subscribe(self, subscription: Subscription) -> KafkaSourceBuilder:
+    def _subscribe(self, subscription: Subscription) -> KafkaSourceBuilder[T]:
         if self._subscription is not None:
             raise StreamError(
                 "a Kafka source has one of set_topics, set_topic_pattern and set_partitions, once"
@@ -235,7 +237,7 @@ class KafkaSourceBuilder:
 
     def set_starting_offsets(
         self, starting_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the offsets at which a job without a checkpoint begins.
 
         Default: the first record there is.
@@ -245,7 +247,7 @@ class KafkaSourceBuilder:
 
     def set_unbounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the end offsets, which are determined at the start.
 
         The source still counts as unbounded.
@@ -255,14 +257,14 @@ class KafkaSourceBuilder:
 
     def set_bounded(
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
-    ) -> KafkaSourceBuilder:
+    ) -> KafkaSourceBuilder[T]:
         """Set the end offsets, which are determined at the start. The source is bounded."""
         self._stopping, self._is_bounded = stopping_offsets_initializer, True
         return self
 
     def set_value_only_deserializer(
-        self, deserialization_schema: DeserializationSchema
-    ) -> KafkaSourceBuilder:
+        self, deserialization_schema: DeserializationSchema[U]
+    ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of values.
 
         A record is left out if the result is None or it has no value.
@@ -270,22 +272,22 @@ class KafkaSourceBuilder:
         self._deserialize = ValueOfRecord(deserialization_schema.deserialize)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()
-        return self
+        return cast(KafkaSourceBuilder[U], self)
 
     def set_deserializer(
-        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema
-    ) -> KafkaSourceBuilder:
+        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema[U]
+    ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of whole records, a Python class (PyFlink takes a Java class)."""
         schema = kafka_record_deserialization_schema
         self._deserialize = WholeRecord(schema.deserialize)
         self._produced_type = schema.get_produced_type()
-        return self
+        return cast(KafkaSourceBuilder[U], self)
 
-    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
+    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder[T]:
         """Set the beginning of the client names that brokers see."""
         return self.set_property("client.id.prefix", prefix)
 
-    def set_property(self, key: str, value: str) -> KafkaSourceBuilder:
+    def set_property(self, key: str, value: str) -> KafkaSourceBuilder[T]:
         """Set a property of librdkafka or of the source.
 
         Properties of the source: ``partition.discovery.interval.ms``,
@@ -294,12 +296,12 @@ class KafkaSourceBuilder:
         self._properties[key] = value
         return self
 
-    def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder:
+    def set_properties(self, props: Mapping[str, str]) -> KafkaSourceBuilder[T]:
         """Set several properties, as :meth:`set_property` does for one."""
         self._properties.update(props)
         return self
 
-    def build(self) -> KafkaSource:
+    def build(self) -> KafkaSource[T]:
         """Build the source.
 
         Raises:

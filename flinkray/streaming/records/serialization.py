@@ -5,9 +5,14 @@ from __future__ import annotations
 import codecs
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.typeinfo import T
+
+IN = TypeVar("IN", contravariant=True, default=Any)
 
 
 def check_charset(charset_name: str) -> None:
@@ -33,23 +38,23 @@ class Encoder:
         return Encoder("text")
 
 
-class SerializationSchema(ABC):
+class SerializationSchema(ABC, Generic[IN]):
     """Converter of values to bytes, for user-defined sinks."""
 
     @abstractmethod
-    def serialize(self, element: Any) -> bytes:
+    def serialize(self, element: IN) -> bytes:
         """Return the value as bytes."""
 
 
-class DeserializationSchema(ABC):
+class DeserializationSchema(ABC, Generic[T]):
     """Converter of bytes to values, for user-defined sources."""
 
     @abstractmethod
-    def deserialize(self, message: bytes) -> Any:
-        """Return the value that the bytes represent."""
+    def deserialize(self, message: bytes) -> T | None:
+        """Return the value that the bytes represent. None: they represent no value."""
 
 
-class SimpleStringSchema(SerializationSchema, DeserializationSchema):
+class SimpleStringSchema(SerializationSchema[str], DeserializationSchema[str]):
     """Schema for texts, in any encoding that Python has."""
 
     def __init__(self, charset: str = "UTF-8") -> None:
@@ -66,7 +71,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         return bytes(message).decode(self._charset)
 
 
-class ByteArraySchema(SerializationSchema, DeserializationSchema):
+class ByteArraySchema(SerializationSchema[bytes], DeserializationSchema[bytes]):
     """Schema for bytes, which stay unchanged."""
 
     def serialize(self, element: bytes) -> bytes:

@@ -10,9 +10,11 @@ import copy
 import datetime
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Any, Generic
 
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from flinkray.core.arguments import first_twice
 from flinkray.streaming.errors import StreamError, text_of
@@ -26,15 +28,20 @@ from flinkray.streaming.records.row import Row
 
 Convert = Callable[[Any], Any]
 
+T = TypeVar("T", covariant=True, default=Any)
+E = TypeVar("E", default=Any)
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
 
-class TypeInformation:
+
+class TypeInformation(Generic[T]):
     """Base class of all types. Types are equal if they have the same meaning."""
 
     def __init__(self, name: str, arrow: pa.DataType | None = None) -> None:
         self._name = name
         self._arrow = arrow
 
-    def converter(self) -> Convert | None:
+    def converter(self) -> Callable[[Any], T] | None:
         """Return a function that converts the result of a user function to this type.
         None if no conversion is needed."""
         return None
@@ -44,7 +51,7 @@ class TypeInformation:
         None if Arrow has no such type."""
         return self._arrow
 
-    def with_arrow(self, arrow: pa.DataType) -> TypeInformation:
+    def with_arrow(self, arrow: pa.DataType) -> TypeInformation[T]:
         """Return this type for columns of another Arrow type: of another unit, width or zone."""
         other = copy.copy(self)
         other._arrow = arrow
@@ -95,7 +102,7 @@ _JAVA_TEXTS: dict[str, tuple[type, Callable[[Any], str]]] = {
 For other values, :meth:`TypeInformation.stringify` returns the text."""
 
 
-class BasicTypeInfo(TypeInformation):
+class BasicTypeInfo(TypeInformation[T]):
     """Type of numbers, texts and times."""
 
     def stringify(self, value: Any) -> str:
@@ -105,67 +112,67 @@ class BasicTypeInfo(TypeInformation):
         return text(value)
 
     @staticmethod
-    def STRING_TYPE_INFO() -> TypeInformation:  # noqa: N802 - PyFlink's names
+    def STRING_TYPE_INFO() -> TypeInformation[str]:  # noqa: N802 - PyFlink's names
         """Return ``Types.STRING()``."""
         return Types.STRING()
 
     @staticmethod
-    def BOOLEAN_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def BOOLEAN_TYPE_INFO() -> TypeInformation[bool]:  # noqa: N802
         """Return ``Types.BOOLEAN()``."""
         return Types.BOOLEAN()
 
     @staticmethod
-    def BYTE_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def BYTE_TYPE_INFO() -> TypeInformation[int]:  # noqa: N802
         """Return ``Types.BYTE()``."""
         return Types.BYTE()
 
     @staticmethod
-    def SHORT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def SHORT_TYPE_INFO() -> TypeInformation[int]:  # noqa: N802
         """Return ``Types.SHORT()``."""
         return Types.SHORT()
 
     @staticmethod
-    def INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def INT_TYPE_INFO() -> TypeInformation[int]:  # noqa: N802
         """Return ``Types.INT()``."""
         return Types.INT()
 
     @staticmethod
-    def LONG_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def LONG_TYPE_INFO() -> TypeInformation[int]:  # noqa: N802
         """Return ``Types.LONG()``."""
         return Types.LONG()
 
     @staticmethod
-    def FLOAT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def FLOAT_TYPE_INFO() -> TypeInformation[float]:  # noqa: N802
         """Return ``Types.FLOAT()``."""
         return Types.FLOAT()
 
     @staticmethod
-    def DOUBLE_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def DOUBLE_TYPE_INFO() -> TypeInformation[float]:  # noqa: N802
         """Return ``Types.DOUBLE()``."""
         return Types.DOUBLE()
 
     @staticmethod
-    def CHAR_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def CHAR_TYPE_INFO() -> TypeInformation[str]:  # noqa: N802
         """Return ``Types.CHAR()``."""
         return Types.CHAR()
 
     @staticmethod
-    def BIG_INT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def BIG_INT_TYPE_INFO() -> TypeInformation[int]:  # noqa: N802
         """Return ``Types.BIG_INT()``."""
         return Types.BIG_INT()
 
     @staticmethod
-    def BIG_DEC_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def BIG_DEC_TYPE_INFO() -> TypeInformation[Decimal]:  # noqa: N802
         """Return ``Types.BIG_DEC()``."""
         return Types.BIG_DEC()
 
     @staticmethod
-    def INSTANT_TYPE_INFO() -> TypeInformation:  # noqa: N802
+    def INSTANT_TYPE_INFO() -> TypeInformation[Any]:  # noqa: N802
         """Return ``Types.INSTANT()``."""
         return Types.INSTANT()
 
 
-class PickledBytesTypeInfo(TypeInformation):
+class PickledBytesTypeInfo(TypeInformation[Any]):
     """Type of any value. Values are pickled when they are sent."""
 
     is_any = True
@@ -179,7 +186,7 @@ class PickledBytesTypeInfo(TypeInformation):
         return java_string(value)
 
 
-class _Composite(TypeInformation):
+class _Composite(TypeInformation[T]):
     def __init__(self, name: str, field_types: Sequence[TypeInformation]) -> None:
         super().__init__(name)
         self.field_types = [expect_type(field) for field in field_types]
@@ -209,7 +216,7 @@ class _Composite(TypeInformation):
         return [field.stringify(item) for field, item in pairs]
 
 
-class RowTypeInfo(_Composite):
+class RowTypeInfo(_Composite[Row]):
     """Type of rows. Without given names, fields are f0, f1, …"""
 
     def __init__(
@@ -292,7 +299,7 @@ class RowTypeInfo(_Composite):
         return f"RowTypeInfo({', '.join(f'{name}: {field!r}' for name, field in pairs)})"
 
 
-class TupleTypeInfo(_Composite):
+class TupleTypeInfo(_Composite[tuple[Any, ...]]):
     """Type of tuples."""
 
     def __init__(self, field_types: Sequence[TypeInformation]) -> None:
@@ -321,10 +328,10 @@ class TupleTypeInfo(_Composite):
         return "null" if value is None else f"({','.join(self._stringify_fields(value))})"
 
 
-class ListTypeInfo(TypeInformation):
+class ListTypeInfo(TypeInformation[list[E]], Generic[E]):
     """Type of lists and arrays with one element type."""
 
-    def __init__(self, element_type: TypeInformation) -> None:
+    def __init__(self, element_type: TypeInformation[E]) -> None:
         super().__init__(type(self).__name__)
         self.element_type = expect_type(element_type)
 
@@ -350,22 +357,22 @@ class ListTypeInfo(TypeInformation):
         return f"{self._name}<{self.element_type!r}>"
 
 
-class PrimitiveArrayTypeInfo(ListTypeInfo):
+class PrimitiveArrayTypeInfo(ListTypeInfo[E]):
     """Type of lists of numbers."""
 
 
-class BasicArrayTypeInfo(ListTypeInfo):
+class BasicArrayTypeInfo(ListTypeInfo[E]):
     """Type of lists of basic values."""
 
 
-class ObjectArrayTypeInfo(ListTypeInfo):
+class ObjectArrayTypeInfo(ListTypeInfo[E]):
     """Type of lists with one element type, which may be any type."""
 
 
-class MapTypeInfo(TypeInformation):
+class MapTypeInfo(TypeInformation[dict[K, V]], Generic[K, V]):
     """Type of dictionaries."""
 
-    def __init__(self, key_type: TypeInformation, value_type: TypeInformation) -> None:
+    def __init__(self, key_type: TypeInformation[K], value_type: TypeInformation[V]) -> None:
         super().__init__("MapTypeInfo")
         self.key_type = expect_type(key_type)
         self.value_type = expect_type(value_type)
@@ -428,77 +435,77 @@ class Types:
     """Creates type information: ``Types.TUPLE([Types.STRING(), Types.INT()])``."""
 
     @staticmethod
-    def STRING() -> TypeInformation:  # noqa: N802 - PyFlink's names
+    def STRING() -> TypeInformation[str]:  # noqa: N802 - PyFlink's names
         """Return the type of ``str`` values."""
         return BasicTypeInfo("String", pa.string())
 
     @staticmethod
-    def BOOLEAN() -> TypeInformation:  # noqa: N802
+    def BOOLEAN() -> TypeInformation[bool]:  # noqa: N802
         """Return the type of ``bool`` values."""
         return BasicTypeInfo("Boolean", pa.bool_())
 
     @staticmethod
-    def BYTE() -> TypeInformation:  # noqa: N802
+    def BYTE() -> TypeInformation[int]:  # noqa: N802
         """Return the type of ``int`` values of 8 bits."""
         return BasicTypeInfo("Byte", pa.int8())
 
     @staticmethod
-    def SHORT() -> TypeInformation:  # noqa: N802
+    def SHORT() -> TypeInformation[int]:  # noqa: N802
         """Return the type of ``int`` values of 16 bits."""
         return BasicTypeInfo("Short", pa.int16())
 
     @staticmethod
-    def INT() -> TypeInformation:  # noqa: N802
+    def INT() -> TypeInformation[int]:  # noqa: N802
         """Return the type of ``int`` values of 32 bits."""
         return BasicTypeInfo("Integer", pa.int32())
 
     @staticmethod
-    def LONG() -> TypeInformation:  # noqa: N802
+    def LONG() -> TypeInformation[int]:  # noqa: N802
         """Return the type of ``int`` values of 64 bits."""
         return BasicTypeInfo("Long", pa.int64())
 
     @staticmethod
-    def FLOAT() -> TypeInformation:  # noqa: N802
+    def FLOAT() -> TypeInformation[float]:  # noqa: N802
         """Return the type of ``float`` values that are rounded to 32 bits."""
         return BasicTypeInfo("Float", pa.float32())
 
     @staticmethod
-    def DOUBLE() -> TypeInformation:  # noqa: N802
+    def DOUBLE() -> TypeInformation[float]:  # noqa: N802
         """Return the type of ``float`` values."""
         return BasicTypeInfo("Double", pa.float64())
 
     @staticmethod
-    def CHAR() -> TypeInformation:  # noqa: N802
+    def CHAR() -> TypeInformation[str]:  # noqa: N802
         """Return the type of ``str`` values of one character."""
         return BasicTypeInfo("Character", pa.string())
 
     @staticmethod
-    def BIG_INT() -> TypeInformation:  # noqa: N802
+    def BIG_INT() -> TypeInformation[int]:  # noqa: N802
         """Return the type of ``int`` values without limit."""
         return BasicTypeInfo("BigInteger", pa.decimal256(76, 0))
 
     @staticmethod
-    def BIG_DEC() -> TypeInformation:  # noqa: N802
+    def BIG_DEC() -> TypeInformation[Decimal]:  # noqa: N802
         """Return the type of ``decimal.Decimal`` values."""
         return BasicTypeInfo("BigDecimal", pa.decimal128(38, 18))
 
     @staticmethod
-    def INSTANT() -> TypeInformation:  # noqa: N802
+    def INSTANT() -> TypeInformation[Any]:  # noqa: N802
         """Return the type of ``Instant`` values; columns have ``datetime.datetime`` values."""
         return BasicTypeInfo("Instant", pa.timestamp("us", "UTC"))
 
     @staticmethod
-    def SQL_DATE() -> TypeInformation:  # noqa: N802
+    def SQL_DATE() -> TypeInformation[datetime.date]:  # noqa: N802
         """Return the type of ``datetime.date`` values."""
         return BasicTypeInfo("java.sql.Date", pa.date32())
 
     @staticmethod
-    def SQL_TIME() -> TypeInformation:  # noqa: N802
+    def SQL_TIME() -> TypeInformation[datetime.time]:  # noqa: N802
         """Return the type of ``datetime.time`` values."""
         return BasicTypeInfo("java.sql.Time", pa.time64("us"))
 
     @staticmethod
-    def SQL_TIMESTAMP() -> TypeInformation:  # noqa: N802
+    def SQL_TIMESTAMP() -> TypeInformation[datetime.datetime]:  # noqa: N802
         """Return the type of ``datetime.datetime`` values."""
         return BasicTypeInfo("java.sql.Timestamp", pa.timestamp("us"))
 
@@ -525,28 +532,28 @@ class Types:
         return TupleTypeInfo(field_types)
 
     @staticmethod
-    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> PrimitiveArrayTypeInfo:  # noqa: N802
+    def PRIMITIVE_ARRAY(element_type: TypeInformation[E]) -> PrimitiveArrayTypeInfo[E]:  # noqa: N802
         """Return the type of lists of numbers."""
         return PrimitiveArrayTypeInfo(element_type)
 
     @staticmethod
-    def BASIC_ARRAY(element_type: TypeInformation) -> BasicArrayTypeInfo:  # noqa: N802
+    def BASIC_ARRAY(element_type: TypeInformation[E]) -> BasicArrayTypeInfo[E]:  # noqa: N802
         """Return the type of lists of basic values."""
         return BasicArrayTypeInfo(element_type)
 
     @staticmethod
-    def OBJECT_ARRAY(element_type: TypeInformation) -> ObjectArrayTypeInfo:  # noqa: N802
+    def OBJECT_ARRAY(element_type: TypeInformation[E]) -> ObjectArrayTypeInfo[E]:  # noqa: N802
         """Return the type of lists whose elements have this type, which may be any type."""
         return ObjectArrayTypeInfo(element_type)
 
     @staticmethod
-    def LIST(element_type_info: TypeInformation) -> ListTypeInfo:  # noqa: N802
+    def LIST(element_type_info: TypeInformation[E]) -> ListTypeInfo[E]:  # noqa: N802
         """Return the type of lists."""
         return ListTypeInfo(element_type_info)
 
     @staticmethod
     def MAP(  # noqa: N802
-        key_type_info: TypeInformation, value_type_info: TypeInformation
-    ) -> MapTypeInfo:
+        key_type_info: TypeInformation[K], value_type_info: TypeInformation[V]
+    ) -> MapTypeInfo[K, V]:
         """Return the type of dictionaries."""
         return MapTypeInfo(key_type_info, value_type_info)

@@ -93,7 +93,7 @@ class OutputFileConfig(_Names):
         return OutputFileConfigBuilder()
 
 
-class FileSink(Sink[Rename]):
+class FileSink(Sink[object, Rename]):
     """Writes a directory of files.
 
     Args:

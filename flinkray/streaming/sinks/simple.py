@@ -12,7 +12,7 @@ from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
-from flinkray.streaming.sinks.sink import Sink, SinkWriter, WriterContext
+from flinkray.streaming.sinks.sink import Sink, SinkWriter, T, WriterContext
 
 
 class PrintOperator(StreamOperator):
@@ -80,7 +80,7 @@ class DiscardWriter(SinkWriter[Any]):
         return None
 
 
-class DiscardingSink(Sink[Any]):
+class DiscardingSink(Sink[object]):
     """A sink that discards all records.
     For measurements, and for programs with side effects upstream."""
 
@@ -116,7 +116,7 @@ class CallbackWriter(SinkWriter[Any]):
             self.write(columns.to_block())
 
 
-class CallbackSink(Sink[Any]):
+class CallbackSink(Sink[T]):
     """A sink that calls a function in the client's process, one call at a time.
 
     Args:
@@ -128,8 +128,8 @@ class CallbackSink(Sink[Any]):
 
     def __init__(
         self,
-        on_value: Callable[[Any], None] | None = None,
-        on_batch: Callable[[Any], None] | None = None,
+        on_value: Callable[[T], object] | None = None,
+        on_batch: Callable[[Any], object] | None = None,
     ) -> None:
         if (on_value is None) == (on_batch is None):
             raise ValueError("give either on_value or on_batch")
@@ -138,7 +138,7 @@ class CallbackSink(Sink[Any]):
         self._on_batch = None if on_batch is None else self._one_at_a_time(on_batch)
         self._lock = threading.RLock()
 
-    def _one_at_a_time(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _one_at_a_time(self, function: Callable[[Any], object]) -> Callable[[Any], None]:
         def call(value: Any) -> None:
             with self._lock:
                 function(value)
@@ -149,7 +149,7 @@ class CallbackSink(Sink[Any]):
         return CallbackWriter(self._on_value, self._on_batch)
 
 
-class CollectSink(Sink[Any]):
+class CollectSink(Sink[T]):
     """A sink that keeps results in the client's process until they are taken."""
 
     shared = True

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.streaming.errors import StreamError, UnavailableError
@@ -15,8 +17,11 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
-CommitT = TypeVar("CommitT")
-StateT = TypeVar("StateT")
+T = TypeVar("T", contravariant=True, default=Any)
+U = TypeVar("U", default=Any)
+"""Type that a method takes from an argument."""
+CommitT = TypeVar("CommitT", default=Any)
+StateT = TypeVar("StateT", default=Any)
 
 
 class SinkError(StreamError):
@@ -219,8 +224,8 @@ class CommitterWithFiles(Committer[CommitT]):
         """Delete files that are not needed any more. Called when a checkpoint is complete."""
 
 
-class Sink(ABC, Generic[CommitT]):
-    """Target of a stream's records, for ``DataStream.sink_to``.
+class Sink(ABC, Generic[T, CommitT]):
+    """Target of a stream's records of type T, for ``DataStream.sink_to``.
 
     The sink is pickled. So its writers and committers have to create objects that cannot be
     pickled, such as connections.

@@ -32,7 +32,7 @@ _MOST_HELD = 8 << 20
 """Bytes held in memory before a row group is written: many small groups are slow to read."""
 
 
-class SparkEpochSink(Sink[EpochPart]):
+class SparkEpochSink(Sink[object, EpochPart]):
     """Writes rows to Parquet files before each checkpoint, and publishes them when it is complete.
 
     *vertex_id*, *name*: of the Spark stage. *is_read*: whether a stream reads the stage's output.

@@ -8,12 +8,14 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
 from flinkray.core.values import own_all
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.reading_thread import ReadingThread
 from flinkray.streaming.sources.source import (
@@ -28,7 +30,10 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
     SplitT,
+    T,
 )
+
+E = TypeVar("E", default=Any)
 
 
 class Slice(NamedTuple):
@@ -64,7 +69,7 @@ class _SliceReader(SequentialReader[Slice]):
         return Slice(self._position, self._end)
 
 
-class _SlicedSource(Source[Slice]):
+class _SlicedSource(Source[T, Slice]):
     waits_for_splits = True
 
     def __init__(self, length: int) -> None:
@@ -86,10 +91,10 @@ class _SlicedSource(Source[Slice]):
         raise NotImplementedError
 
 
-class CollectionSource(_SlicedSource):
+class CollectionSource(_SlicedSource[T]):
     """A source of the elements of a collection."""
 
-    def __init__(self, values: Iterable[Any]) -> None:
+    def __init__(self, values: Iterable[T]) -> None:
         self._values: Sequence[Any] = values if isinstance(values, range) else list(values)
         super().__init__(len(self._values))
 
@@ -98,7 +103,7 @@ class CollectionSource(_SlicedSource):
         return Block(own_all(self._values[start:end]))
 
 
-class NumberSequenceSource(_SlicedSource):
+class NumberSequenceSource(_SlicedSource[int]):
     """A source of the integers from *start* to *end* (both included).
     Within each subtask they are in order."""
 
@@ -114,7 +119,7 @@ class NumberSequenceSource(_SlicedSource):
         return Block(range(self._start + start, self._start + end))
 
 
-class ArrowSource(_SlicedSource):
+class ArrowSource(_SlicedSource[Row]):
     """A source of the rows of an Arrow table, in batches of columns."""
 
     def __init__(self, table: pa.Table, batch_rows: int = 1 << 16) -> None:
@@ -153,7 +158,7 @@ class IteratorSplit(NamedTuple):
     offset: int
 
 
-class IteratorSource(Source[IteratorSplit]):
+class IteratorSource(Source[T, IteratorSplit]):
     """A source of Python iterators. After a restart, reading continues at an offset.
 
     Each iterator is created and read in its own thread, and may block there. Records are emitted as
@@ -163,7 +168,7 @@ class IteratorSource(Source[IteratorSplit]):
 
     def __init__(
         self,
-        make_iterator: Callable[[int, int], Iterator[Any]],
+        make_iterator: Callable[[int, int], Iterator[T]],
         splits: int = 1,
         bounded: bool = True,
     ) -> None:
@@ -173,7 +178,7 @@ class IteratorSource(Source[IteratorSplit]):
         self.waits_for_splits = bounded
 
     @staticmethod
-    def of(make_iterable: Callable[[], Iterable[Any]], bounded: bool = True) -> IteratorSource:
+    def of(make_iterable: Callable[[], Iterable[E]], bounded: bool = True) -> IteratorSource[E]:
         """Return a source of one iterable. After a restart, earlier records are skipped."""
         return IteratorSource(
             lambda _, offset: islice(iter(_iterable(make_iterable())), offset, None), 1, bounded

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import pyarrow as pa
 
@@ -44,6 +44,8 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    T,
+    U,
 )
 
 logger = logging.getLogger(__name__)
@@ -72,15 +74,15 @@ class RecordFormat(ABC):
 
 
 @dataclass(frozen=True)
-class StreamFormat:
-    """Format for reading files record by record."""
+class StreamFormat(Generic[T]):
+    """Format for reading files record by record of type T."""
 
     file_format: str | RecordFormat
     encoding: str | None = None
     """Character set of text files. A byte order mark in a file overrides it."""
 
     @staticmethod
-    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
+    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat[str]:
         """Return the format that gives a string for each line."""
         return StreamFormat("text", check_encoding(charset_name))
 
@@ -94,7 +96,7 @@ _OF_COLUMNS = ("csv", "parquet")
 _OF_PATHS = "; several are given one by one, and a format is given as file_format="
 
 
-class FileSource(Source[FileSplit]):
+class FileSource(Source[T, FileSplit]):
     """Reads files.
 
     Text gives strings without the line end, JSON lines give parsed values, CSV and Parquet give
@@ -197,7 +199,9 @@ class FileSource(Source[FileSplit]):
         return _FileReader(context, self._format, self._options, self._find_schema)
 
     @staticmethod
-    def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
+    def for_record_stream_format(
+        stream_format: StreamFormat[U], *paths: str
+    ) -> FileSourceBuilder[U]:
         """Return the builder of a source that reads *paths* in that format."""
         return FileSourceBuilder(stream_format.file_format, paths, encoding=stream_format.encoding)
 
@@ -236,7 +240,7 @@ class FileSplitAssignerProvider:
 
 
 @dataclass
-class FileSourceBuilder:
+class FileSourceBuilder(Generic[T]):
     """Builder of a :class:`FileSource`."""
 
     file_format: str | RecordFormat
@@ -244,28 +248,28 @@ class FileSourceBuilder:
     interval: Duration | None = None
     encoding: str | None = None
 
-    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder:
+    def monitor_continuously(self, discovery_interval: Duration) -> FileSourceBuilder[T]:
         """Look for new files at this interval, without end."""
         self.interval = discovery_interval
         return self
 
-    def process_static_file_set(self) -> FileSourceBuilder:
+    def process_static_file_set(self) -> FileSourceBuilder[T]:
         """Read the files that exist at the start (the default)."""
         self.interval = None
         return self
 
-    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder:
+    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results (:class:`FileEnumeratorProvider`)."""
         return self
 
-    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder:
+    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results.
 
         See :class:`FileSplitAssignerProvider`.
         """
         return self
 
-    def build(self) -> FileSource:
+    def build(self) -> FileSource[T]:
         """Build the source."""
         return FileSource(
             *self.paths,

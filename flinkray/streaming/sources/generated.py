@@ -24,6 +24,7 @@ from flinkray.streaming.sources.source import (
     Source,
     SourceReader,
     SplitEnumerator,
+    T,
 )
 
 _CONNECT_TIMEOUT = 10.0
@@ -32,7 +33,7 @@ _CONNECTION = "connection"
 """The only split of a SocketSource."""
 
 
-class DataGeneratorSource(Source[Slice]):
+class DataGeneratorSource(Source[T, Slice]):
     """Emits the results of a function called with 0, 1, 2, …
 
     Args:
@@ -45,7 +46,7 @@ class DataGeneratorSource(Source[Slice]):
 
     def __init__(
         self,
-        generate: Callable[[int], Any],
+        generate: Callable[[int], T],
         count: int,
         records_per_second: float | None = None,
     ) -> None:
@@ -111,7 +112,7 @@ class _GeneratorReader(SequentialReader[Slice]):
         return Slice(self._position, self._end)
 
 
-class SocketSource(Source[str]):
+class SocketSource(Source[str, str]):
     """A source of lines of text from a TCP server.
     Lines are not replayed after a failure (at most once).
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError
@@ -20,8 +22,8 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 
-OT = TypeVar("OT")
-InputT = TypeVar("InputT")
+OT = TypeVar("OT", covariant=True, default=Any)
+InputT = TypeVar("InputT", default=Any)
 
 
 class InputFormat(ABC, Generic[OT, InputT]):
@@ -57,7 +59,7 @@ class InputFormat(ABC, Generic[OT, InputT]):
         """Release what :meth:`open` has acquired. Also called if reading the split failed."""
         return
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[OT] | None:
         """Return the type of the records. None: unknown."""
         return None
 
@@ -69,7 +71,7 @@ class InputFormatSplit(NamedTuple):
     offset: int
 
 
-class InputFormatSource(Source[InputFormatSplit]):
+class InputFormatSource(Source[OT, InputFormatSplit]):
     """Reads an input format. Splits go, in their order, to the subtask that asks next.
 
     A split that is read further after a restart is read from its beginning, and the records before
@@ -78,13 +80,13 @@ class InputFormatSource(Source[InputFormatSplit]):
 
     waits_for_splits = True
 
-    def __init__(self, input_format: InputFormat[Any, Any]) -> None:
+    def __init__(self, input_format: InputFormat[OT]) -> None:
         self._format = input_format
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[OT] | None:
         return self._format.get_produced_type()
 
     def create_enumerator(
@@ -100,7 +102,7 @@ class _InputFormatEnumerator(FixedSplitsEnumerator[InputFormatSplit]):
     """Creates the splits when a run begins, unless the run continues from a checkpoint."""
 
     def __init__(
-        self, context: EnumeratorContext[InputFormatSplit], input_format: InputFormat[Any, Any]
+        self, context: EnumeratorContext[InputFormatSplit], input_format: InputFormat
     ) -> None:
         super().__init__(context, ())
         self._format = input_format
@@ -125,7 +127,7 @@ class _InputFormatEnumerator(FixedSplitsEnumerator[InputFormatSplit]):
 class _InputFormatReader(ThreadedIteratorReader[InputFormatSplit]):
     """Reads each split in a thread of its own, because the format may block."""
 
-    def __init__(self, context: ReaderContext, input_format: InputFormat[Any, Any]) -> None:
+    def __init__(self, context: ReaderContext, input_format: InputFormat) -> None:
         super().__init__(context)
         self._format = input_format
         self._split: Any = None
@@ -138,7 +140,7 @@ class _InputFormatReader(ThreadedIteratorReader[InputFormatSplit]):
         return InputFormatSplit(self._split, self.offset)
 
 
-def _records(input_format: InputFormat[OT, Any], split: InputFormatSplit) -> Iterator[OT]:
+def _records(input_format: InputFormat[OT], split: InputFormatSplit) -> Iterator[OT]:
     read = 0
     try:
         input_format.open(split.split)

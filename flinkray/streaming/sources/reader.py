@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeVar
 
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -16,9 +15,8 @@ from flinkray.streaming.sources.source import (
     Polled,
     ReaderContext,
     SourceReader,
+    SplitT,
 )
-
-SplitT = TypeVar("SplitT")
 
 
 class SequentialReader(SourceReader[SplitT]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ class ResultFileSplit(NamedTuple):
     offset: int = 0
 
 
-class ResultFilesSource(Source[ResultFileSplit]):
+class ResultFilesSource(Source[Any, ResultFileSplit]):
     """A source of the rows of a file result, in batches of columns.
     The tasks divide the row groups among them without an enumerator.
 

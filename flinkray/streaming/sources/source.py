@@ -10,14 +10,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.state_file import StateFile
 
-SplitT = TypeVar("SplitT")
+T = TypeVar("T", covariant=True, default=Any)
+U = TypeVar("U", default=Any)
+"""Type that a method takes from an argument."""
+SplitT = TypeVar("SplitT", default=Any)
 
 
 class Boundedness(Enum):
@@ -235,8 +240,8 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """Release resources."""
 
 
-class Source(ABC, Generic[SplitT]):
-    """Origin of a stream's records, for ``env.from_source``."""
+class Source(ABC, Generic[T, SplitT]):
+    """Origin of a stream's records of type T, for ``env.from_source``."""
 
     is_needed_whole = False
     """Whether the job needs the whole input. If so, stopping it with drain before the input has
@@ -253,7 +258,7 @@ class Source(ABC, Generic[SplitT]):
     def get_boundedness(self) -> Boundedness:
         """Return whether the source ends."""
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[T] | None:
         """Return the type of the records. None: unknown."""
         return None
 

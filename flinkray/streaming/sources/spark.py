@@ -18,6 +18,7 @@ from flinkray.file_results import (
 )
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
+from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.published_splits import (
     LOOK_INTERVAL,
@@ -52,7 +53,7 @@ class SparkSplit(NamedTuple):
     """Digest of the batches that have been read."""
 
 
-class SparkSource(Source[SparkSplit]):
+class SparkSource(Source[Row, SparkSplit]):
     """A source of the rows of a Spark stage, in batches of columns.
     Partitions are handed out in order, each when it is published.
 
@@ -68,7 +69,7 @@ class SparkSource(Source[SparkSplit]):
         self,
         vertex_id: JobVertexID,
         name: str,
-        type_info: TypeInformation | None = None,
+        type_info: TypeInformation[Row] | None = None,
         convert: Convert = lambda batch: batch,
         is_needed_whole: bool = False,
     ) -> None:
@@ -90,7 +91,7 @@ class SparkSource(Source[SparkSplit]):
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
 
-    def get_produced_type(self) -> TypeInformation | None:
+    def get_produced_type(self) -> TypeInformation[Row] | None:
         return self._type_info
 
     def create_enumerator(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.state.descriptors import ValueStateDescriptor
@@ -28,6 +30,8 @@ from flinkray.streaming.windowing.window import (
 )
 
 _Self = TypeVar("_Self")
+T = TypeVar("T", contravariant=True, default=Any)
+W = TypeVar("W", default=Any)
 
 Span = Time | Duration | int
 
@@ -49,30 +53,30 @@ class _Contexts:
     WindowAssignerContext = WindowAssignerContext
 
 
-class WindowAssigner(_Contexts, ABC):
-    """Assigns records to windows."""
+class WindowAssigner(_Contexts, ABC, Generic[T, W]):
+    """Assigns records of type T to windows of type W."""
 
     @abstractmethod
     def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssignerContext
-    ) -> Collection[Any]:
+        self, element: T, timestamp: int, context: WindowAssignerContext
+    ) -> Collection[W]:
         """Return the windows to which a record belongs. Without windows, the record is left out."""
 
     @abstractmethod
-    def get_default_trigger(self, env: Any = None) -> Trigger: ...
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, W]: ...
 
     @abstractmethod
     def is_event_time(self) -> bool:
         """Return whether windows end by watermarks, and not by processing time."""
 
 
-class MergingWindowAssigner(WindowAssigner):
+class MergingWindowAssigner(WindowAssigner[T, W]):
     """An assigner whose windows can merge, such as session windows."""
 
     MergeCallback: TypeAlias = window.MergeCallback
 
     @abstractmethod
-    def merge_windows(self, windows: Iterable[Any], callback: window.MergeCallback[Any]) -> None:
+    def merge_windows(self, windows: Iterable[W], callback: window.MergeCallback[W]) -> None:
         """Call *callback* for each group of several windows that merge into one."""
 
 
@@ -84,7 +88,7 @@ def _check_timestamp(timestamp: int) -> None:
         )
 
 
-class _TimeWindows(WindowAssigner):
+class _TimeWindows(WindowAssigner[Any, TimeWindow]):
     event_time: bool
 
     def __init__(self, size: int, slide: int, offset: int) -> None:
@@ -191,7 +195,7 @@ class SessionWindowTimeGapExtractor(ABC):
         """Return the gap after the record, in milliseconds; it must be greater than zero."""
 
 
-class _SessionWindows(MergingWindowAssigner):
+class _SessionWindows(MergingWindowAssigner[Any, TimeWindow]):
     event_time: bool
 
     def __init__(self, gap: int | Callable[[Any], int]) -> None:
@@ -250,7 +254,7 @@ class ProcessingTimeSessionWindows(_SessionWindows):
     event_time = False
 
 
-class GlobalWindows(WindowAssigner):
+class GlobalWindows(WindowAssigner[Any, GlobalWindow]):
     """Assigns all records of a key to one window, which fires only if a trigger is set."""
 
     @staticmethod
@@ -270,7 +274,7 @@ class GlobalWindows(WindowAssigner):
         return False
 
 
-class CountSlidingWindowAssigner(WindowAssigner):
+class CountSlidingWindowAssigner(WindowAssigner[Any, CountWindow]):
     """Assigns the records of a key to windows of *window_size* records.
     A new window begins every *window_slide* records.
 

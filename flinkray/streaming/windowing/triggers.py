@@ -5,13 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from flinkray.state.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
+
+T = TypeVar("T", contravariant=True, default=Any)
+W = TypeVar("W", contravariant=True, default=Any)
 
 
 class TriggerResult(Enum):
@@ -73,21 +78,21 @@ class _Contexts:
     OnMergeContext = OnMergeContext
 
 
-class Trigger(_Contexts, ABC):
+class Trigger(_Contexts, ABC, Generic[T, W]):
     """Decides when a window fires. Its state is in the context, for each key and window."""
 
     @abstractmethod
     def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: TriggerContext
+        self, element: T, timestamp: int, window: W, ctx: TriggerContext
     ) -> TriggerResult:
         """Called when a record was put into the window."""
 
     @abstractmethod
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
         """Called when a processing-time timer of this trigger fires."""
 
     @abstractmethod
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
         """Called when an event-time timer of this trigger fires."""
 
     def can_merge(self) -> bool:
@@ -95,11 +100,11 @@ class Trigger(_Contexts, ABC):
         return False
 
     @abstractmethod
-    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+    def on_merge(self, window: W, ctx: OnMergeContext) -> None:
         """Called when several windows were merged into *window*: set timers and merge state."""
 
     @abstractmethod
-    def clear(self, window: Any, ctx: TriggerContext) -> None:
+    def clear(self, window: W, ctx: TriggerContext) -> None:
         """Called when the window is removed: delete its timers and state."""
 
 

@@ -42,7 +42,7 @@ class Enumerator(FixedSplitsEnumerator[str]):
         return super().snapshot_state(checkpoint_id)
 
 
-class Letters(Source[str]):
+class Letters(Source[Any, str]):
     def __init__(self, *, can_be_stored: bool) -> None:
         self._can_be_stored = can_be_stored
 

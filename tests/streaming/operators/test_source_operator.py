@@ -37,7 +37,7 @@ BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 BY_SOURCE = WatermarkStrategy.for_monotonous_timestamps()
 
 
-class Batches(Source[int]):
+class Batches(Source[Any, int]):
     """Gives batches as they are."""
 
     def __init__(self, *batches: Any) -> None:

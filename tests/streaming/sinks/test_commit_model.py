@@ -48,7 +48,7 @@ class World:
         return name
 
 
-class Boxes(Sink[str]):
+class Boxes(Sink[Any, str]):
     def __init__(self, world: World) -> None:
         self.world = world
 

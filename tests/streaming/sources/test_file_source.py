@@ -21,6 +21,7 @@ from flinkray.core.durations import Duration
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import FileSink, FileSource
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import SinkFunction
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources import csv_files
@@ -364,13 +365,16 @@ def test_watched_directory_that_disappears_for_a_while_is_read_again(
     job.close()
 
 
-class CallbackFunction:
+class CallbackFunction(SinkFunction):
     """A sink function that is not copied."""
 
     shared = True
 
     def __init__(self, function: Any) -> None:
-        self.invoke = function
+        self._function = function
+
+    def invoke(self, value: Any) -> None:
+        self._function(value)
 
 
 def test_file_source_with_a_discovery_interval_is_unbounded(tmp_path: Path) -> None:

@@ -162,4 +162,4 @@ def test_stream_of_a_format_has_the_records_of_all_splits_and_their_type() -> No
 def test_value_that_is_no_input_format_is_refused() -> None:
     env = StreamExecutionEnvironment()
     with pytest.raises(TypeError, match="create_input takes an InputFormat, got 5"):
-        env.create_input(5)  # type: ignore[arg-type]
+        env.create_input(5)  # type: ignore[call-overload]

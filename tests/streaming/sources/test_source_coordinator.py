@@ -56,7 +56,7 @@ class Noting(FixedSplitsEnumerator[str]):
         self.notes.append("closed")
 
 
-class ThreeSplits(Source[str]):
+class ThreeSplits(Source[Any, str]):
     def __init__(self) -> None:
         self.notes: list[Any] = []
 

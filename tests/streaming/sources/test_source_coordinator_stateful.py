@@ -104,7 +104,7 @@ class FindingEnumerator(SplitEnumerator[Split]):
         self.remaining = list(remaining)
 
 
-class FindingSource(Source[Split]):
+class FindingSource(Source[Any, Split]):
     def __init__(self, world: World) -> None:
         self.world = world
 
