@@ -714,19 +714,11 @@ class JobScheduler:
 
     def progress(self) -> JobProgress:
         """Return the progress of the job in a few numbers, for clients."""
-        checkpoints = self._checkpoints.overview()
-        return JobProgress(
-            self._graph.job_graph.job_id,
-            self._graph.job_graph.name,
-            self.status,
-            self._job.restarts,
-            self._why_pending(),
+        return self._job.progress(
             tuple(vertex_progress(*each) for each in self._with_progress()),
+            self._why_pending(),
             self._warnings,
-            None if checkpoints is None else checkpoints.completed,
-            0 if checkpoints is None else checkpoints.failed,
-            self._job.failovers,
-            tuple(self._job.restart_causes),
+            self._checkpoints.overview(),
         )
 
     @property
