@@ -253,7 +253,7 @@ class ElasticJobScheduler(JobScheduler):
         except JobSubmissionError as error:
             raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
 
-    def _adopted(self, now: float) -> Steps:
+    def _adopted(self, transition: t.TakeOverJob, now: float) -> Steps:
         """Declare the job's slots after its tasks were adopted, and keep the parallelism that they
         have until there is a reason for another one.
         """
@@ -261,7 +261,8 @@ class ElasticJobScheduler(JobScheduler):
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
         declared = self._declare(is_total=True)
-        return [*declared, *self._scale(self._scaling.take_over(parallelism, now))]
+        scaled = self._scale(self._scaling.take_over(parallelism, now))
+        return [*declared, *scaled, *super()._adopted(transition, now)]
 
     def _execute(self, transition: ExecuteWith, now: float) -> Steps:
         if self._job.is_ending:

@@ -15,8 +15,10 @@ from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
     JobOverview,
+    JobProgress,
     JobResult,
     VertexInfo,
+    VertexProgress,
     one_line_of,
 )
 from flinkray.scheduler.reports.json_plan import json_plan
@@ -182,6 +184,28 @@ class JobRecord:
             plan=self._plan,
             warnings=warnings,
             checkpoints=checkpoints,
+        )
+
+    def progress(
+        self,
+        vertices: tuple[VertexProgress, ...],
+        pending_reason: str | None,
+        warnings: tuple[str, ...],
+        checkpoints: CheckpointsOverview | None,
+    ) -> JobProgress:
+        """Return the progress of the job in a few numbers, for clients."""
+        return JobProgress(
+            self._job_graph.job_id,
+            self._job_graph.name,
+            self.status,
+            self.restarts,
+            pending_reason,
+            vertices,
+            warnings,
+            None if checkpoints is None else checkpoints.completed,
+            0 if checkpoints is None else checkpoints.failed,
+            self.failovers,
+            tuple(self.restart_causes),
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 
 from flinkray.core.errors import (
@@ -22,7 +21,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint, CheckpointAnswer
+from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
 from flinkray.scheduler.execution.execution_graph import (
     ExecutionGraph,
     ExecutionJobVertex,
@@ -46,11 +45,11 @@ from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.adoption import JobAdoption, NotedGraph
 from flinkray.scheduler.job.checkpoints import checkpoints_of_job
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
-    CoordinatorKind,
 )
 from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordinators_of_regions
 from flinkray.scheduler.job.failover import Failover
@@ -58,12 +57,8 @@ from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_phases import JobPhases
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
-    AdoptSlots,
-    CancelTasks,
     JobEnded,
-    JobRestarts,
     JobSchedulerAction,
-    ReleasePartitions,
     TimerKey,
     TimerPurpose,
 )
@@ -75,12 +70,6 @@ from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.results import Results
 from flinkray.scheduler.job.take_over import (
     CannotTakeOverError,
-    Strays,
-    TakeOver,
-    failure_of_contradicting,
-    failure_of_missing,
-    latest_attempt,
-    strays_only,
     why_not,
 )
 from flinkray.scheduler.job.task_reports import TaskReports
@@ -226,6 +215,7 @@ class JobScheduler:
         self._coordinators = OperatorCoordinators(
             coordinators_of_regions(graph, regions, self._job, restarts), self._of_job
         )
+        self._adoption = JobAdoption(graph, self._job, self._coordinators, self._outbox.notebook)
         self._wire()
 
     def _wire(self) -> None:
@@ -323,7 +313,7 @@ class JobScheduler:
         wire(t.StartJobCoordinators, coordinators.job_begins)
         # the job
         wire(t.AwaitReports, self._await_reports)
-        wire(t.TakeOverJob, self._adopt, phases.taken_over)
+        wire(t.TakeOverJob, self._adoption.adopt, self._adopted, phases.taken_over)
         wire(t.StartJob, self._start)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
@@ -391,46 +381,29 @@ class JobScheduler:
         if notes is not None:
             self._job.follow(restarts=notes.restarts, failovers=notes.failovers + 1)
         try:
-            step = self._take_over_or_raise(
-                notes, finished, reports, now, begun_checkpoints, coordinated, is_copy=is_copy
+            obstacle = why_not(self._job_graph, notes)
+            if notes is None or obstacle is not None:
+                raise CannotTakeOverError(obstacle)
+            noted = NotedGraph.planned(
+                self._noted_graph(notes, now),
+                notes,
+                finished,
+                reports,
+                now,
+                coordinated,
+                latest_completed=self._checkpoints.latest_completed if is_copy else None,
             )
         except CannotTakeOverError as error:
             has_run = has_run and notes is None
             has_run = has_run or self._checkpoints.has_completed or bool(begun_checkpoints)
-            return self._begin_anew(str(error), notes, reports, now, has_run=has_run)
-        return self._work_on("take_over", now, step)
-
-    def _take_over_or_raise(
-        self,
-        notes: JobNotes | None,
-        finished: Iterable[FinishedTask],
-        reports: tuple[TaskExecutorReport, ...],
-        now: float,
-        begun_checkpoints: Mapping[int, str],
-        coordinated: Collection[JobVertexID],
-        *,
-        is_copy: bool,
-    ) -> t.TakeOverJob:
-        obstacle = why_not(self._job_graph, notes)
-        if notes is None or obstacle is not None:
-            raise CannotTakeOverError(obstacle)
-        graph = self._noted_graph(notes, now)
-        regions = PipelinedRegions(graph)
-        slots = RegionSlots(graph, regions)
-        take_over = TakeOver(graph, notes, regions, slots.groups, coordinated)
-        plan = take_over.plan(finished, reports)
-        if is_copy:
-            take_over.refuse_doubts(plan, self._checkpoints.latest_completed)
-        for vertex in graph.vertices:
-            at_work = plan.max_parallelism.get(vertex.vertex.vertex_id)
-            vertex.max_parallelism = at_work or vertex.max_parallelism
-        for subtask, number in zip(graph.subtasks, take_over.attempt_numbers, strict=True):
-            if number is not None:
-                subtask.go_on_from(number, now)
-        graph.restores = notes.restores
-        self._build(graph, takeovers=notes.takeovers + 1, regions=regions, slots=slots)
+            steps = self._adoption.begin_anew(str(error), notes, reports, now, has_run=has_run)
+            return self._work_on("take_over", now, *steps)
+        self._build(
+            noted.graph, takeovers=notes.takeovers + 1, regions=noted.regions, slots=noted.slots
+        )
         self._outbox.notebook.adopt(notes)
-        return t.TakeOverJob(plan, notes, begun_checkpoints, coordinated)
+        step = t.TakeOverJob(noted.plan, notes, begun_checkpoints, coordinated)
+        return self._work_on("take_over", now, step)
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
         """Build the execution graph that the notes describe.
@@ -442,40 +415,6 @@ class JobScheduler:
         if tuple(vertex.parallelism for vertex in graph.vertices) != notes.parallelisms:
             raise CannotTakeOverError("its vertices had other parallelisms")
         return graph
-
-    def _begin_anew(
-        self,
-        why: str,
-        notes: JobNotes | None,
-        reports: tuple[TaskExecutorReport, ...],
-        now: float,
-        *,
-        has_run: bool,
-    ) -> list[JobSchedulerAction]:
-        """Start the job from its last checkpoint, and end all tasks that still run. If any task was
-        deployed before, this counts as a restart, and attempt numbers continue."""
-        strays = strays_only(reports)
-        steps: list[Step] = [AdoptSlots(())] if reports else []
-        latest = latest_attempt(notes, reports)
-        text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
-        failure = Failure(text)
-        if latest is None and has_run:
-            latest = 0
-        if latest is not None and not (notes is not None and notes.is_being_scaled):
-            cause = self._job.count_restart(failure)
-            steps.append(JobRestarts(self._job.restarts, cause, 0.0))
-            for subtask in self._graph.subtasks:
-                subtask.go_on_from(latest + 1, now)
-        if notes is not None or strays.running or has_run:
-            self._job.add_failure(failure, now)
-        if notes is not None:
-            self._outbox.notebook.to_be_noted()
-            self._coordinators.count_on(notes.coordinators)
-            if notes.source_coordinator is not None:
-                steps += self._coordinators.replace_adopted(
-                    CoordinatorKind.SOURCE_ENUMERATORS, notes.source_coordinator.attempt_number, now
-                )
-        return self._work_on("take_over", now, *steps, *_without(strays), t.StartJob())
 
     def source_coordinator_is_at(
         self, place: SourceCoordinatorPlace, now: float
@@ -775,19 +714,11 @@ class JobScheduler:
 
     def progress(self) -> JobProgress:
         """Return the progress of the job in a few numbers, for clients."""
-        checkpoints = self._checkpoints.overview()
-        return JobProgress(
-            self._graph.job_graph.job_id,
-            self._graph.job_graph.name,
-            self.status,
-            self._job.restarts,
-            self._why_pending(),
+        return self._job.progress(
             tuple(vertex_progress(*each) for each in self._with_progress()),
+            self._why_pending(),
             self._warnings,
-            None if checkpoints is None else checkpoints.completed,
-            0 if checkpoints is None else checkpoints.failed,
-            self._job.failovers,
-            tuple(self._job.restart_causes),
+            self._checkpoints.overview(),
         )
 
     @property
@@ -861,80 +792,9 @@ class JobScheduler:
     def _await_reports(self, transition: t.AwaitReports, now: float) -> Steps:
         return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
 
-    def _adopt(self, transition: t.TakeOverJob, now: float) -> Steps:
-        """Adopt all attempts as if this JobMaster had deployed them.
-        Later events, such as ends of attempts, are then applied as if they happened next."""
-        plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
-        since = partial(self._job.since, now=now)
-        adopted = t.AttemptsAdopted(
-            tuple(
-                (subtasks[a.ordinal].current, a.slot, a.state, since(a.deployed_at))
-                for a in plan.running
-            ),
-            tuple((subtasks[a.ordinal].current, a.slot, since(a.deployed_at)) for a in plan.ended),
-            tuple(subtasks[ordinal].current for ordinal, _ in plan.missing),
-            tuple(plan.free),
-        )
-        place = notes.source_coordinator
-        if place is not None:
-            self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
-        deployed = plan.deployed
-        new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
-        of_sources = notes.restores if place is None else place.restores
-        restores = max(notes.restores, of_sources or 0)
-        steps: list[Step] = [adopted, *self._job.change(JobStatus.RUNNING, now, plan.summary)]
-        self._job.runs_since(notes.running_since, now)
-        if notes.coordinators:
-            self._job.result = notes.result
-            steps.append(
-                t.CoordinatorsAdopted(
-                    notes.coordinators,
-                    transition.coordinated,
-                    {vertex_id: since(at) for vertex_id, at in plan.finished_stages.items()},
-                )
-            )
-        finished, failed = plan.ends
-        if finished:
-            times = {a.state.attempt_id: since(a.finished_at) for a in plan.ended}
-            steps.append(t.TasksReported(finished, times))
-        unheard = {state.attempt_id for state in failed}
-        steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints, unheard))
-        if new:
-            steps.append(t.RestoreState(new, ()))
-        awaiting = tuple(
-            AwaitCheckpoint(
-                self.job_id, subtasks[a.ordinal].current.attempt_id, a.awaits_checkpoint
-            )
-            for a in plan.running
-            if a.awaits_checkpoint is not None
-        )
-        if awaiting:
-            steps.append(t.CheckpointAnswered(awaiting))
-        if plan.kv_states:
-            steps.append(t.KvStatesRegistered(tuple(plan.kv_states)))
-        steps.append(t.StartScheduling())
-        steps += _without(plan.strays)
-        cause = "it did not report to the next JobMaster"
-        steps += [t.TaskExecutorLost(resource_id, cause) for resource_id in plan.lost]
-        if failed:  # only now: StartScheduling must not schedule their regions
-            steps.append(t.TasksReported(failed))
-        if plan.missing:
-            ends = [
-                (subtasks[o].current, failure_of_missing(subtasks[o], r)) for o, r in plan.missing
-            ]
-            steps.append(t.AttemptsFailed(tuple(ends)))
-        if plan.contradicting:
-            failures = [
-                ((o,), failure_of_contradicting(subtasks[o], r)) for o, r in plan.contradicting
-            ]
-            steps.append(t.SubtasksFailed(tuple(failures)))
-        if of_sources is not None and of_sources != notes.restores:
-            text = f"the sources were restored {of_sources} times, and tasks {notes.restores} times"
-            steps.append(t.GlobalFailure(Failure(text)))
-        return [*steps, *self._adopted(now), t.NothingRuns()]
-
-    def _adopted(self, now: float) -> Steps:
-        return ()
+    def _adopted(self, transition: t.TakeOverJob, now: float) -> Steps:
+        """Check whether the job is over, after the changes that adopt its tasks."""
+        return (t.NothingRuns(),)
 
     def _start(self, transition: t.StartJob, now: float) -> Steps:
         steps = self._formats.initialize(now)
@@ -982,10 +842,3 @@ class JobScheduler:
 
     def _tell_end(self, _: t.TellEnd, now: float) -> Steps:
         return [JobEnded(self._job.job_result(now), self.details())]
-
-
-def _without(strays: Strays) -> Iterator[Step]:
-    for location, attempts in strays.running.items():
-        yield CancelTasks(location, tuple(attempts))
-    for location, partitions in strays.partitions.items():
-        yield ReleasePartitions(location, tuple(partitions))
