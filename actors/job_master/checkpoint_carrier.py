@@ -20,7 +20,7 @@ from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints import actions as act
 from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.coordinator import MOST_GIVEN_UP
+from flinkray.scheduler.checkpoints.earlier_checkpoints import MOST_GIVEN_UP
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job import transitions as t

@@ -4,6 +4,7 @@ __all__ = [
     "actions",
     "completed_checkpoints",
     "coordinator",
+    "earlier_checkpoints",
     "errors",
     "messages",
     "operators_with_state",

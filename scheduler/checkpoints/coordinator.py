@@ -33,10 +33,10 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.earlier_checkpoints import EarlierCheckpoints
 from flinkray.scheduler.checkpoints.errors import (
     CheckpointError,
     CheckpointFailureReason,
-    StateRestoreError,
 )
 from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
 from flinkray.scheduler.checkpoints.final_checkpoints import (
@@ -74,17 +74,13 @@ from flinkray.scheduler.checkpoints.request_decider import (
     TooEarly,
 )
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
-from flinkray.scheduler.checkpoints.restores import NO_CHECKPOINTS_LEFT, Restored, Restores
+from flinkray.scheduler.checkpoints.restores import Restored, Restores
 from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.states import JobStatus
-
-MOST_GIVEN_UP = 64
-"""Number of an earlier JobMaster's last checkpoints that tasks are told to abort.
-No more than this number can be in progress at a time."""
 
 Actions = list[CheckpointAction]
 Reason = CheckpointFailureReason
@@ -98,14 +94,6 @@ class _Preparation:
     request: CheckpointRequest
     plan: CheckpointPlan
     begun_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class _AwaitedRestore:
-    """A restart of tasks that waits until no checkpoint can become complete any more."""
-
-    cause: str
-    is_global: bool
 
 
 class CheckpointCoordinator:
@@ -149,11 +137,14 @@ class CheckpointCoordinator:
         self._failures = CheckpointFailureManager(configuration.tolerated)
         self._kept = KeptCheckpoints(configuration.max_retained)
         self._aborted = AbortedCheckpoints()
+        self._earlier = EarlierCheckpoints(self._kept, self._aborted, coordinators)
         self._hooks = MasterHooks()
+        self._stop = StopWithSavepoint(job_id)
         self._restores = Restores(
             job_id,
             coordinators,
             self._hooks,
+            self._stop,
             allow_non_restored_state=allow_non_restored_state,
         )
         self._statistics = CheckpointStatsTracker(spans)
@@ -168,16 +159,6 @@ class CheckpointCoordinator:
         self._pending: dict[int, PendingCheckpoint] = {}
         self._to_store: deque[PendingCheckpoint] = deque()
         self._storing: PendingCheckpoint | None = None
-        self._last_id = 0
-        self._first_own_id: int | None = None
-        """Id of the first checkpoint that this JobMaster began; None if it began none yet.
-        Earlier JobMasters began the checkpoints with lower ids."""
-        self._last_timestamp = 0
-        self._stop = StopWithSavepoint(job_id)
-        self._must_be_whole = False
-        """Whether checkpoints must share no files, because tasks were restored from a savepoint.
-        The savepoint's files do not belong to this job."""
-        self._restore_awaited: _AwaitedRestore | None = None
         self._end: JobStatus | None = None
 
     # --- questions --------------------------------------------------------------------------------
@@ -380,7 +361,7 @@ class CheckpointCoordinator:
         )
 
     def _begin(self, request: CheckpointRequest, now: float) -> Actions:
-        if self._restore_awaited is not None:
+        if self._restores.is_awaited:
             return self._refuse(request, Reason.JOB_FAILOVER_REGION)
         topology = self._topology()
         try:
@@ -423,16 +404,13 @@ class CheckpointCoordinator:
             is_late = number in self._given_up
             self._given_up.discard(number)
             return [DiscardDirectory(directory)] if is_late else []
-        if checkpoint_id <= self._last_id:
+        if checkpoint_id <= self._earlier.last_id:
             # The directory may belong to another checkpoint.
-            cause = f"the counter gave the id {checkpoint_id} after {self._last_id}"
+            cause = f"the counter gave the id {checkpoint_id} after {self._earlier.last_id}"
             return self.preparation_failed(number, cause, now)
         self._preparing = None
-        self._last_id = checkpoint_id
-        if self._first_own_id is None:
-            self._first_own_id = checkpoint_id
-        timestamp = round((preparing.begun_at + self._epoch_offset) * 1000)
-        self._last_timestamp = max(self._last_timestamp, timestamp)
+        begun_at = round((preparing.begun_at + self._epoch_offset) * 1000)
+        timestamp = self._earlier.begin_own(checkpoint_id, begun_at)
         pending = PendingCheckpoint(
             self._job_id,
             checkpoint_id,
@@ -440,7 +418,7 @@ class CheckpointCoordinator:
             preparing.plan,
             number=number,
             begun_at=preparing.begun_at,
-            timestamp=self._last_timestamp,
+            timestamp=timestamp,
             directory=directory,
             coordinators=self._coordinators,
             hook_ids=self._hooks.hook_ids,
@@ -487,7 +465,8 @@ class CheckpointCoordinator:
         if pending is not None:
             answer = pending.acknowledge_coordinator(operator_id, state)
         if pending is None or answer is not Acknowledgement.SUCCESS:
-            is_kept = self._may_be_complete(checkpoint_id) or answer is Acknowledgement.DUPLICATE
+            is_duplicate = answer is Acknowledgement.DUPLICATE
+            is_kept = is_duplicate or self._earlier.may_be_complete(checkpoint_id)
             return [] if is_kept or state is None else self._kept.discard_state((state,))
         return self._call_hooks(pending, now) if pending.are_coordinators_acknowledged else []
 
@@ -546,7 +525,7 @@ class CheckpointCoordinator:
         self._triggering = None
         pending.phase = PendingPhase.TASKS
         properties = pending.properties
-        is_incremental = self._configuration.is_incremental and not self._must_be_whole
+        is_incremental = self._configuration.is_incremental and not self._restores.must_be_whole
         trigger = TriggerTasks(
             pending.checkpoint_id,
             pending.timestamp,
@@ -599,18 +578,10 @@ class CheckpointCoordinator:
         """
         checkpoint_id = message.checkpoint_id
         actions: Actions = []
-        if not (message.is_savepoint and self._may_be_complete(checkpoint_id)):
+        if not (message.is_savepoint and self._earlier.may_be_complete(checkpoint_id)):
             actions = self._kept.discard_late_state(checkpoint_id, _locations(message.state))
         directories = self._aborted.answered(checkpoint_id, message.attempt_id)
         return actions + list(map(DiscardDirectory, directories))
-
-    def _may_be_complete(self, checkpoint_id: int) -> bool:
-        """Return whether the checkpoint is complete and needed, or was begun by another
-        JobMaster.
-        """
-        first = self._first_own_id
-        is_own = first is not None and first <= checkpoint_id <= self._last_id
-        return not is_own or self._kept.needs(checkpoint_id)
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
         """Handle that a task declines a checkpoint: abort the checkpoint."""
@@ -676,7 +647,7 @@ class CheckpointCoordinator:
             )
             if pending.properties.is_synchronous:
                 self._stop.completed(answer)
-                actions += self._not_stopped()
+                actions += self._restores.not_stopped()
             else:
                 actions.append(answer)
         if pending.properties.is_savepoint:
@@ -699,7 +670,7 @@ class CheckpointCoordinator:
         checkpoint_id = checkpoint.checkpoint_id
         subsumed = self._kept.add(checkpoint)
         self._final.completed(checkpoint_id)
-        self._must_be_whole = False
+        self._restores.checkpoint_completed()
         actions: Actions = []
         for earlier in tuple(self._pending.values()):
             if earlier.checkpoint_id < checkpoint_id and not earlier.properties.is_savepoint:
@@ -814,14 +785,11 @@ class CheckpointCoordinator:
         error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
         return [CheckpointsFailJob(error, f"{text}: {error.text}")]
 
-    # --- restore ----------------------------------------------------------------------------------
+    # --- take-over and restore --------------------------------------------------------------------
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """Load the checkpoints that an earlier JobMaster left (CP-28), before any event."""
-        self._kept.recover(checkpoints)
-        for checkpoint in self._kept.retained:
-            self._last_id = max(self._last_id, checkpoint.checkpoint_id)
-            self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
+        self._earlier.recovered(checkpoints)
 
     def take_over(
         self,
@@ -840,43 +808,12 @@ class CheckpointCoordinator:
             begun: checkpoints after the last complete one that have an id, with their directories.
             running: the attempts that keep running.
         """
-        self._restores.of_coordinators = restores
         latest = self.latest
-        actions: Actions = []
+        self._restores.taken_over(restores, latest)
         if latest is not None:
             begun_at = latest.metadata.timestamp / 1000 - self._epoch_offset
             self._periodic.checkpoint_over(min(begun_at, now))
-            self._must_be_whole |= latest.properties.is_savepoint
-            if not latest.properties.is_savepoint:
-                actions.append(
-                    NotifyCheckpointComplete(
-                        latest.checkpoint_id,
-                        latest.metadata.timestamp,
-                        tuple(running),
-                        self._coordinators,
-                        None,
-                    )
-                )
-        return actions + self._give_up_begun(begun, running) + self._catch_up(now)
-
-    def _give_up_begun(
-        self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]
-    ) -> Actions:
-        """Abort the checkpoints that an earlier JobMaster began and may have told tasks to take."""
-        latest_id = None if self.latest is None else self.latest.checkpoint_id
-        actions: Actions = []
-        for checkpoint_id in sorted(begun)[-MOST_GIVEN_UP:]:
-            if checkpoint_id <= self._last_id:
-                continue
-            self._last_id = checkpoint_id
-            actions.append(
-                NotifyCheckpointAborted(
-                    checkpoint_id, latest_id, tuple(running), self._coordinators
-                )
-            )
-            directories = self._aborted.add(checkpoint_id, begun[checkpoint_id], running)
-            actions += map(DiscardDirectory, directories)
-        return actions
+        return self._earlier.take_over(begun, running) + self._catch_up(now)
 
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
@@ -898,26 +835,11 @@ class CheckpointCoordinator:
         again otherwise.
         """
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
-        self._restore_awaited = _AwaitedRestore(cause, is_global)
-        return [*actions, *self._not_stopped(), *self._ready_to_restore()]
-
-    def _not_stopped(self) -> Actions:
-        """Answer the user whose job does not stop although its savepoint is complete. The tasks are
-        going to be restarted from the savepoint, for example because a task failed while the
-        savepoint was being stored."""
-        awaited = self._restore_awaited
-        if awaited is None:
-            return []
-        stopped = self._stop.failed(f"tasks are restarted from it, since {awaited.cause}")
-        actions: Actions = [*stopped]
-        if stopped and not awaited.is_global:
-            error = stopped[0].error
-            assert error is not None
-            actions.append(CheckpointsFailJob(error, error.text))
-        return actions
+        not_stopped = self._restores.prepare(cause, is_global=is_global)
+        return [*actions, *not_stopped, *self._ready_to_restore()]
 
     def _ready_to_restore(self) -> Actions:
-        is_ready = self._restore_awaited is not None and self._storing is None
+        is_ready = self._restores.is_awaited and self._storing is None
         return [ReadyToRestore()] if is_ready else []
 
     def restore(
@@ -942,15 +864,11 @@ class CheckpointCoordinator:
                 f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "
                 f"{self._storing.checkpoint_id} is stored"
             )
-        self._restore_awaited = None
-        self._stop.over()
-        latest = self.latest
-        if latest is None and is_required:
-            raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
-        restored = self._restores.next(latest, vertices, tuple(tasks), is_global=is_global)
-        if latest is not None:
-            self._must_be_whole |= latest.properties.is_savepoint
-            self._statistics.restored(latest.checkpoint_id)
+        restored = self._restores.next(
+            self.latest, vertices, tuple(tasks), is_global=is_global, is_required=is_required
+        )
+        if restored.checkpoint_id is not None:
+            self._statistics.restored(restored.checkpoint_id)
         return restored
 
 

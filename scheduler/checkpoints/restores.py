@@ -1,4 +1,4 @@
-"""Computes the state from which tasks, operator coordinators and master hooks start."""
+"""Restores tasks, operator coordinators and master hooks from a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from flinkray.checkpoint.handles import StateLocation, TaskState
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
+    CheckpointsFailJob,
     ResetCoordinatorSubtasks,
     ResetMasterHooks,
     RestoreCoordinators,
     RestoreMasterHooks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.errors import StateRestoreError
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
 from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
+from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 
 Actions = list[CheckpointAction]
 Task = tuple[JobVertexID, int]
@@ -39,8 +42,17 @@ class Restored:
     actions: Actions
 
 
+@dataclass(frozen=True, slots=True)
+class _AwaitedRestore:
+    """A restart of tasks that waits until no checkpoint can become complete any more."""
+
+    cause: str
+    is_global: bool
+
+
 class Restores:
-    """Computes the state from which a job is restored.
+    """Restores a job: notes that a restart of tasks is awaited, and then computes the state from
+    which the tasks start.
 
     Args:
         coordinators: ids of the operators that have a coordinator.
@@ -51,15 +63,58 @@ class Restores:
         job_id: JobID,
         coordinators: tuple[str, ...],
         hooks: MasterHooks,
+        stop: StopWithSavepoint,
         *,
         allow_non_restored_state: bool,
     ) -> None:
         self._job_id = job_id
         self._coordinators = coordinators
         self._hooks = hooks
+        self._stop = stop
         self._allow_non_restored_state = allow_non_restored_state
         self.of_coordinators = 0
         """How often the operators' coordinators were restored."""
+        self.must_be_whole = False
+        """Whether checkpoints must share no files, because tasks were restored from a savepoint.
+        The savepoint's files do not belong to this job."""
+        self._awaited: _AwaitedRestore | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a restart of tasks waits for :meth:`next`."""
+        return self._awaited is not None
+
+    def checkpoint_completed(self) -> None:
+        """Note that a checkpoint of this job is complete, whose files later ones can share."""
+        self.must_be_whole = False
+
+    def taken_over(self, of_coordinators: int, latest: CompletedCheckpoint | None) -> None:
+        """Note that tasks keep running, which an earlier JobMaster may have restored from *latest*.
+        *of_coordinators*: how often the operators' coordinators have been restored."""
+        self.of_coordinators = of_coordinators
+        if latest is not None:
+            self.must_be_whole |= latest.properties.is_savepoint
+
+    def prepare(self, cause: str, *, is_global: bool) -> Actions:
+        """Note that tasks are going to be restarted, since *cause*. *is_global*: all tasks restart.
+        Returns the actions of :meth:`not_stopped`."""
+        self._awaited = _AwaitedRestore(cause, is_global)
+        return self.not_stopped()
+
+    def not_stopped(self) -> Actions:
+        """Answer the user whose job does not stop although its savepoint is complete. The tasks are
+        going to be restarted from the savepoint, for example because a task failed while the
+        savepoint was being stored.  Returns no actions if no restart is awaited, or if no user
+        waits for the answer."""
+        if self._awaited is None:
+            return []
+        stopped = self._stop.failed(f"tasks are restarted from it, since {self._awaited.cause}")
+        actions: Actions = [*stopped]
+        if stopped and not self._awaited.is_global:
+            error = stopped[0].error
+            assert error is not None
+            actions.append(CheckpointsFailJob(error, error.text))
+        return actions
 
     def check(self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]) -> None:
         """Check that the job fits the savepoint.
@@ -76,11 +131,20 @@ class Restores:
         tasks: Sequence[Task],
         *,
         is_global: bool,
+        is_required: bool,
     ) -> Restored:
-        """Return the state of new attempts of these tasks; no state if *latest* is None.
-        *is_global*: coordinators and master hooks are restored, too; otherwise coordinators learn
-        which subtasks are reset.  Raises StateRestoreError if the job does not fit *latest*."""
+        """Return the state of new attempts of these tasks; no state if *latest* is None. After
+        this call no restart is awaited.  *is_global*: coordinators and master hooks are restored,
+        too; otherwise coordinators learn which subtasks are reset.
+
+        Raises:
+            StateRestoreError: the job does not fit *latest*; or *latest* is None and *is_required*.
+        """
+        self._awaited = None
+        self._stop.over()
         if latest is None:
+            if is_required:
+                raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
             return Restored(None, {}, {}, self._begin_anew(vertices, tasks, is_global=is_global))
         assignment = self._assign(latest, vertices)
         states = {task: assignment.of_subtask(*task) for task in tasks}
@@ -98,6 +162,7 @@ class Restores:
                 actions.append(RestoreMasterHooks(latest.checkpoint_id, hooks))
         else:
             actions = self._reset_subtasks(latest.checkpoint_id, vertices, tasks)
+        self.must_be_whole |= latest.properties.is_savepoint
         found = {task: state for task, state in states.items() if state is not None}
         return Restored(latest.checkpoint_id, found, assignment.max_parallelism, actions)
 

@@ -1,0 +1,106 @@
+"""Takes over the checkpoints that a job's earlier JobMasters took or began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flinkray.core.ids import ExecutionAttemptID
+from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
+    DiscardDirectory,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+
+MOST_GIVEN_UP = 64
+"""Number of an earlier JobMaster's last checkpoints that tasks are told to abort.
+No more than this number can be in progress at a time."""
+
+Actions = list[CheckpointAction]
+
+
+class EarlierCheckpoints:
+    """Takes over the checkpoints of earlier JobMasters: retains the complete ones, and aborts the
+    ones that were in progress. Knows by the ids which checkpoints this JobMaster began.
+
+    Args:
+        coordinators: ids of the operators that have a coordinator.
+    """
+
+    def __init__(
+        self, kept: KeptCheckpoints, aborted: AbortedCheckpoints, coordinators: tuple[str, ...]
+    ) -> None:
+        self._kept = kept
+        self._aborted = aborted
+        self._coordinators = coordinators
+        self.last_id = 0
+        """Highest id of a checkpoint so far; 0 before the first one."""
+        self._last_timestamp = 0
+        self._first_own_id: int | None = None
+        """Id of the first checkpoint that this JobMaster began; None if it began none yet.
+        Earlier JobMasters began the checkpoints with lower ids."""
+
+    def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
+        """Retain the complete checkpoints that an earlier JobMaster left (CP-28)."""
+        self._kept.recover(checkpoints)
+        for checkpoint in self._kept.retained:
+            self.last_id = max(self.last_id, checkpoint.checkpoint_id)
+            self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
+
+    def take_over(self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]) -> Actions:
+        """Tell running tasks which checkpoint was the last complete one, and which are aborted.
+        The earlier JobMaster may not have told them.  *begun*: checkpoints after the last complete
+        one that have an id, with their directories."""
+        latest = self._kept.latest
+        actions: Actions = []
+        if latest is not None and not latest.properties.is_savepoint:
+            actions.append(
+                NotifyCheckpointComplete(
+                    latest.checkpoint_id,
+                    latest.metadata.timestamp,
+                    tuple(running),
+                    self._coordinators,
+                    None,
+                )
+            )
+        return actions + self._give_up_begun(begun, running)
+
+    def _give_up_begun(
+        self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]
+    ) -> Actions:
+        """Abort the checkpoints that an earlier JobMaster began and may have told tasks to take."""
+        latest = self._kept.latest
+        latest_id = None if latest is None else latest.checkpoint_id
+        actions: Actions = []
+        for checkpoint_id in sorted(begun)[-MOST_GIVEN_UP:]:
+            if checkpoint_id <= self.last_id:
+                continue
+            self.last_id = checkpoint_id
+            actions.append(
+                NotifyCheckpointAborted(
+                    checkpoint_id, latest_id, tuple(running), self._coordinators
+                )
+            )
+            directories = self._aborted.add(checkpoint_id, begun[checkpoint_id], running)
+            actions += map(DiscardDirectory, directories)
+        return actions
+
+    def begin_own(self, checkpoint_id: int, timestamp: int) -> int:
+        """Note that this JobMaster begins a checkpoint at *timestamp*, in milliseconds since the
+        epoch.  Returns the checkpoint's timestamp, which is never below that of an earlier one."""
+        self.last_id = checkpoint_id
+        if self._first_own_id is None:
+            self._first_own_id = checkpoint_id
+        self._last_timestamp = max(self._last_timestamp, timestamp)
+        return self._last_timestamp
+
+    def may_be_complete(self, checkpoint_id: int) -> bool:
+        """Return whether the checkpoint is complete and needed, or was begun by another
+        JobMaster.
+        """
+        first = self._first_own_id
+        is_own = first is not None and first <= checkpoint_id <= self.last_id
+        return not is_own or self._kept.needs(checkpoint_id)

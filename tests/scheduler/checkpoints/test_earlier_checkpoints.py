@@ -1,0 +1,108 @@
+"""What happens to checkpoints of earlier JobMasters whose tasks keep running."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
+from flinkray.scheduler.checkpoints.actions import (
+    DiscardDirectory,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.earlier_checkpoints import MOST_GIVEN_UP, EarlierCheckpoints
+from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
+from tests.scheduler.builders import one, only
+from tests.scheduler.checkpoints.checkpointed import metadata
+from tests.scheduler.checkpoints.job_with_checkpoints import (
+    MANUAL,
+    JobWithCheckpoints,
+    Topology,
+    configuration,
+)
+
+RUNNING = Topology().attempts
+
+
+def left_behind(
+    checkpoint_id: int, timestamp: int = 0, properties: CheckpointProperties = MANUAL
+) -> CompletedCheckpoint:
+    of = replace(metadata(checkpoint_id=checkpoint_id), timestamp=timestamp)
+    return CompletedCheckpoint(of, properties, f"chk-{checkpoint_id}/_metadata")
+
+
+class JobMasters:
+    """*complete*: the checkpoints that the earlier JobMasters completed; all are retained."""
+
+    def __init__(self, *complete: CompletedCheckpoint) -> None:
+        self.aborted = AbortedCheckpoints()
+        self.earlier = EarlierCheckpoints(KeptCheckpoints(3), self.aborted, ("source",))
+        self.earlier.recovered(complete)
+
+
+def test_running_tasks_learn_the_last_complete_checkpoint_again() -> None:
+    earlier = JobMasters(left_behind(2, 20), left_behind(3, 30)).earlier
+    complete = NotifyCheckpointComplete(3, 30, tuple(RUNNING), ("source",), None)
+    assert earlier.take_over({}, RUNNING) == [complete]
+
+
+def test_running_tasks_are_not_told_that_a_savepoint_is_complete() -> None:
+    earlier = JobMasters(left_behind(3, properties=savepoint())).earlier
+    assert earlier.take_over({}, RUNNING) == []
+
+
+def test_checkpoints_begun_earlier_are_aborted_and_their_ids_never_used_again() -> None:
+    masters = JobMasters(left_behind(3))
+    begun = {5: "chk-5", 3: "chk-3", 2: "chk-2", 4: "chk-4"}
+    actions = masters.earlier.take_over(begun, RUNNING)
+    assert only(actions, NotifyCheckpointAborted) == [
+        NotifyCheckpointAborted(4, 3, tuple(RUNNING), ("source",)),
+        NotifyCheckpointAborted(5, 3, tuple(RUNNING), ("source",)),
+    ]
+    assert masters.earlier.last_id == 5
+
+
+def test_directory_of_a_checkpoint_begun_earlier_is_deleted_after_its_last_task() -> None:
+    masters = JobMasters()
+    assert not only(masters.earlier.take_over({1: "chk-1"}, RUNNING), DiscardDirectory)
+    assert masters.aborted.ended(RUNNING[:1]) == []
+    assert masters.aborted.ended(RUNNING[1:]) == ["chk-1"]
+
+
+def test_directory_of_a_checkpoint_begun_earlier_is_deleted_if_no_task_runs() -> None:
+    actions = JobMasters().earlier.take_over({1: "chk-1"}, ())
+    assert one(actions, DiscardDirectory) == DiscardDirectory("chk-1")
+
+
+def test_only_the_last_checkpoints_begun_earlier_are_aborted() -> None:
+    begun = {number: f"chk-{number}" for number in range(1, MOST_GIVEN_UP + 2)}
+    aborted = only(JobMasters().earlier.take_over(begun, RUNNING), NotifyCheckpointAborted)
+    assert [each.checkpoint_id for each in aborted] == list(range(2, MOST_GIVEN_UP + 2))
+
+
+def test_timestamps_of_checkpoints_never_go_back() -> None:
+    assert JobMasters().earlier.begin_own(1, 0) == 0
+    earlier = JobMasters(left_behind(1, 50), left_behind(2, 20)).earlier
+    assert [earlier.begin_own(3, 40), earlier.begin_own(4, 60), earlier.begin_own(5, 55)] == [
+        *(50, 60, 60)
+    ]
+
+
+def test_only_an_own_incomplete_checkpoint_is_certainly_not_complete() -> None:
+    earlier = JobMasters(left_behind(2)).earlier
+    assert earlier.may_be_complete(1)
+    earlier.begin_own(4, 0)
+    earlier.begin_own(5, 0)
+    may_be = [number for number in range(1, 7) if earlier.may_be_complete(number)]
+    assert may_be == [1, 2, 3, 6]
+
+
+def test_first_checkpoint_of_tasks_taken_over_after_a_savepoint_is_whole() -> None:
+    for properties, is_whole in ((savepoint(), True), (MANUAL, False)):
+        job = JobWithCheckpoints(configuration(is_incremental=True))
+        job.coordinator.recovered([left_behind(1, properties=properties)])
+        job.coordinator.take_over(1, {}, job.topology.attempts, 0.0)
+        assert one(job.prepare(job.request(), 2), TriggerTasks).is_whole is is_whole
