@@ -10,7 +10,7 @@ from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core import options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
-from flinkray.file_results import data_of_job, delete_directory
+from flinkray.file_results import data_of_job, delete_directory, results_of_job
 from flinkray.ha import JobResultStore, StoreError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 
@@ -19,11 +19,24 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 60.0
 """Longest pause in seconds between two looks for jobs to forget."""
 
+_STOPPING = 10.0
+"""Seconds within which a TaskExecutor that was found to be lost is ended, with its processes."""
+
+_RETRY_DELAY = 1.0
+"""Seconds until results that could not be deleted are deleted again."""
+
+_RECENT = 600.0
+"""Seconds after a job's end in which a new Dispatcher looks for what was written late."""
+
 
 class JobHistory:
     """Ended jobs that were cleaned up.
     Expired jobs, and the oldest beyond the capacity, are removed here and in the store. Their data
     in the cluster's storage is deleted too.
+
+    What the vertices of a job read from each other was deleted when the job was cleaned up. A task
+    that nobody could reach may have written its part later, because its TaskExecutor stood still.
+    So these results are deleted once more, when such a TaskExecutor has been found and ended.
 
     Lives on the Dispatcher's main thread.
     """
@@ -42,12 +55,16 @@ class JobHistory:
         self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
         self._jobs: dict[JobID, ArchivedJob] = {}
         """The remembered jobs, in the order of their ends."""
+        self._until_late = configuration.get(options.HEARTBEAT_TIMEOUT) + _STOPPING
+        """Seconds from a job's clean-up until no task of the job writes any more."""
+        self._late: dict[JobID, float] = {}
+        """When the results of a job are deleted once more, on the monotonic clock."""
         self._forgotten: dict[JobID, str] = {}
         """Names of forgotten jobs, which are not shown any more but are still stored."""
         self._timer: TimerHandle | None = None
         self._is_deleting = False
         self._is_due = False
-        """Whether jobs may have been forgotten since the last attempt to delete forgotten jobs."""
+        """Whether more may have become due since the last attempt to delete what is due."""
 
     def __contains__(self, job_id: JobID) -> bool:
         """Return whether an ended job has this id, even if it is forgotten but not deleted yet.
@@ -74,23 +91,28 @@ class JobHistory:
         Jobs that expired while no Dispatcher ran are forgotten at once. Deleting their data may
         take longer.
         """
+        earliest = self._endpoint.clock.time() - _RECENT
         for job in sorted(jobs, key=_end_time):
             self._jobs[job.job_id] = job
+            if _end_time(job) >= earliest:
+                self._expect_late_results(job.job_id)
         self._forget_old()
 
     def add(self, job: ArchivedJob) -> None:
         """Add an ended job whose result is marked as clean."""
         self._jobs[job.job_id] = job
+        self._expect_late_results(job.job_id)
         self._forget_old()
         if self._forgotten:
-            self._endpoint.create_task(self._delete_forgotten(), "delete forgotten jobs")
+            self._endpoint.create_task(self._delete_what_is_due(), "delete forgotten jobs")
 
     def start(self) -> None:
         """Begin to check again and again for expired jobs, which are forgotten."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:
-        """Stop forgetting expired jobs. Idempotent."""
+        """Stop forgetting expired jobs and deleting late results. Idempotent."""
+        self._late.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,7 +121,11 @@ class JobHistory:
         pause = min(_LONGEST_PAUSE, max(1.0, self._expiration / 10))
         self._timer = self._endpoint.schedule_run_async(pause, self._look)
         self._forget_old()
-        await self._delete_forgotten()
+        await self._delete_what_is_due()
+
+    def _expect_late_results(self, job_id: JobID) -> None:
+        self._late[job_id] = self._endpoint.clock.monotonic() + self._until_late
+        self._endpoint.schedule_run_async(self._until_late, self._delete_what_is_due)
 
     def _forget_old(self) -> None:
         """Stop showing expired jobs and jobs beyond the capacity. Their data is deleted later.
@@ -112,17 +138,35 @@ class JobHistory:
             if number >= surplus and _end_time(job) > latest_end:
                 continue
             del self._jobs[job.job_id]
+            self._late.pop(job.job_id, None)
             self._forgotten[job.job_id] = job.result.name
 
-    async def _delete_forgotten(self) -> None:
+    async def _delete_what_is_due(self) -> None:
+        """Delete late results and forgotten jobs, one after the other.
+        The id of a forgotten job may be used again, so its results must not be deleted then.
+        """
         self._is_due = True
         if self._is_deleting:
             return
         self._is_deleting = True
         while self._is_due:
             self._is_due = False
+            await self._try_to_delete_late_results()
             await self._try_to_delete_forgotten()
         self._is_deleting = False
+
+    async def _try_to_delete_late_results(self) -> None:
+        now = self._endpoint.clock.monotonic()
+        for job_id in [job_id for job_id, due in self._late.items() if due <= now]:
+            if job_id not in self._late:
+                continue  # forgotten in the meantime: all its data is deleted
+            try:
+                await self._delete(results_of_job(self._storage_dir, job_id))
+            except OSError as error:
+                log.warning("late results of job %s are not deleted yet: %s", job_id, error)
+                self._endpoint.schedule_run_async(_RETRY_DELAY, self._delete_what_is_due)
+                continue
+            self._late.pop(job_id, None)
 
     async def _try_to_delete_forgotten(self) -> None:
         """Try to delete every forgotten job.
@@ -131,15 +175,14 @@ class JobHistory:
         for job_id, name in tuple(self._forgotten.items()):
             try:
                 # Data first: data of a job that is not stored any more would never be deleted.
-                await self._delete_data(job_id)
+                await self._delete(data_of_job(self._storage_dir, job_id))
                 await self._store.remove_result(job_id)
             except (StoreError, OSError) as error:
                 log.warning("job %s (%s) cannot be deleted yet: %s", job_id, name, error)
                 continue
             self._forgotten.pop(job_id, None)
 
-    async def _delete_data(self, job_id: JobID) -> None:
-        location = data_of_job(self._storage_dir, job_id)
+    async def _delete(self, location: str) -> None:
         await self._endpoint.rpc_service.run_blocking(delete_directory, location)
 
 

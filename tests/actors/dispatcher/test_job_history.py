@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from flinkray.actors.dispatcher.job_history import JobHistory
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import JobID
+from flinkray.file_results import data_of_job, results_of_job
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory
 from flinkray.ha.directory import LocalDirectory
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
@@ -92,5 +95,72 @@ async def test_job_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other_
     somebody_s.delete(str(undeletable.job_id))
     await asyncio.sleep(100)
     assert (await store.get_clean_results()).records == (early,)
+    history.stop()
+    await network.close()
+
+
+@on_virtual_time
+@pytest.mark.parametrize("has_successor", [False, True])
+async def test_result_that_a_task_writes_after_the_clean_up_is_deleted_in_a_minute(
+    tmp_path: Path, has_successor: bool
+) -> None:
+    """The task's TaskExecutor stood still while the job was cancelled (seed 3100039). A Dispatcher
+    that takes over in between deletes the result, too. Other data stays until the job is forgotten.
+    """
+    network = LocalNetwork()
+    service = LocalRpcService("Dispatcher", network)
+    endpoint = RpcEndpoint(service, "dispatcher")
+    endpoint.start()
+    stores = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    store = stores.get_job_result_store(ArchivedJob)
+    job = ended(endpoint.clock.time())
+    await store.create_dirty_result(job)
+    await store.mark_result_as_clean(job.job_id)
+    history = JobHistory(endpoint, store, ReadableConfig({}), str(tmp_path))
+    history.start()
+    history.add(job)
+
+    data = LocalDirectory(Path(data_of_job(str(tmp_path), job.job_id)))
+    data.write("the user's result", b"rows")
+    late = Path(results_of_job(str(tmp_path), job.job_id))
+    LocalDirectory(late / "data set").write("part-00000.parquet", b"rows")
+    if has_successor:
+        history.stop()
+        history = JobHistory(endpoint, store, ReadableConfig({}), str(tmp_path))
+        history.recover((await store.get_clean_results()).records)
+        history.start()
+    await asyncio.sleep(61)
+
+    assert LocalDirectory(late / "data set").read("part-00000.parquet") is None
+    assert data.read("the user's result") == b"rows"
+    assert list(history) == [job]
+    history.stop()
+    await network.close()
+
+
+@on_virtual_time
+async def test_late_result_that_the_storage_does_not_delete_is_deleted_when_it_does(
+    tmp_path: Path,
+) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("Dispatcher", network)
+    endpoint = RpcEndpoint(service, "dispatcher")
+    endpoint.start()
+    stores = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    store = stores.get_job_result_store(ArchivedJob)
+    job = ended(endpoint.clock.time())
+    history = JobHistory(endpoint, store, ReadableConfig({}), str(tmp_path))
+    history.start()
+    history.add(job)
+    late = Path(results_of_job(str(tmp_path), job.job_id))
+    blocking = LocalDirectory(late.parent)
+    blocking.write("results", b"where a directory would have to be")
+    await asyncio.sleep(90)
+
+    blocking.delete("results")
+    LocalDirectory(late / "data set").write("part-00000.parquet", b"rows")
+    await asyncio.sleep(2)
+
+    assert LocalDirectory(late / "data set").read("part-00000.parquet") is None
     history.stop()
     await network.close()
