@@ -26,6 +26,7 @@ from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.streaming.functions.global_aggregates import (
     GlobalAggregateManager,
     GlobalAggregatesLostError,
+    check_aggregate,
     pickled_aggregand,
 )
 from flinkray.streaming.network import Signal
@@ -74,6 +75,7 @@ class GlobalAggregateClient(GlobalAggregateManager):
     def update_global_aggregate(
         self, name: str, aggregand: IN, aggregate_function: AggregateFunction[IN, Any, OUT]
     ) -> OUT:
+        check_aggregate(name, aggregate_function)
         deployed = self._deployed
         if not deployed.job.has_stream_sources:
             raise StreamError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,51 @@ def test_function_that_fails_adds_nothing_and_its_traceback_is_in_the_error() ->
     assert 'raise ValueError("negative")\nValueError: negative' in str(raised.value)
     assert isinstance(raised.value.__cause__, ValueError)
     assert update("a", 1, Total()) == [6]
+
+
+class UnloadableError(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first)
+
+
+@pytest.mark.parametrize("of", ["add", "get_result"])
+def test_accumulator_or_result_that_cannot_be_unpickled_adds_nothing(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = LocalGlobalAggregateManager().update_global_aggregate
+    assert update("a", 5, Total()) == [5]
+    with monkeypatch.context() as changed:
+        changed.setattr(Total, of, lambda *_: UnloadableError(1, 2))
+        with pytest.raises(GlobalAggregateError, match="missing 1 required positional argument"):
+            update("a", 1, Total())
+    assert update("a", 2, Total()) == [7]
+
+
+def test_function_that_raises_system_exit_fails_as_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit("negative")
+
+    monkeypatch.setattr(Total, "add", leave)
+    with pytest.raises(GlobalAggregateError, match="SystemExit: negative"):
+        LocalGlobalAggregateManager().update_global_aggregate("a", 1, Total())
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "error"),
+    [
+        (5, Total(), "must be a str, got 5"),
+        ("a", Total, "must be an AggregateFunction, got"),
+    ],
+)
+def test_wrong_name_or_function_of_an_aggregate_is_refused(
+    name: Any, function: Any, error: str
+) -> None:
+    with pytest.raises(StreamError, match=error):
+        LocalGlobalAggregateManager().update_global_aggregate(name, 1, function)
 
 
 def test_caller_that_changes_a_result_does_not_change_the_aggregate() -> None:

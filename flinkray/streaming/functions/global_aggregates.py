@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from abc import ABC, abstractmethod
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from flinkray.core import cloud_pickle
 from flinkray.core.error_text import summary_of, traceback_of
 from flinkray.core.errors import FlinkRayError
-from flinkray.streaming.errors import StreamError, user_frames
+from flinkray.streaming.errors import StreamError, text_of, user_frames
 from flinkray.streaming.functions.functions import AggregateFunction
 
 IN = TypeVar("IN")
@@ -34,8 +35,8 @@ class GlobalAggregateManager(ABC):
             GlobalAggregateError: the function failed. The value was not added.
             GlobalAggregatesLostError: the process with the aggregates has died since this task's
                 last call. The value was not added. The next call adds to a new aggregate.
-            StreamError: *aggregand* or the function cannot be sent, or the job has no
-                StreamCoordinator.
+            StreamError: *name* is no text, *aggregate_function* is no AggregateFunction,
+                *aggregand* or the function cannot be sent, or the job has no StreamCoordinator.
         """
 
 
@@ -93,6 +94,17 @@ def pickled_aggregand(name: str, value: object) -> bytes:
         ) from error
 
 
+def check_aggregate(name: object, function: object) -> None:
+    """Raise StreamError if *name* is no text or *function* is no AggregateFunction."""
+    if not isinstance(name, str):
+        raise StreamError(f"the name of a global aggregate must be a str, got {text_of(name)}")
+    if not isinstance(function, AggregateFunction):
+        raise StreamError(
+            f"the function of the global aggregate {name!r} must be an AggregateFunction, "
+            f"got {text_of(function)}"
+        )
+
+
 class GlobalAggregates:
     """The accumulators of a job's global aggregates.
 
@@ -109,9 +121,11 @@ class GlobalAggregates:
         """
         known = self._accumulators.get(name)
         before = function.create_accumulator() if known is None else pickle.loads(known)
-        after = function.add(pickle.loads(value), before)
-        result = cloud_pickle.dumps(function.get_result(after))
-        self._accumulators[name] = cloud_pickle.dumps(after)
+        added = cloud_pickle.dumps(function.add(pickle.loads(value), before))
+        # a value that cannot be loaded must fail this update, not the ones that follow
+        result = cloud_pickle.dumps(function.get_result(pickle.loads(added)))
+        pickle.loads(result)
+        self._accumulators[name] = added
         return result
 
 
@@ -125,11 +139,12 @@ class LocalGlobalAggregateManager(GlobalAggregateManager):
     def update_global_aggregate(
         self, name: str, aggregand: IN, aggregate_function: AggregateFunction[IN, Any, OUT]
     ) -> OUT:
+        check_aggregate(name, aggregate_function)
         value = pickled_aggregand(name, aggregand)
         with self._turn:
             try:
                 result = self._aggregates.update(name, value, aggregate_function)
-            except Exception as error:
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
                 raise global_aggregate_error(name, error) from error
         loaded: OUT = pickle.loads(result)
         return loaded

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from flinkray.core import cloud_pickle
 from flinkray.core.clock import Clock
+from flinkray.core.error_text import summary_of
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.collection import ThreadedIteratorReader
@@ -22,6 +26,8 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 
+logger = logging.getLogger(__name__)
+
 OT = TypeVar("OT", covariant=True, default=Any)
 InputT = TypeVar("InputT", default=Any)
 
@@ -29,15 +35,15 @@ InputT = TypeVar("InputT", default=Any)
 class InputFormat(ABC, Generic[OT, InputT]):
     """Divides an input into splits, and reads the records of a split, for ``env.create_input``.
 
-    The format is pickled: each subtask has its own copy, and the StreamCoordinator has another one,
-    which creates the splits. A split is any value that can be pickled. A subtask reads one split
-    after the other. :meth:`open`, :meth:`reached_end`, :meth:`next_record` and :meth:`close` are
-    called in a thread that the split has to itself, and may block.
+    The format is pickled: each subtask has its own copy, and another copy creates the splits, also
+    in a run in one process. A split is any value that can be pickled; :meth:`open` gets a copy. A
+    subtask reads one split after the other. :meth:`open`, :meth:`reached_end`, :meth:`next_record`
+    and :meth:`close` are called in a thread that the split has to itself, and may block.
     """
 
     @abstractmethod
     def create_input_splits(self, min_num_splits: int) -> Sequence[InputT]:
-        """Return the splits of the whole input, in the order in which they are to be read.
+        """Return a list of the splits of the whole input, in the order in which to read them.
 
         Called when the job begins, and again only if the job begins anew without a checkpoint.
         *min_num_splits* is the parallelism of the readers. Fewer splits leave subtasks idle.
@@ -56,7 +62,9 @@ class InputFormat(ABC, Generic[OT, InputT]):
         """Return the next record of the split. None: the split has no more records."""
 
     def close(self) -> None:
-        """Release what :meth:`open` has acquired. Also called if reading the split failed."""
+        """Release what :meth:`open` has acquired. Also called if reading the split failed.
+        After a failure, an error of this method is only logged.
+        """
         return
 
     def get_produced_type(self) -> TypeInformation[OT] | None:
@@ -65,9 +73,12 @@ class InputFormat(ABC, Generic[OT, InputT]):
 
 
 class InputFormatSplit(NamedTuple):
-    """A split of an input format, of which the first *offset* records have been read."""
+    """A pickled split of an input format, of which the first *offset* records have been read.
 
-    split: Any
+    The split stays pickled, because :meth:`InputFormat.open` may change the object that it gets.
+    """
+
+    split: bytes
     offset: int
 
 
@@ -92,10 +103,22 @@ class InputFormatSource(Source[OT, InputFormatSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[InputFormatSplit], clock: Clock
     ) -> SplitEnumerator[InputFormatSplit]:
-        return _InputFormatEnumerator(context, self._format)
+        return _InputFormatEnumerator(context, self._copy_of_format())
 
     def create_reader(self, context: ReaderContext) -> SourceReader[InputFormatSplit]:
-        return _InputFormatReader(context, self._format)
+        return _InputFormatReader(context, self._copy_of_format())
+
+    def _copy_of_format(self) -> InputFormat[OT]:
+        """Return a copy. In a run in one process, all subtasks have this source in common."""
+        try:
+            pickled = cloud_pickle.dumps(self._format)
+        except Exception as error:
+            raise StreamError(
+                f"the input format {type(self._format).__name__} cannot be sent to its tasks: "
+                f"{summary_of(error)}; make what it refers to in open()"
+            ) from error
+        copy: InputFormat[OT] = pickle.loads(pickled)
+        return copy
 
 
 class _InputFormatEnumerator(FixedSplitsEnumerator[InputFormatSplit]):
@@ -116,12 +139,21 @@ class _InputFormatEnumerator(FixedSplitsEnumerator[InputFormatSplit]):
         if self._is_restored:
             return
         splits = self._format.create_input_splits(self.context.current_parallelism())
-        if not isinstance(splits, Sequence):
+        if not isinstance(splits, Sequence) or isinstance(splits, (str, bytes, bytearray)):
             raise StreamError(
                 f"create_input_splits of {type(self._format).__name__} must return a list of "
                 f"splits: it returned a {type(splits).__name__}"
             )
-        self._remaining = [InputFormatSplit(split, 0) for split in splits]
+        self._remaining = [InputFormatSplit(self._pickled(split), 0) for split in splits]
+
+    def _pickled(self, split: object) -> bytes:
+        try:
+            return cloud_pickle.dumps(split)
+        except Exception as error:
+            raise StreamError(
+                f"create_input_splits of {type(self._format).__name__} must return splits that can "
+                f"be pickled: a {type(split).__name__} cannot: {summary_of(error)}"
+            ) from error
 
 
 class _InputFormatReader(ThreadedIteratorReader[InputFormatSplit]):
@@ -130,26 +162,46 @@ class _InputFormatReader(ThreadedIteratorReader[InputFormatSplit]):
     def __init__(self, context: ReaderContext, input_format: InputFormat) -> None:
         super().__init__(context)
         self._format = input_format
-        self._split: Any = None
+        self._split = b""
+        self._is_closed = False
 
     def open_split(self, split: InputFormatSplit) -> None:
         self._split, offset = split
-        self.begin(lambda: _records(self._format, split), offset)
+        self.begin(lambda: _records(self._format, split, lambda: self._is_closed), offset)
 
     def remaining(self) -> InputFormatSplit:
         return InputFormatSplit(self._split, self.offset)
 
+    def close(self) -> None:
+        self._is_closed = True
+        super().close()
 
-def _records(input_format: InputFormat[OT], split: InputFormatSplit) -> Iterator[OT]:
-    read = 0
+
+def _records(
+    input_format: InputFormat[OT], split: InputFormatSplit, is_closed: Callable[[], bool]
+) -> Iterator[OT]:
     try:
-        input_format.open(split.split)
-        while not input_format.reached_end():
-            record = input_format.next_record()
-            if record is None:
-                return
-            read += 1
-            if read > split.offset:
-                yield record
-    finally:
-        input_format.close()
+        yield from _records_left(input_format, split, is_closed)
+    except BaseException:
+        try:
+            input_format.close()
+        except Exception:
+            name = type(input_format).__name__
+            logger.warning("close() of %s failed after an error", name, exc_info=True)
+        raise
+    input_format.close()
+
+
+def _records_left(
+    input_format: InputFormat[OT], split: InputFormatSplit, is_closed: Callable[[], bool]
+) -> Iterator[OT]:
+    """Yield the records from the offset on. Records are skipped only until the reader is closed."""
+    input_format.open(pickle.loads(split.split))
+    read = 0
+    while not is_closed() and not input_format.reached_end():
+        record = input_format.next_record()
+        if record is None:
+            return
+        read += 1
+        if read > split.offset:
+            yield record

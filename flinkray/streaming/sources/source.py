@@ -241,7 +241,11 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
 
 class Source(ABC, Generic[T, SplitT]):
-    """Origin of a stream's records of type T, for ``env.from_source``."""
+    """Origin of a stream's records of type T, for ``env.from_source``.
+
+    In a run in one process, all subtasks create their readers from one source object. So readers
+    must not change the source or what it refers to.
+    """
 
     is_needed_whole = False
     """Whether the job needs the whole input. If so, stopping it with drain before the input has

@@ -7,7 +7,7 @@ from typing import Any
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.sources.source import END_OF_INPUT, OfSplit, ReaderContext
+from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, OfSplit, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
 
 
@@ -34,7 +34,8 @@ def rest_of(reader: Any, max_records: int = 10) -> list[Any]:
     """What a reader still reads."""
     values: list[Any] = []
     while (polled := reader.poll(max_records)) is not END_OF_INPUT:
-        values += batch_of(polled).values
+        if polled is not NOTHING_NOW:
+            values += batch_of(polled).values
     return values
 
 

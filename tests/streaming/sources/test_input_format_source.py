@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,12 +21,15 @@ from tests.streaming.sources.test_iterator_source import taken
 
 
 class Words(InputFormat[str, str]):
-    """The letters of words; notes the calls of :meth:`open` and :meth:`close`."""
+    """The letters of words. All copies note their calls in one list."""
+
+    calls: ClassVar[list[str]] = []
+    asked: ClassVar[list[int]] = []
 
     def __init__(self, *words: str) -> None:
         self.words = words
-        self.calls: list[str] = []
-        self.asked: list[int] = []
+        self.calls.clear()
+        self.asked.clear()
 
     def create_input_splits(self, min_num_splits: int) -> Sequence[str]:
         self.asked.append(min_num_splits)
@@ -48,6 +53,10 @@ class Words(InputFormat[str, str]):
 
     def get_produced_type(self) -> TypeInformation:
         return Types.STRING()
+
+
+def split_of(value: object, offset: int = 0) -> InputFormatSplit:
+    return InputFormatSplit(pickle.dumps(value), offset)
 
 
 class Assigned(EnumeratorContext[Any]):
@@ -77,7 +86,7 @@ def test_splits_go_in_their_order_to_the_subtask_that_asks_next() -> None:
     for subtask in (1, 0, 1):
         enumerator.add_reader(subtask)
         enumerator.handle_split_request(subtask)
-    assert [(subtask, it.split) for subtask, it in context.splits] == [
+    assert [(subtask, pickle.loads(it.split)) for subtask, it in context.splits] == [
         (1, "ab"),
         (0, "cd"),
         (1, "ef"),
@@ -99,7 +108,7 @@ def test_splits_of_a_failed_subtask_alone_are_assigned_again() -> None:
     context.splits.clear()
     for _ in range(3):
         enumerator.handle_split_request(1)
-    assert [it.split for _, it in context.splits] == ["ef", "ab"]
+    assert [pickle.loads(it.split) for _, it in context.splits] == ["ef", "ab"]
 
 
 def test_enumerator_that_continues_from_a_checkpoint_creates_no_splits() -> None:
@@ -111,16 +120,16 @@ def test_enumerator_that_continues_from_a_checkpoint_creates_no_splits() -> None
     again = source.restore_enumerator(context, ManualClock(), enumerator.snapshot_state(1))
     again.start()
     again.handle_split_request(0)
-    assert [it.split for _, it in context.splits] == ["ab", "cd"]
+    assert [pickle.loads(it.split) for _, it in context.splits] == ["ab", "cd"]
     assert words.asked == [1]
 
 
 def test_reader_opens_and_closes_each_split_and_skips_records_before_the_offset() -> None:
     words = Words()
     source = InputFormatSource(words)
-    reader = reader_of(source, InputFormatSplit("abcd", 0), InputFormatSplit("xyz", 1))
+    reader = reader_of(source, split_of("abcd"), split_of("xyz", 1))
     assert taken(reader, 2) == ["a", "b"]
-    assert reader.snapshot_state(1) == [InputFormatSplit("abcd", 2), InputFormatSplit("xyz", 1)]
+    assert reader.snapshot_state(1) == [split_of("abcd", 2), split_of("xyz", 1)]
     assert rest_of(reader) == ["c", "d", "y", "z"]
     assert words.calls == ["open abcd", "close", "open xyz", "close"]
 
@@ -131,7 +140,7 @@ def test_record_none_ends_the_split() -> None:
 
 def test_format_that_fails_is_closed_and_its_traceback_is_in_the_error() -> None:
     words = Words()
-    reader = reader_of(InputFormatSource(words), InputFormatSplit("a?", 0))
+    reader = reader_of(InputFormatSource(words), split_of("a?"))
     with pytest.raises(ValueError, match="not a letter"):
         rest_of(reader)
     assert words.calls == ["open a?", "close"]
@@ -140,10 +149,117 @@ def test_format_that_fails_is_closed_and_its_traceback_is_in_the_error() -> None
         env.create_input(Words("a?")).execute_and_collect(limit=5)
 
 
-def test_result_of_create_input_splits_that_is_no_sequence_is_refused() -> None:
+def test_error_of_close_does_not_hide_why_open_failed(caplog: pytest.LogCaptureFixture) -> None:
+    class NotOpened(Words):
+        def open(self, split: str) -> None:
+            raise FileNotFoundError(split)
+
+        def close(self) -> None:
+            raise AttributeError("file")
+
+    with pytest.raises(FileNotFoundError, match="ab"):
+        rest_of(reader_of(InputFormatSource(NotOpened()), split_of("ab")))
+    assert "close() of NotOpened failed after an error" in caplog.text
+
+
+TOGETHER = threading.Barrier(2, timeout=60)
+"""Waits until two subtasks read at the same time."""
+
+
+class Meeting(Words):
+    """Each of two copies reads its first letter only when the other copy has opened a word."""
+
+    def open(self, split: str) -> None:
+        super().open(split)
+        self.has_met = False
+
+    def next_record(self) -> str | None:
+        if not self.has_met:
+            TOGETHER.wait()
+            self.has_met = True
+        return super().next_record()
+
+
+def test_subtasks_in_one_process_read_with_a_copy_of_the_format_each() -> None:
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    letters = env.create_input(Meeting("abc", "def")).execute_and_collect()
+    assert sorted(letters) == list("abcdef")
+
+
+def test_format_that_changes_itself_gives_each_execution_all_splits() -> None:
+    class Emptied(Words):
+        def create_input_splits(self, min_num_splits: int) -> Sequence[str]:
+            words, self.words = self.words, ()
+            return words
+
+    letters = StreamExecutionEnvironment().create_input(Emptied("ab"))
+    assert [list(letters.execute_and_collect()) for _ in range(2)] == [["a", "b"]] * 2
+
+
+class Lists(InputFormat[int, "list[int]"]):
+    """Takes the records out of the split itself."""
+
+    def create_input_splits(self, min_num_splits: int) -> Sequence[list[int]]:
+        return [[1, 2, 3]]
+
+    def open(self, split: list[int]) -> None:
+        self.left = split
+
+    def reached_end(self) -> bool:
+        return not self.left
+
+    def next_record(self) -> int:
+        return self.left.pop(0)
+
+
+def test_split_that_is_changed_while_it_is_read_stays_whole_in_checkpoints() -> None:
+    source = InputFormatSource(Lists())
+    reader = reader_of(source, split_of([1, 2, 3]))
+    assert taken(reader, 2) == [1, 2]
+    assert rest_of(reader_of(source, *reader.snapshot_state(1))) == [3]
+
+
+def test_reader_that_is_closed_while_it_skips_records_reads_no_more() -> None:
+    skipping, go, closed = threading.Event(), threading.Event(), threading.Event()
+    Endless.events = skipping, go, closed
+    reader = reader_of(InputFormatSource(Endless()), split_of("a", 1 << 60))
+    reader.poll(1)
+    assert skipping.wait(60)
+    reader.close()
+    go.set()
+    assert closed.wait(60)
+
+
+class Endless(Words):
+    events: ClassVar[tuple[threading.Event, threading.Event, threading.Event]]
+
+    def reached_end(self) -> bool:
+        return False
+
+    def next_record(self) -> str:
+        self.events[0].set()
+        assert self.events[1].wait(60)
+        return "a"
+
+    def close(self) -> None:
+        self.events[2].set()
+
+
+def test_split_that_cannot_be_pickled_is_refused() -> None:
+    class Locks(Words):
+        def create_input_splits(self, min_num_splits: int) -> Any:
+            return [threading.Lock()]
+
+    enumerator = InputFormatSource(Locks()).create_enumerator(Assigned(1), ManualClock())
+    with pytest.raises(StreamError, match="of Locks must return splits that can be pickled"):
+        enumerator.start()
+
+
+@pytest.mark.parametrize("splits", [5, "abc", b"abc"])
+def test_result_of_create_input_splits_that_is_no_list_is_refused(splits: object) -> None:
     class Wrong(Words):
         def create_input_splits(self, min_num_splits: int) -> Any:
-            return 5
+            return splits
 
     env = StreamExecutionEnvironment()
     with pytest.raises((StreamError, OperatorError), match="of Wrong must return a list of splits"):
