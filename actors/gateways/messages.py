@@ -131,7 +131,7 @@ class ClusterArguments:
 
     cluster_id: str
     configuration: dict[str, str]
-    """Configuration of the cluster: values for :class:`flinkray.core.config.Configuration`."""
+    """Configuration of the cluster: values for :class:`flinkray.core.config.ReadableConfig`."""
     storage_dir: str
     """This cluster's own directory (path or URI), with ``storage.dir`` and its defaults resolved.
     It contains ``job-graphs``, ``job-results``, ``blobs`` and, for the data of returned DataFrames,

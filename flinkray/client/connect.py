@@ -7,7 +7,6 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from typing import Protocol
 
 from flinkray.actors.shared.high_availability import high_availability_services
 from flinkray.actors.shared.leftover_processes import sweep_machine
@@ -24,7 +23,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
-from flinkray.core.config import ReadableConfig
+from flinkray.core.config import ReadableConfig, WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.rpc import RayRpcService, RpcService
@@ -33,17 +32,11 @@ log = logging.getLogger(__name__)
 """Logger; at INFO it says what the client begins to wait for."""
 
 
-class _Configuration(Protocol):
-    """Interface of a ``flinkray.Configuration``, and of a ReadableConfig."""
-
-    def to_dict(self) -> dict[str, str]: ...
-
-
 def connect(
     address: str | None = None,
     *,
     cluster_id: str | None = None,
-    configuration: _Configuration | Mapping[str, object] | None = None,
+    configuration: WrittenConfiguration | Mapping[str, object] | None = None,
     ray_options: Mapping[str, object] | None = None,
 ) -> ClusterClient:
     """Connect to a cluster, or start one.
@@ -67,10 +60,7 @@ def connect(
         ClusterNotFoundError: no such Ray, or no such cluster in it.
         ConfigurationError: the configuration or the address is not acceptable.
     """
-    values = configuration
-    if values is not None and not isinstance(values, Mapping):
-        values = values.to_dict()
-    settings = ReadableConfig(values)
+    settings = ReadableConfig(values_of(configuration))
     if cluster_id is not None:
         settings = settings.with_values({CLUSTER_ID.key: cluster_id})
     return _connect(address, settings, ray_options or {}, _leave_ray)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flinkray.client.spark_checks import check_spark_stage
+from flinkray.core.config import WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
@@ -31,7 +32,7 @@ def spark_job(
     spark_conf: Mapping[str, object] | None = None,
     session: str | None = None,
     restart_strategy: RestartStrategy | None = None,
-    configuration: Mapping[str, str] | None = None,
+    configuration: WrittenConfiguration | Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
     """Make a job of one Spark stage.
@@ -72,7 +73,7 @@ def spark_job(
         label,
         (vertex,),
         restart_strategy,
-        configuration=dict(configuration or {}),
+        configuration=values_of(configuration),
     )
     validate(graph)
     return graph

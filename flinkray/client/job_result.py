@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flinkray.client.code_lines import with_code_lines
@@ -106,25 +107,29 @@ class JobExecutionResult:
 
     @property
     def schema(self) -> pyarrow.Schema:
-        """The schema of the DataFrame. Raises JobStateError if the job returned no DataFrame."""
-        return self._dataset().schema
+        """The schema of the DataFrame. Raises what :meth:`to_batches` raises."""
+        with self._finding_files():
+            return self._dataset().schema
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return all rows. Raises JobStateError if the job returned no DataFrame."""
-        return self._dataset().to_table()
+        """Return all rows. Raises what :meth:`to_batches` raises."""
+        with self._finding_files():
+            return self._dataset().to_table()
 
     def to_batches(self, batch_size: int = 65536) -> Iterator[pyarrow.RecordBatch]:
         """Yield the rows, at most *batch_size* at a time; they are never all in memory.
 
         Raises:
             JobStateError: the job returned no DataFrame.
+            FileResultLostError: files of the rows are missing.
         """
-        return iter(self._dataset().to_batches(batch_size=batch_size))
+        with self._finding_files():
+            return self._found(self._dataset().to_batches(batch_size=batch_size))
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return all rows.
 
-        Raises JobStateError without a DataFrame, ImportError if pandas is not installed.
+        Raises what :meth:`to_batches` raises, and ImportError if pandas is not installed.
         """
         table: Any = self.to_arrow()
         frame: pandas.DataFrame = table.to_pandas()
@@ -149,6 +154,21 @@ class JobExecutionResult:
     def get_all_accumulator_results(self) -> dict[str, Any]:
         """Return an empty dict, as in PyFlink: functions have no accumulators."""
         return {}
+
+    def _found(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        with self._finding_files():
+            yield from batches
+
+    @contextmanager
+    def _finding_files(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            from flinkray.file_results.directory import FileResultLostError
+
+            assert self.location is not None
+            text = f"the rows of job {self.job_id} at {self.location} are lost: {error}"
+            raise FileResultLostError(text, self.location) from error
 
     def _dataset(self) -> pyarrow.dataset.Dataset:
         import pyarrow.dataset

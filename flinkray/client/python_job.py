@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flinkray.core.config import WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import parse_memory_size, slot_resources
@@ -63,7 +64,7 @@ class PythonJobBuilder:
         scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT,
         restart_strategy: RestartStrategy | None = None,
         restart_all: bool = False,
-        configuration: Mapping[str, str] | None = None,
+        configuration: WrittenConfiguration | Mapping[str, str] | None = None,
         job_id: JobID | None = None,
     ) -> None:
         """Create a builder without vertices.
@@ -81,7 +82,7 @@ class PythonJobBuilder:
             job_type,
             scheduler_mode,
             restart_all,
-            configuration=dict(configuration or {}),
+            configuration=values_of(configuration),
         )
         self._vertices: dict[JobVertexID, _Vertex] = {}
 
@@ -164,7 +165,7 @@ def python_job(
     cpu: float = 0,
     memory: int | str = 0,
     restart_strategy: RestartStrategy | None = None,
-    configuration: Mapping[str, str] | None = None,
+    configuration: WrittenConfiguration | Mapping[str, str] | None = None,
     job_id: JobID | None = None,
 ) -> JobGraph:
     """Make a job of one vertex; :class:`PythonJobBuilder` makes larger ones.

@@ -9,20 +9,48 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flinkray.core import client_options, high_availability_options, job_options, options
 from flinkray.core.config_option import ConfigOption, format_duration
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.program_settings import PROGRAM_KEYS
 
 T = TypeVar("T")
+
+_SIMILAR = 0.6
+"""Similarity, from 0 to 1, from which on an error text suggests a known key."""
+
+
+class WrittenConfiguration(Protocol):
+    """Interface of a ``flinkray.Configuration``, and of a ReadableConfig."""
+
+    def to_dict(self) -> dict[str, str]: ...
+
+
+def values_of(
+    configuration: WrittenConfiguration | Mapping[str, T] | None,
+) -> dict[str, T | str]:
+    """Return the options of *configuration*. None: no options.
+
+    Raises ConfigurationError: *configuration* is neither a configuration nor a mapping.
+    """
+    if configuration is None:
+        return {}
+    if isinstance(configuration, Mapping):
+        return dict(configuration)
+    if not hasattr(configuration, "to_dict"):
+        raise ConfigurationError(
+            f"a configuration is a flinkray.Configuration or a mapping, got {configuration!r}"
+        )
+    return {**configuration.to_dict()}
 
 
 class ReadableConfig:
     """Immutable values of options; options that are not set have their defaults.
 
     *values* are texts or of any type that the option accepts. Raises ConfigurationError: a key is
-    unknown (the text names the nearest known key), or a value is not accepted.
+    unknown (the text names a similar key, if there is one), or a value is not accepted.
     """
 
     __slots__ = ("_values",)
@@ -122,10 +150,26 @@ def find_option(key: str) -> ConfigOption[Any]:
     """Return the option with this key, or raise ConfigurationError.
 
     Raises:
-        ConfigurationError: the key is unknown; the text names the nearest known key.
+        ConfigurationError: the key is unknown, or is set for a program. The text names a known key
+            that is similar, if there is one.
     """
     option = options.OPTIONS.get(key)
     if option is None:
-        near = difflib.get_close_matches(key, options.OPTIONS, n=1, cutoff=0.0)
-        raise ConfigurationError(f"unknown configuration key {key!r}; the nearest is {near[0]!r}")
+        if key in PROGRAM_KEYS:
+            raise ConfigurationError(
+                f"the configuration key {key!r} is set for a program: give it to "
+                "StreamExecutionEnvironment.get_execution_environment, or to flinkray run --python -D"
+            )
+        near = difflib.get_close_matches(key, options.OPTIONS, n=1, cutoff=_SIMILAR)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise ConfigurationError(f"unknown configuration key {key!r}{hint}")
     return option
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return ReadableConfig for its former name, which old pickles contain."""
+        if name == "Configuration":
+            return ReadableConfig
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -581,7 +581,15 @@ class StreamExecutionEnvironment(StreamProgram):
     def _local_job(self, graph: StreamGraph) -> LocalJob:
         savepoint = self._savepoint_to_start_from()
         if savepoint is not None:
-            reason = "runs in batch mode" if graph.batch else "has a clock of its own"
+            if graph.batch:
+                reason = "runs in batch mode"
+            elif self._clock is not None:
+                reason = "has a clock of its own"
+            else:
+                reason = (
+                    "has Spark stages, which need a cluster: "
+                    "get_execution_environment(cluster=flinkray.connect())"
+                )
             raise ConfigurationError(
                 f"the program is to start from {savepoint}, which it cannot, since it {reason}"
             )

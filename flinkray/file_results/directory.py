@@ -48,9 +48,13 @@ class FileResultLostError(FlinkRayError):
     retryable = True
 
     def __init__(self, text: str, location: str) -> None:
-        super().__init__(text)
+        super().__init__(text, location)
         self.location = location
         """Location of the result's directory."""
+
+    def __str__(self) -> str:
+        text: str = self.args[0]
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,23 @@ _DAY = 86_400_000_000
 class UnsupportedKeyError(StateError):
     """A value cannot be a key; the text gives its type, the reason, and a solution."""
 
-    def __init__(self, key: object, reason: str) -> None:
-        kind = type(key)
-        self.of = key
-        super().__init__(f"a {kind.__module__}.{kind.__qualname__} cannot be a key: {reason}")
+    def __init__(self, key_type: str, reason: str) -> None:
+        super().__init__(key_type, reason)
+        self.key_type = key_type
+        """Full name of the type of the value."""
+        self.reason = reason
+
+    @classmethod
+    def of(cls, key: object, reason: str) -> UnsupportedKeyError:
+        """Make the error about *key*."""
+        return cls(_type_name(key), reason)
+
+    def __str__(self) -> str:
+        return f"a {self.key_type} cannot be a key: {self.reason}"
+
+
+def _type_name(key: object) -> str:
+    return f"{type(key).__module__}.{type(key).__qualname__}"
 
 
 class _Encoding(bytearray):
@@ -114,11 +127,11 @@ def encode_to_check(key: Any) -> tuple[bytes, bool]:
     try:
         _encode(key, out, 0)
     except RecursionError as error:
-        raise UnsupportedKeyError(key, "it is nested too deeply, or within itself") from error
+        raise UnsupportedKeyError.of(key, "it is nested too deeply, or within itself") from error
     except UnsupportedKeyError as error:
-        if error.of is key:
+        if error.key_type == _type_name(key):
             raise
-        raise UnsupportedKeyError(key, f"of what is in it, {error}") from error
+        raise UnsupportedKeyError.of(key, f"of what is in it, {error}") from error
     return bytes(out), out.has_written_equality
 
 
@@ -127,7 +140,7 @@ def _encode(key: Any, out: _Encoding, depth: int) -> None:
     if encoder is None:
         encoder = _encoder_of(key)
     if depth > MOST_NESTED:
-        raise UnsupportedKeyError(key, f"it is nested more than {MOST_NESTED} levels deep")
+        raise UnsupportedKeyError.of(key, f"it is nested more than {MOST_NESTED} levels deep")
     encoder(key, out, depth)
 
 
@@ -137,7 +150,7 @@ def _encode(key: Any, out: _Encoding, depth: int) -> None:
 def _encode_integer(key: int, out: _Encoding, depth: int) -> None:
     size = (key.bit_length() + 7) // 8
     if size > _MOST_BYTES:
-        raise UnsupportedKeyError(key, f"it has {size} bytes, more than {_MOST_BYTES}")
+        raise UnsupportedKeyError.of(key, f"it has {size} bytes, more than {_MOST_BYTES}")
     # The size comes first, inverted for negative numbers, so that greater numbers have greater
     # bytes.
     if key >= 0:
@@ -164,7 +177,7 @@ def _encode_decimal(key: decimal.Decimal, out: _Encoding, depth: int) -> None:
     elif key.is_infinite():
         _encode_float(math.copysign(math.inf, key), out, depth)
     elif key and abs(key.adjusted()) > _MOST_DIGITS:
-        raise UnsupportedKeyError(key, f"it has more than {_MOST_DIGITS} digits")
+        raise UnsupportedKeyError.of(key, f"it has more than {_MOST_DIGITS} digits")
     else:
         _encode_fraction(key.as_integer_ratio(), out)
 
@@ -327,7 +340,7 @@ def _encode_numpy_time(key: np.datetime64 | np.timedelta64, out: _Encoding) -> N
         key, unit, count = key.astype("datetime64[D]"), "D", 1
     nanos = _NANOSECONDS.get(unit)
     if nanos is None:
-        raise UnsupportedKeyError(key, f"{key!r} has no length in nanoseconds")
+        raise UnsupportedKeyError.of(key, f"{key!r} has no length in nanoseconds")
     out.append(_DATETIME if is_time else _DURATION)
     _encode_integer(int(key.astype(np.int64)) * count * nanos, out, 0)
 
@@ -339,7 +352,7 @@ def _encode_arrow(key: pa.Scalar, out: _Encoding, depth: int) -> None:
         out.append(_DURATION if not is_time else _DATETIME if kind.tz is None else _INSTANT)
         _encode_integer(key.value * _NANOSECONDS[kind.unit], out, depth)
     elif key.is_valid and pa.types.is_time64(kind) and key.value * _NANOSECONDS[kind.unit] % 1000:
-        raise UnsupportedKeyError(key, "it has nanoseconds; cast it to microseconds")
+        raise UnsupportedKeyError.of(key, "it has nanoseconds; cast it to microseconds")
     else:
         _encode(key.as_py(), out, depth)
 
@@ -395,7 +408,7 @@ def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
     try:
         reduced = key.__reduce_ex__(4)
     except TypeError as error:
-        raise UnsupportedKeyError(key, str(error)) from error
+        raise UnsupportedKeyError.of(key, str(error)) from error
     if isinstance(reduced, str):  # the name of a constant
         out.append(_NAME)
         _encode_text(type(key).__module__, out, depth)
@@ -428,7 +441,7 @@ def _encode_part_of_object(part: Any, out: _Encoding, depth: int) -> None:
         out.append(_END)
     elif kind is list or kind is tuple:
         if depth > MOST_NESTED:
-            raise UnsupportedKeyError(part, f"it is nested more than {MOST_NESTED} levels deep")
+            raise UnsupportedKeyError.of(part, f"it is nested more than {MOST_NESTED} levels deep")
         out.append(_LIST if kind is list else _TUPLE)
         for item in part:
             _encode_part_of_object(item, out, depth + 1)
@@ -446,12 +459,12 @@ def _encode_part_of_object(part: Any, out: _Encoding, depth: int) -> None:
 def require_equality(key: Any) -> None:
     kind = type(key)
     if kind.__hash__ is None:
-        raise UnsupportedKeyError(
+        raise UnsupportedKeyError.of(
             key, "it may change, and has no hash; use a tuple, a frozen dataclass or a text"
         )
     equality: Any = kind.__eq__
     if equality is object.__eq__:
-        raise UnsupportedKeyError(
+        raise UnsupportedKeyError.of(
             key,
             "it has no equality of its own, so that two copies of it are two keys; "
             "use one of its fields, or give the class __eq__ and __hash__",
@@ -459,13 +472,13 @@ def require_equality(key: Any) -> None:
 
 
 def _refuse_missing(key: Any, out: _Encoding, depth: int) -> None:
-    raise UnsupportedKeyError(
+    raise UnsupportedKeyError.of(
         key, "it stands for a value that is missing, and equals nothing, itself included; use None"
     )
 
 
 def _refuse(key: Any, out: _Encoding, depth: int) -> None:
-    raise UnsupportedKeyError(
+    raise UnsupportedKeyError.of(
         key, "it may change while state is kept for it; use a tuple, bytes or a frozenset"
     )
 
@@ -565,7 +578,7 @@ class EqualityChecks:
                     self._encodings.clear()
                 self._encodings[key] = encoded
             elif known != encoded:
-                raise UnsupportedKeyError(
+                raise UnsupportedKeyError.of(
                     key,
                     f"{key!r} equals an earlier key and consists of other parts, so that another "
                     "process could not know that they are equal; use what makes them equal as the "
@@ -688,7 +701,7 @@ def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
             return zero + _MICROSECOND * (nanos // 1000)
         return pa.scalar(nanos, kind)
     except OverflowError as error:
-        raise UnsupportedKeyError(nanos, f"{nanos} ns are out of the range of {kind}") from error
+        raise UnsupportedKeyError.of(nanos, f"{nanos} ns are out of the range of {kind}") from error
 
 
 def _decode_time(data: bytes, at: int) -> tuple[datetime.time, int]:

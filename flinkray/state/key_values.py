@@ -63,7 +63,7 @@ def as_key(value: Any) -> Any:
     try:
         return keep(value)
     except RecursionError as error:
-        raise UnsupportedKeyError(value, "it is nested too deeply, or within itself") from error
+        raise UnsupportedKeyError.of(value, "it is nested too deeply, or within itself") from error
 
 
 def own_key(value: Any) -> Any:
@@ -103,7 +103,7 @@ def _keep_decimal(value: decimal.Decimal) -> Any:
 
 def _keep_complex(value: complex) -> complex:
     if value != value:
-        raise UnsupportedKeyError(value, "it holds NaN, and does not equal itself")
+        raise UnsupportedKeyError.of(value, "it holds NaN, and does not equal itself")
     return value
 
 
@@ -188,9 +188,9 @@ def _keep_object(value: Any) -> Any:
         hash(value)
         is_itself = bool(value == value)
     except (TypeError, ValueError) as error:
-        raise UnsupportedKeyError(value, str(error)) from error
+        raise UnsupportedKeyError.of(value, str(error)) from error
     if not is_itself:
-        raise UnsupportedKeyError(value, "it does not equal itself")
+        raise UnsupportedKeyError.of(value, "it does not equal itself")
     return value
 
 

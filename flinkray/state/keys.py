@@ -159,7 +159,7 @@ class KeyKind:
         try:
             value = self.convert(key)
         except (ValueError, TypeError, OverflowError) as error:
-            raise UnsupportedKeyError(
+            raise UnsupportedKeyError.of(
                 key, f"{key!r} is no {self.name}, which is the declared type of the keys"
             ) from error
         return value

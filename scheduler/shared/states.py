@@ -26,6 +26,10 @@ class JobStatus(str, Enum):
     RESTARTING = "RESTARTING"
     SUSPENDED = "SUSPENDED"
 
+    def __format__(self, format_spec: str) -> str:
+        """Format the text of the status: ``JobStatus.RUNNING``, as ``str`` and PyFlink write it."""
+        return format(str(self), format_spec)
+
     @property
     def is_globally_terminal(self) -> bool:
         """Whether the job has ended for good: no JobMaster will run it again."""

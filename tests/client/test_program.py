@@ -147,7 +147,7 @@ def test_run_sets_up_a_program_by_flinks_option_names(
     ("options", "told"),
     [
         (["--parallelism", "2", "--python"], "--parallelism and -D parallelism.default are the"),
-        ([], "unknown configuration key 'parallelism.default'"),
+        ([], "configuration key 'parallelism.default' is set for a program"),
     ],
 )
 def test_run_refuses_program_options_that_contradict_or_that_only_programs_know(

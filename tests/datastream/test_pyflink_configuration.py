@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from flinkray.core.config import values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     Configuration,
@@ -56,3 +59,26 @@ def test_list_option_is_parsed_from_semicolons_or_yaml() -> None:
     parse = Configuration.parse_list_value
     assert parse("- a\n- b") == parse("[a, 'b']") == parse("a; b;") == ["a", "b"]
     assert parse("") == parse(None) == []
+
+
+@pytest.mark.parametrize("value", [None, ["a:1", "b:2"], {"a": 1}, object()])
+def test_value_that_is_no_text_or_number_is_refused_by_name(value: Any) -> None:
+    """``os.environ.get`` returns None for a variable that is not set."""
+    for write in (
+        lambda: Configuration({"storage.dir": value}),
+        lambda: Configuration().set_string("storage.dir", value),
+        lambda: Configuration.from_dict({"storage.dir": value}),
+    ):
+        with pytest.raises(ConfigurationError, match=r"the value of storage\.dir is a text, a"):
+            write()
+
+
+def test_timedelta_becomes_a_duration_and_a_copy_has_its_own_values() -> None:
+    written = Configuration({"heartbeat.timeout": timedelta(minutes=1)})
+    assert written.to_dict() == {"heartbeat.timeout": "60 s"}
+    copied = copy.copy(written)
+    copied.set_string("heartbeat.timeout", "5 s")
+    assert written.get_string("heartbeat.timeout", "") == "60 s"
+    assert values_of(written) == {"heartbeat.timeout": "60 s"}
+    with pytest.raises(ConfigurationError, match="a configuration is a flinkray"):
+        values_of("abc")  # type: ignore[arg-type]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
+import inspect
+import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from flinkray import errors, testing
 from flinkray.core.errors import FlinkRayError
@@ -90,6 +94,26 @@ def test_errors_are_one_tree_below_flinkray_error_except_ctrl_c() -> None:
     outside = [name for name in errors.__all__ if not issubclass(_error(name), FlinkRayError)]
     assert outside == ["SubmissionInterrupted"]
     assert issubclass(errors.SubmissionInterrupted, KeyboardInterrupt)
+
+
+def test_errors_keep_their_class_and_text_in_another_process() -> None:
+    """Errors made of texts and numbers are copied, and go through pickle."""
+    values: dict[str, Any] = {"int": 7, "str": "text", "float": 0.5, "bool": True, "object": "key"}
+    tried = set()
+    for kind in map(_error, errors.__all__):
+        initial: Any = kind.__init__
+        if not inspect.isfunction(initial):
+            continue  # a class without a constructor of its own
+        _, *parameters = inspect.signature(initial).parameters.values()
+        if any(str(parameter.annotation) not in values for parameter in parameters):
+            continue
+        error = kind(*(values[str(parameter.annotation)] for parameter in parameters))
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(again) is kind
+            assert str(again) == str(error)
+            assert vars(again) == vars(error)
+        tried.add(kind.__name__)
+    assert {"FileResultLostError", "UnsupportedKeyError"} <= tried
 
 
 def _error(name: str) -> type[BaseException]:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     CoMapFunction,
     RuntimeExecutionMode,
@@ -157,7 +158,7 @@ def test_uid_hash_is_used_unchanged_as_the_operator_id(env: Any) -> None:
 
 def test_duplicate_uid_is_refused(env: Any) -> None:
     numbers(env).map(lambda v: v).uid("same").map(lambda v: v).uid("same")
-    with pytest.raises(ValueError, match="same uid 'same'"):
+    with pytest.raises(ConfigurationError, match="same uid 'same'"):
         env.get_stream_graph()
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from typing import Any, TypeVar
 
-from flinkray.core.config_option import duration
+from flinkray.core.config_option import duration, format_duration
 from flinkray.core.errors import ConfigurationError
 
 T = TypeVar("T")
 
 _Value = str | int | float | bool | bytes
+_Accepted = _Value | bytearray | timedelta
 
 
 class Configuration:
@@ -29,17 +31,25 @@ class Configuration:
     Configuration({'pipeline.name': 'demo'})
     """
 
-    def __init__(self, other: Configuration | Mapping[str, _Value] | None = None) -> None:
-        """Create a configuration with the options of *other*. None: without options."""
-        values = other._values if isinstance(other, Configuration) else other
-        self._values: dict[str, _Value] = dict(values or {})
+    def __init__(self, other: Configuration | Mapping[str, _Accepted] | None = None) -> None:
+        """Create a configuration with the options of *other*. None: without options.
+
+        A timedelta becomes a text such as ``60 s``.
+
+        Raises:
+            ConfigurationError: *other* or a value has another type.
+        """
+        values: Any = other._values if isinstance(other, Configuration) else other or {}
+        if not isinstance(values, Mapping):
+            raise ConfigurationError(f"options are given as a mapping, got {values!r}")
+        self._values: dict[str, _Value] = {
+            key: _checked(key, value) for key, value in values.items()
+        }
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> Configuration:
         """Return a configuration with the options of *map*."""
-        configuration = cls()
-        configuration._values.update(map)
-        return configuration
+        return cls(map)
 
     @staticmethod
     def parse_list_value(value: str | None) -> list[str]:
@@ -61,29 +71,29 @@ class Configuration:
 
     def set_string(self, key: str, value: str) -> Configuration:
         """Set the value of *key* to a text."""
-        self._values[key] = value
+        self._values[key] = _checked(key, value)
         return self
 
     set = set_string
 
     def set_integer(self, key: str, value: int) -> Configuration:
         """Set the value of *key* to a whole number."""
-        self._values[key] = value
+        self._values[key] = _checked(key, value)
         return self
 
     def set_boolean(self, key: str, value: bool) -> Configuration:
         """Set the value of *key* to true or false."""
-        self._values[key] = value
+        self._values[key] = _checked(key, value)
         return self
 
     def set_float(self, key: str, value: float) -> Configuration:
         """Set the value of *key* to a number."""
-        self._values[key] = value
+        self._values[key] = _checked(key, value)
         return self
 
     def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
         """Set the value of *key* to bytes. As a text it is Base64."""
-        self._values[key] = bytes(value)
+        self._values[key] = _checked(key, value)
         return self
 
     def get_string(self, key: str, default_value: str) -> str:
@@ -161,6 +171,9 @@ class Configuration:
         """Return all values as texts."""
         return {key: _text(value) for key, value in self._values.items()}
 
+    def __copy__(self) -> Configuration:
+        return Configuration(self)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Configuration) and self.to_dict() == other.to_dict()
 
@@ -172,6 +185,20 @@ class Configuration:
 
     def __repr__(self) -> str:
         return f"Configuration({self.to_dict()})"
+
+
+def _checked(key: str, value: object) -> _Value:
+    """Return *value* as it is stored. Raises ConfigurationError if its type is not accepted."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, timedelta):
+        return format_duration(value.total_seconds())
+    if isinstance(value, str | int | float | bytes):
+        return value
+    raise ConfigurationError(
+        f"the value of {key} is a text, a number, true or false, bytes or a timedelta, "
+        f"not of type {type(value).__name__}"
+    )
 
 
 def _text(value: _Value) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.key_groups import default_max_parallelism
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
@@ -167,14 +168,14 @@ class StreamGraph:
     def operator_ids(self) -> dict[int, str]:
         """Return the 32 hexadecimal digits under which a node's state is kept, by node id.
 
-        Raises ValueError if two nodes have the same uid.
+        Raises ConfigurationError if two nodes have the same uid.
         """
         hashes = self._hashes()
         seen: dict[str, StreamNode] = {}
         for node in self.nodes:
             other = seen.setdefault(hashes[node.id], node)
             if other is not node:
-                raise ValueError(
+                raise ConfigurationError(
                     f"{other.name!r} and {node.name!r} have the same uid {node.uid!r}: "
                     "uids must be unique in a job"
                 )

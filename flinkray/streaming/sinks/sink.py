@@ -237,8 +237,8 @@ class Sink(ABC, Generic[T, CommitT]):
       checkpoint's barrier. Its committables are part of that checkpoint, and are committed as soon
       as this checkpoint or a later one is complete. Tasks whose input has ended stay until a
       checkpoint that covers the end is complete, and commit the rest with it.
-    * If the job takes no checkpoints, and in batch mode, each writer's ``prepare_commit`` is called
-      at the end of the input. When all writers have *finished*, one committer gets all
+    * In batch mode, and in one process without checkpoints, each writer's ``prepare_commit`` is
+      called at the end of the input. When all writers have *finished*, one committer gets all
       committables, logs them in the cluster's storage, and commits.
 
     In both cases a sink may rely on this:
