@@ -158,7 +158,8 @@ def find_option(key: str) -> ConfigOption[Any]:
         if key in PROGRAM_KEYS:
             raise ConfigurationError(
                 f"the configuration key {key!r} is set for a program: give it to "
-                "StreamExecutionEnvironment.get_execution_environment, or to flinkray run --python -D"
+                "StreamExecutionEnvironment.get_execution_environment, or to "
+                "flinkray run --python -D"
             )
         near = difflib.get_close_matches(key, options.OPTIONS, n=1, cutoff=_SIMILAR)
         hint = f"; the nearest is {near[0]!r}" if near else ""

@@ -64,13 +64,13 @@ def test_list_option_is_parsed_from_semicolons_or_yaml() -> None:
 @pytest.mark.parametrize("value", [None, ["a:1", "b:2"], {"a": 1}, object()])
 def test_value_that_is_no_text_or_number_is_refused_by_name(value: Any) -> None:
     """``os.environ.get`` returns None for a variable that is not set."""
-    for write in (
-        lambda: Configuration({"storage.dir": value}),
-        lambda: Configuration().set_string("storage.dir", value),
-        lambda: Configuration.from_dict({"storage.dir": value}),
-    ):
-        with pytest.raises(ConfigurationError, match=r"the value of storage\.dir is a text, a"):
-            write()
+    told = r"the value of storage\.dir is a text, a"
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration({"storage.dir": value})
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration().set_string("storage.dir", value)
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration.from_dict({"storage.dir": value})
 
 
 def test_timedelta_becomes_a_duration_and_a_copy_has_its_own_values() -> None:
