@@ -132,6 +132,7 @@ def locations(job: Job) -> dict[int, WorkerLocation]:
 
 async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayResources) -> None:
     """The ResourceManager keeps the newer of two groups that have the same owner."""
+    before = free_cpus()
     await resources.start()
     arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
     driver = RayResourceManagerDriver(resources.client, arguments)
@@ -142,6 +143,7 @@ async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayRes
 
     assert [group.group_id for group in found] == created
     await asyncio.gather(*map(driver.release_worker_group, created))
+    await eventually(lambda: free_cpus() == before, 50, "what the groups have taken")
 
 
 async def test_slots_of_a_job_are_the_bundles_of_one_placement_group_on_ray(
