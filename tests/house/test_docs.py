@@ -106,7 +106,7 @@ def imports_from_flinkray(page: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "design" not in page.parts], ids=name)
 def test_pages_import_public_names_from_public_places_only(page: Path) -> None:
-    """Of a module with ``__all__``, only the names in it are public."""
+    """Pages name a module that is a public place, and a name of its ``__all__`` if it has one."""
     found = sorted(set(imports_from_flinkray(page)))
     assert [each for each in found if each[0] not in PUBLIC_PLACES] == []
     for module, public in found:

@@ -1,4 +1,4 @@
-"""Whole programs in one thread: tasks, channels, end of input, failures."""
+"""The one-thread runner runs a program to its end: tasks, channels, and failures of functions."""
 
 from __future__ import annotations
 
