@@ -700,7 +700,9 @@ class CheckpointCoordinator:
         self._pending[pending.checkpoint_id] = pending
         actions = self._abort(pending, Reason.FINALIZE_CHECKPOINT_FAILURE, cause, now)
         if self._end is not None:
-            return [*actions, CloseCheckpointStores(self._end)]
+            # no task and no coordinator of sources is left that needs to know
+            left = [a for a in actions if not isinstance(a, NotifyCheckpointAborted)]
+            return [*left, CloseCheckpointStores(self._end)]
         actions += self._store_next()
         return [*actions, *self._ready_to_restore(), *self._begin_next(now)]
 

@@ -607,6 +607,8 @@ def test_stores_close_at_job_end_only_after_the_checkpoint_being_stored(
         assert sorted(discarded(actions)) == ["w", "x"]
         assert not only(actions, CheckpointsFailJob)
     assert one(actions, CloseCheckpointStores).status is status
+    assert not only(actions, NotifyCheckpointComplete), "no task is left"
+    assert not only(actions, NotifyCheckpointAborted), "no task is left"
     if is_stored and status is JobStatus.SUSPENDED:
         assert job.acknowledge(1, "a0", state=state("a", "x", shared=["w"])) == []
 
