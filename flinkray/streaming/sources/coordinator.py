@@ -369,9 +369,12 @@ class SourceCoordinator(EnumeratorContext[Any]):
         Without such splits, reset the reader at once: a finished task never reports again."""
         with self._lock:
             reader = self._readers.get(reset.subtask)
-            if reader is None or (reader.attempt is not None and reset.attempt <= reader.attempt):
+            if reader is None:  # the attempt takes no snapshot for the cuts before
+                self._readers[reset.subtask] = _Reader(reset.checkpoint_id, reset.attempt)
+                self._changes += 1
+            elif reader.attempt is not None and reset.attempt <= reader.attempt:
                 return
-            if reader.assigned_after(reset.checkpoint_id):
+            elif reader.assigned_after(reset.checkpoint_id):
                 self._resets[reset.subtask] = reset
                 self._changes += 1
             else:

@@ -352,6 +352,25 @@ def test_closing_the_coordinator_closes_the_enumerator() -> None:
     assert source.notes == ["closed"]
 
 
+def test_restarted_reader_that_a_new_coordinator_does_not_know_waits_for_no_earlier_cut() -> None:
+    """The coordinator died before it had heard of the reader. The reader was restarted after
+    savepoint 1, so it takes no snapshot for the savepoint, and messages of its former attempt that
+    arrive now change nothing."""
+    before = new(ThreeSplits(), encode=str.encode, decode=bytes.decode)
+    before.snapshot(1)
+    after = SourceCoordinator(
+        ManualClock(), str.encode, decode=bytes.decode, progress=before.progress()
+    )
+    after.reset_subtask(0, 1, 0)
+    after.snapshot(2)
+    after.start(ThreeSplits(), 2)
+    after.heard(0, 0, 2)
+    assert after.events_before(2, 0, 1, 0) == ()
+    after.checkpoint_aborted(2)
+    after.heard(0, 1, 1)
+    assert after.events(0, 1, 0) == (b"a",)
+
+
 class Cuts(FixedSplitsEnumerator[str]):
     """Its state: for which checkpoints it was asked for it, and what was left then."""
 
