@@ -37,7 +37,6 @@ from flinkray.core.ids import (
 )
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
-from flinkray.scheduler.execution.failover_strategy import RestartPipelinedRegionFailoverStrategy
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
@@ -51,6 +50,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
+from flinkray.scheduler.job.failover import RestartPipelinedRegionFailoverStrategy
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,

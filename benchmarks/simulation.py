@@ -26,7 +26,7 @@ from _results import Figure, Results, parse
 
 from flinkray.actors.gateways import ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import NodeAddress, TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import (
     ResourceManagerDriver,
     WorkerGroupHandle,

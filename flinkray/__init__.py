@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from flinkray import errors
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
-    from flinkray.client.job_builder import spark_job
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.client.queryable_state import QueryableStateClient
+    from flinkray.client.spark_jobs import spark_job
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
     from flinkray.datastream.common.configuration import Configuration
@@ -90,7 +90,7 @@ __getattr__ = lazy_door(
         "VertexInfo": "scheduler.reports.job_info",
         "connect": "client.connect",
         "errors": None,
-        "spark_job": "client.job_builder",
+        "spark_job": "client.spark_jobs",
         "spark_table": "datastream.spark_table",
     },
 )

@@ -77,20 +77,19 @@ if TYPE_CHECKING:
     )
     from flinkray.file_results.batches import MicroBatchColumnsError
     from flinkray.file_results.commit_log import CommitLogError
-    from flinkray.file_results.directory import FileResultLostError
     from flinkray.file_results.published import NonDeterministicSourceError
     from flinkray.file_results.query_checkpoint import QueryCheckpointError
-    from flinkray.file_results.writer import ResultSchemaError
+    from flinkray.file_results.result_files import FileResultLostError, ResultSchemaError
     from flinkray.ha.checkpoint_stores import CheckpointStoreFencedError
     from flinkray.ha.entries import DamagedEntryError
-    from flinkray.ha.leadership import LeaderElectionError
+    from flinkray.ha.leader_election import LeaderElectionError
     from flinkray.ha.stores import (
         JobStoreFencedError,
         JobStoreStateError,
         StoreError,
     )
     from flinkray.ha.zookeeper.client import ZooKeeperError
-    from flinkray.scheduler.checkpoints.errors import (
+    from flinkray.scheduler.checkpoints.failures import (
         CheckpointError,
         StateRestoreError,
         StopWithSavepointError,
@@ -262,7 +261,7 @@ __getattr__ = lazy_door(
         "BootstrapError": "state_reader.writer",
         "CachedFileError": "streaming.functions.runtime_context",
         "CheckpointAccessError": "checkpoint.errors",
-        "CheckpointError": "scheduler.checkpoints.errors",
+        "CheckpointError": "scheduler.checkpoints.failures",
         "CheckpointNotFoundError": "checkpoint.errors",
         "CheckpointStorageError": "checkpoint.errors",
         "CheckpointStorageFullError": "checkpoint.errors",
@@ -282,7 +281,7 @@ __getattr__ = lazy_door(
         "FencedSinkError": "streaming.sinks.sink",
         "FencingTokenError": "core.errors",
         "FileNotReadyError": "streaming.errors",
-        "FileResultLostError": "file_results.directory",
+        "FileResultLostError": "file_results.result_files",
         "FlinkRayError": "core.errors",
         "FrameTooLargeError": "core.errors",
         "GlobalAggregateError": "streaming.functions.global_aggregates",
@@ -304,7 +303,7 @@ __getattr__ = lazy_door(
         "KvStateJobNotFoundError": "core.kv_states",
         "KvStateNameClashError": "core.kv_states",
         "KvStateNotFoundAgainError": "client.queryable_state",
-        "LeaderElectionError": "ha.leadership",
+        "LeaderElectionError": "ha.leader_election",
         "LoopEndedError": "client.loop_thread",
         "MalformedKvStateError": "core.kv_states",
         "MicroBatchColumnsError": "file_results.batches",
@@ -322,7 +321,7 @@ __getattr__ = lazy_door(
         "ReadOnlyStateError": "state.immutable_states",
         "RecipientUnreachableError": "core.errors",
         "RemoteError": "core.errors",
-        "ResultSchemaError": "file_results.writer",
+        "ResultSchemaError": "file_results.result_files",
         "ResultsLostError": "client.stream_results",
         "RpcConnectionError": "core.errors",
         "RpcError": "core.errors",
@@ -336,9 +335,9 @@ __getattr__ = lazy_door(
         "StateError": "state.errors",
         "StateMigrationError": "state.errors",
         "StateNotFoundError": "state_reader.reader",
-        "StateRestoreError": "scheduler.checkpoints.errors",
+        "StateRestoreError": "scheduler.checkpoints.failures",
         "StateStorageError": "state.disk.engine",
-        "StopWithSavepointError": "scheduler.checkpoints.errors",
+        "StopWithSavepointError": "scheduler.checkpoints.failures",
         "StorageHangsError": "checkpoint.errors",
         "StoreError": "ha.stores",
         "StoredFormatError": "core.errors",

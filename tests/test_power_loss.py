@@ -18,10 +18,9 @@ from flinkray.checkpoint.files import LocalStateFiles
 from flinkray.datastream.connectors import BucketAssigner, FileSink, RollingPolicy
 from flinkray.file_results.batches import MicroBatch, PublishedBatches
 from flinkray.file_results.commit_log import FileCommitLog
-from flinkray.file_results.directory import ResultDirectory
 from flinkray.file_results.epochs import EpochPart, Epochs
 from flinkray.file_results.published import Publication, PublishedPartitions
-from flinkray.file_results.writer import ResultWriter
+from flinkray.file_results.result_files import ResultDirectory, ResultWriter
 from flinkray.ha.directory import LocalDirectory
 from tests.losing_disk import LosingDisk
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState

@@ -77,9 +77,9 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     JobResult,
+    JobSettings,
     MasterInfo,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.reports.spans import JOB_SUBMISSION, Attribute, Span, brief
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.spark.shared_session import session_held_by

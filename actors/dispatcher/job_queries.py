@@ -18,8 +18,13 @@ from flinkray.core.kv_states import (
     KvStateLocation,
     UnknownKvStateLocationError,
 )
-from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobProgress,
+    JobSettings,
+)
 from flinkray.scheduler.shared.states import JobStatus
 
 log = logging.getLogger(__name__)

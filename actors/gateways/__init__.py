@@ -20,7 +20,7 @@ __all__ = [
     "snapshots",
     "stream_coordinator",
     "task_errors",
-    "task_executor_arguments",
+    "task_executor",
     "task_process",
     "task_reports",
 ]

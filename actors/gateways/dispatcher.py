@@ -29,8 +29,8 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     JobResult,
+    JobSettings,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
 
 

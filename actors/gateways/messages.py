@@ -16,8 +16,7 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
-from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobResult
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobResult, JobSettings
 from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 

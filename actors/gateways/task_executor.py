@@ -1,4 +1,4 @@
-"""The gateway of the TaskExecutor, for ResourceManager, JobMasters and task processes."""
+"""The gateway of the TaskExecutor, and the arguments with which a TaskExecutor is started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
+    ClusterArguments,
     RefusedTask,
     SlotAnswer,
     WantedSlot,
@@ -21,7 +22,10 @@ from flinkray.core.ids import (
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
+    WorkerGroupId,
 )
+from flinkray.core.message import message
+from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     ask_timeout,
     oneway,
@@ -241,3 +245,32 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         Called by the ResourceManager. The TaskExecutor offers this JobMaster the slots that were
         kept for it.
         """
+
+
+@message
+class NodeAddress:
+    """A node of the cluster: Ray's node id in hex, and the IP address."""
+
+    node_id: str
+    node_ip: str
+
+
+@message
+class TaskExecutorArguments:
+    """Arguments with which the ResourceManager's driver starts a TaskExecutor process.
+    They stay the same when the process is restarted.
+    """
+
+    resource_id: ResourceID
+    """Id of the TaskExecutor, and also the name of the process."""
+    worker_group: WorkerGroupId
+    bundle_index: int
+    total_profile: ResourceProfile
+    number_of_slots: int
+    cluster: ClusterArguments
+    is_dedicated: bool = False
+    """Whether the TaskExecutor serves the Spark stage of one job.
+    If so, no task processes are started ahead.
+    """
+    node: NodeAddress | None = None
+    """Node of a process that does not run on Ray. None: the process asks Ray for its node."""

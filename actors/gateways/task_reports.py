@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.error_text import sendable
 from flinkray.core.ids import ExecutionAttemptID, JobID
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     AwaitCheckpoint,

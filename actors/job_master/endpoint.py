@@ -26,20 +26,17 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
-from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.left_by_past_job_masters import PastCopies
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.overview_news import OverviewNews
-from flinkray.actors.job_master.past_coordinators import PastCoordinators
-from flinkray.actors.job_master.past_copies import PastCopies
-from flinkray.actors.job_master.past_drivers import PastDrivers
-from flinkray.actors.job_master.reconciliation import Reconciliation
+from flinkray.actors.job_master.past_coordinators import PastCoordinators, PastDrivers
+from flinkray.actors.job_master.reports_to_dispatcher import OverviewNews, report_end
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.snapshot_requests import SnapshotRequests
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
-from flinkray.actors.job_master.taking_over import TakingOver
+from flinkray.actors.job_master.taking_over import Reconciliation, TakingOver
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
@@ -99,8 +96,7 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
-from flinkray.scheduler.execution.repeated_errors import RepetitionLimits
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.execution.restarts import RepetitionLimits, new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.coordinator_events import (

@@ -15,8 +15,8 @@ from flinkray.actors.gateways.stream_coordinator import (
     KeptPiece,
     StreamCoordinatorGateway,
 )
-from flinkray.actors.job_master.kept_copy import KeptCopy
-from flinkray.actors.job_master.past_pools import PastPools
+from flinkray.actors.job_master.kept_for_successor import KeptCopy
+from flinkray.actors.job_master.left_by_past_job_masters import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, in_pieces
 from flinkray.core.errors import (

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.messages import SlotPoolArguments
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.shared.notifications import tell
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ResourceID, ResourceManagerId
 from flinkray.rpc import (

@@ -9,11 +9,10 @@ from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
-from flinkray.actors.job_master.kept_copy import KeptCopy
-from flinkray.actors.job_master.kept_parts import KeptParts
+from flinkray.actors.job_master.kept_for_successor import KeptCopy, KeptParts
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.left_by_past_job_masters import Left, PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.past_pools import Left, PastPools
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import (

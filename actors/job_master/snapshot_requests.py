@@ -14,7 +14,7 @@ from flinkray.core.errors import FlinkRayError, RecipientUnreachableError
 from flinkray.core.ids import JobMasterId, TriggerID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import SnapshotFinished
-from flinkray.scheduler.checkpoints.errors import CheckpointError, CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointError, CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,

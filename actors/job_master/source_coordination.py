@@ -16,7 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     RestoredCoordinators,
     StreamCoordinatorGateway,
 )
-from flinkray.actors.job_master.kept_parts import KeptParts
+from flinkray.actors.job_master.kept_for_successor import KeptParts
 from flinkray.core.errors import (
     CoordinatorReplacedError,
     FlinkRayError,
@@ -26,7 +26,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
-from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
+from flinkray.scheduler.execution.restarts import RestartBackoffTimeStrategy
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import OrderCoordinators, ResetSubtasks

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import NodeAddress, TaskExecutorArguments
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile

@@ -14,12 +14,12 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroupHandle
 from flinkray.actors.resource_manager.fenced_driver import FencedDriver
-from flinkray.actors.resource_manager.members import (
+from flinkray.actors.resource_manager.registrations import (
     Members,
     RegisteredJobMaster,
     RegisteredTaskExecutor,
+    RegistrantConnections,
 )
-from flinkray.actors.resource_manager.registrant_connections import RegistrantConnections
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.shared.cluster_services import (
     ClusterServices,
@@ -28,7 +28,7 @@ from flinkray.actors.shared.cluster_services import (
 )
 from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.shared.notifications import tell
 from flinkray.actors.shared.settings import heartbeat_settings
 from flinkray.core import options
 from flinkray.core.errors import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from flinkray.actors.resource_manager.driver import ResourceManagerDriver
-from flinkray.actors.resource_manager.worker_launcher import WorkerLauncher
+from flinkray.actors.resource_manager.worker_lifecycle import WorkerLifecycle
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.scheduler.resources.slot_manager import SlotManager
@@ -32,7 +32,7 @@ class ShortageReporter:
         endpoint: RpcEndpoint,
         slot_manager: SlotManager,
         driver: ResourceManagerDriver,
-        launcher: WorkerLauncher,
+        launcher: WorkerLifecycle,
         jobs: Callable[[], Iterable[JobID]],
         notify: Callable[[JobID, Shortages], None],
         delay: float,

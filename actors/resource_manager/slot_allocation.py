@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
 from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroupHandle
-from flinkray.actors.resource_manager.members import Members
+from flinkray.actors.resource_manager.registrations import Members
 from flinkray.actors.resource_manager.shortage_reporter import ShortageReporter
-from flinkray.actors.resource_manager.worker_launcher import WorkerEvents, WorkerLauncher
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.resource_manager.worker_lifecycle import WorkerEvents, WorkerLifecycle
+from flinkray.actors.shared.notifications import tell
 from flinkray.core import options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, RpcError
@@ -82,7 +82,7 @@ class SlotAllocation(WorkerEvents):
         self._slots_per_shared_worker = configuration.get(options.NUMBER_OF_TASK_SLOTS)
         self._check_delay = configuration.get(options.REQUIREMENT_CHECK_DELAY)
         self._slot_manager = SlotManager(_settings(configuration))
-        self._launcher = WorkerLauncher(endpoint, driver, self)
+        self._launcher = WorkerLifecycle(endpoint, driver, self)
         self._shortages = ShortageReporter(
             endpoint,
             self._slot_manager,

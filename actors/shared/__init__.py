@@ -1,8 +1,6 @@
 """Modules that several kinds of processes use."""
 
 __all__ = [
-    "archives",
-    "batched_sender",
     "chain_code",
     "checkpoint_storage",
     "cluster_services",
@@ -10,16 +8,14 @@ __all__ = [
     "exported_metrics",
     "high_availability",
     "job_files",
-    "job_leader",
     "job_master_watch",
     "kept_notes",
     "leader_connection",
     "leadership",
     "leftover_processes",
-    "one_way",
+    "notifications",
     "produced_partitions",
     "settings",
-    "task_process_notes",
     "traces",
     "user_calls",
     "user_storage",

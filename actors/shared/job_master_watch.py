@@ -1,4 +1,4 @@
-"""Watches whether the JobMaster lives, for processes that may outlive their JobMaster."""
+"""Watches whether a job's JobMaster lives, and asks whether a JobMaster still leads its job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 from collections.abc import Callable
 
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.job_processes import job_master_process
 from flinkray.core.errors import FencingTokenError, RecipientUnreachableError, RpcError
-from flinkray.rpc import RpcEndpoint
+from flinkray.core.ids import JobID
+from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc.spec import process_of
 
 log = logging.getLogger(__name__)
 
@@ -70,3 +73,15 @@ class JobMasterWatch:
         if not self._is_over:
             self.cancel()
             self._on_lost(reason)
+
+
+async def has_name_of_leader(
+    service: RpcService, job_master: JobMasterGateway, job_id: JobID
+) -> bool:
+    """Return whether *job_master* is the process with the name of the job's JobMaster.
+    The name goes to another process as soon as the Dispatcher starts another JobMaster.
+    """
+    identity = service.identity_of(job_master)
+    return process_of(identity) == job_master_process(job_id) and not await service.is_dead(
+        identity
+    )

@@ -22,7 +22,7 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     SchedulerMode,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import JobSettings
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: ReadableConfig) -> None:

@@ -35,7 +35,7 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
-from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
+from flinkray.actors.stream_coordinator.printed_lines_store import PrintedLines
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
@@ -61,9 +61,8 @@ from flinkray.scheduler.checkpoints.messages import CheckpointAborted, Checkpoin
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.streaming.operators.source import SourceOperator
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
-from flinkray.streaming.sources.source_progress import SourceProgress
+from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
 from flinkray.user_code import load_function

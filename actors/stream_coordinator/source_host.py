@@ -27,10 +27,9 @@ from flinkray.streaming.sources.coordinator import (
     NO_MORE_SPLITS,
     SourceCoordinator,
 )
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
-from flinkray.streaming.sources.source_progress import SourceProgress
-from flinkray.streaming.time.waiting_clock import WaitingSystemClock
+from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
+from flinkray.streaming.time.time_service import WaitingSystemClock
 
 log = logging.getLogger(__name__)
 

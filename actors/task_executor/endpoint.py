@@ -17,25 +17,23 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.gateways.task_errors import JobMasterAwayError
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.deployment_parts import DeployedParts
-from flinkray.actors.shared.job_leader import has_name_of_leader
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.shared.job_master_watch import has_name_of_leader
+from flinkray.actors.shared.notifications import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.actors.task_executor.host import TaskExecutorHost
-from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.actors.task_executor.kept_copies import KeptCopies
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
-from flinkray.actors.task_executor.running_tasks import RunningTasks
-from flinkray.actors.task_executor.slot_comparison import SlotComparison
-from flinkray.actors.task_executor.slot_offering import SlotOffering
+from flinkray.actors.task_executor.slot_offering import SlotComparison, SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
-from flinkray.actors.task_executor.task_runners import TaskRunner, task_runners
+from flinkray.actors.task_executor.task_runners import RunningTasks, TaskRunner, task_runners
 from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.core import options
 from flinkray.core.errors import SlotAllocationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress
+from flinkray.actors.gateways.task_executor import NodeAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leader_connection import LeaderConnection
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.shared.notifications import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.core import options
 from flinkray.core.config_option import format_duration

@@ -8,7 +8,7 @@ from flinkray.actors.gateways.messages import RefusedTask
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_reports import not_ready
 from flinkray.actors.shared.deployment_parts import DeployedParts
-from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.actors.task_executor.started_tasks import StartedTask
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_executor.task_table import TaskTable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     TaskProcessArguments,

@@ -10,8 +10,8 @@ from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.task_reports import MOST_REPORTS, TaskReport, is_end, shortened
-from flinkray.actors.shared.batched_sender import BatchedSender
-from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.shared.notifications import BatchedSender
+from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.actors.task_executor.started_tasks import (
     EndedTask,
     StartedTask,

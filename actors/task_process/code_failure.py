@@ -12,8 +12,7 @@ from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.core.error_text import message_of, summary_of, traceback_of
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import ResultPartitionID
-from flinkray.core.outlook import ProgramError
-from flinkray.core.recurring_errors import outlook_of
+from flinkray.core.recurring_errors import ProgramError, outlook_of
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.network import ChannelError, PartitionReleasedError
 

@@ -28,11 +28,11 @@ from flinkray.actors.gateways.task_reports import (
     not_ready,
     shortened,
 )
-from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
+from flinkray.actors.shared.leftover_processes import write_note
+from flinkray.actors.shared.notifications import BatchedSender
 from flinkray.actors.shared.settings import apply_rpc_settings
-from flinkray.actors.shared.task_process_notes import write_note
 from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.function_tasks import FunctionTasks

@@ -12,7 +12,7 @@ from operator import attrgetter
 from flinkray.actors.gateways.kv_states import KvStateAnswer
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
-from flinkray.actors.shared.batched_sender import BatchedSender
+from flinkray.actors.shared.notifications import BatchedSender
 from flinkray.core.errors import (
     FlinkRayError,
     FrameTooLargeError,

@@ -9,23 +9,27 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
-from flinkray.actors.task_process.alignment_client import AlignmentClient
-from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders
-from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
+from flinkray.actors.task_process.coordinator_clients import (
+    AlignmentClient,
+    HoldClient,
+    SplitClient,
+)
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
-from flinkray.actors.task_process.hold_client import HoldClient
-from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
-from flinkray.actors.task_process.restored_states import (
+from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
+from flinkray.actors.task_process.task_checkpoints import (
+    TaskCheckpointOrders,
+    TaskCheckpointResponder,
+)
+from flinkray.actors.task_process.task_metrics import IS_HELD
+from flinkray.actors.task_process.task_snapshots import (
     StateNotReadError,
     own_keyed_state,
     read_in_flight,
     read_states,
 )
-from flinkray.actors.task_process.split_client import SplitClient
-from flinkray.actors.task_process.task_metrics import IS_HELD
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import JobID, JobVertexID
@@ -55,18 +59,15 @@ from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOpera
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner
-from flinkray.streaming.sinks.collect import CollectOperator
-from flinkray.streaming.sinks.committer_operator import CommitLog, CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
-from flinkray.streaming.sinks.simple import PrintOperator
+from flinkray.streaming.sinks.simple import CollectOperator, PrintOperator
+from flinkray.streaming.sinks.sink_operators import CommitLog, CommitterOperator, SinkWriterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
-from flinkray.streaming.time.time_service import ProcessingTimeService
-from flinkray.streaming.time.waiting_clock import WaitingClock
+from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingClock
 
 log = logging.getLogger(__name__)
 

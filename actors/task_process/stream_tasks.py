@@ -24,19 +24,23 @@ from flinkray.actors.shared.chain_code import (
     buffer_timeouts,
 )
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
-from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
-from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders
-from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.coordinator_clients import (
+    AlignmentClient,
+    HoldClient,
+    SplitClient,
+)
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
-from flinkray.actors.task_process.hold_client import HoldClient
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
-from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
-from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
+from flinkray.actors.task_process.task_checkpoints import (
+    TaskCheckpointOrders,
+    TaskCheckpointResponder,
+)
 from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.actors.task_process.task_runtime import TaskRuntime

@@ -1,7 +1,6 @@
 """Blobs: bytes too large for a message, kept by a server and fetched by key."""
 
-from flinkray.blob.cache import BlobCache
-from flinkray.blob.client import BlobClient
+from flinkray.blob.client import BlobCache, BlobClient
 from flinkray.blob.gateway import (
     BLOB_SERVER,
     BlobCorruptError,

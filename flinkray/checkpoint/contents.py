@@ -9,13 +9,12 @@ import json
 from collections.abc import Iterable, Iterator
 
 from flinkray.checkpoint.handles import OperatorStateHandle
-from flinkray.checkpoint.keyed_state_format import read_keyed_state_header
 from flinkray.checkpoint.metadata import CheckpointedOperator
-from flinkray.checkpoint.operator_state_format import read_operator_state_header
 from flinkray.checkpoint.state_files import open_state
+from flinkray.checkpoint.state_format import read_keyed_state_header, read_operator_state_header
 from flinkray.checkpoint.storage import metadata_path, read_metadata
 from flinkray.core.message import message
-from flinkray.state.stored_forms import SerializerSnapshot
+from flinkray.state.snapshots import SerializerSnapshot
 
 
 @message

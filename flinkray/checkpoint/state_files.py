@@ -1,4 +1,4 @@
-"""Writes state to a file or into its handle, and reads state in ranges."""
+"""Files of state: finds the storage of a location, writes state, and reads it in ranges."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from flinkray.checkpoint.errors import (
     UnknownCheckpointFormatError,
     storage_errors,
 )
-from flinkray.checkpoint.files import Buffer, InputFile, OutputFile
+from flinkray.checkpoint.files import Buffer, InputFile, LocalStateFiles, OutputFile, StateFiles
 from flinkray.checkpoint.handles import CarriedFile, FileState, InlineState, StateLocation
-from flinkray.checkpoint.storages import files_at, opened
 from flinkray.core.ids import random_bytes
 
 INLINE = "state in a handle"
@@ -289,3 +288,41 @@ def delete_state(location: StateLocation) -> None:
     if isinstance(location, FileState):
         with storage_errors(location.path, "delete"):
             files_at(location.path).delete(location.path)
+
+
+_LOCAL = LocalStateFiles()
+_known: dict[tuple[str, str, str], StateFiles] = {}
+_schemes: dict[str, Callable[[str], StateFiles]] = {}
+
+
+def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
+    """Register a storage for a URI scheme in this process.
+    :func:`files_at` calls *opener* with each URI of *scheme*."""
+    _schemes[scheme] = opener
+
+
+def files_at(location: str) -> StateFiles:
+    """Return the storage that contains a location. A storage of pyarrow is opened once per process.
+    Raises CheckpointStorageError."""
+    if locations.is_local(location):
+        return _LOCAL
+    storage = locations.storage_of(location)
+    if storage[0] in _schemes:
+        return _schemes[storage[0]](location)
+    if storage not in _known:
+        from flinkray.checkpoint.arrow_files import ArrowStateFiles  # pyarrow takes its time
+
+        _known[storage] = ArrowStateFiles.of(location)
+    return _known[storage]
+
+
+@contextmanager
+def opened(location: str) -> Iterator[InputFile]:
+    """Open the file at *location* for reading while the context lasts.
+    Raises CheckpointStorageError if the file cannot be opened."""
+    with storage_errors(location, "read"):
+        file = files_at(location).open(location)
+    try:
+        yield file
+    finally:
+        file.close()

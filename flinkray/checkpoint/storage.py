@@ -30,8 +30,7 @@ from flinkray.checkpoint.handles import (
     StateLocation,
 )
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.state_files import StateWriter, delete_state, go_on, random_name
-from flinkray.checkpoint.storages import files_at
+from flinkray.checkpoint.state_files import StateWriter, delete_state, files_at, go_on, random_name
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD

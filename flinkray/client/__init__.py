@@ -12,10 +12,10 @@ from flinkray.core.lazy_door import lazy_door
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.client.connect import connect
-    from flinkray.client.job_builder import spark_job
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.client.queryable_state import QueryableStateClient
+    from flinkray.client.spark_jobs import spark_job
 
 __all__ = [
     "ClusterClient",
@@ -34,6 +34,6 @@ __getattr__ = lazy_door(
         "JobHandle": "job_handle",
         "QueryableStateClient": "queryable_state",
         "connect": "connect",
-        "spark_job": "job_builder",
+        "spark_job": "spark_jobs",
     },
 )

@@ -18,8 +18,7 @@ from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointStatistics,
     CheckpointStatus,
 )
-from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ExecutionTable
+from flinkray.scheduler.reports.execution_info import ExecutionInfo, ExecutionTable
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,

@@ -132,8 +132,8 @@ def run(
 
     Ctrl-C, or SIGTERM, cancels the job and waits for its end; a second one leaves at once.
     """
-    from flinkray.client.job_builder import spark_job
     from flinkray.client.job_result import JobExecutionResult
+    from flinkray.client.spark_jobs import spark_job
 
     given = dict(values)
     of_program = _of_program(given) if is_program else {}

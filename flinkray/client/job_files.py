@@ -6,7 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
-from flinkray.actors.shared.archives import is_archive
+from flinkray.actors.shared.job_files import is_archive
 from flinkray.core.errors import FlinkRayError
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 

@@ -164,7 +164,7 @@ class JobExecutionResult:
         try:
             yield
         except FileNotFoundError as error:
-            from flinkray.file_results.directory import FileResultLostError
+            from flinkray.file_results.result_files import FileResultLostError
 
             assert self.location is not None
             text = f"the rows of job {self.job_id} at {self.location} are lost: {error}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flinkray.client.job_builder import slot_profile, spark_properties
+from flinkray.client.spark_jobs import slot_profile, spark_properties
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobVertex

@@ -35,16 +35,16 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
     SchedulerMode,
+    VertexOperator,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode
-from flinkray.streaming.sinks.committer_operator import CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
+from flinkray.streaming.sinks.sink_operators import CommitterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sources.result_files import ResultFilesSource
 from flinkray.streaming.sources.spark_stream import SparkStreamSource

@@ -13,7 +13,7 @@ from flinkray.core.ids import FencingToken, JobID
 from flinkray.core.message import register
 
 if TYPE_CHECKING:
-    from flinkray.core.outlook import Outlook
+    from flinkray.core.recurring_errors import Outlook
 
 
 class FlinkRayError(Exception):

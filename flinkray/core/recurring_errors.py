@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from flinkray.core.error_text import message_of, sendable, type_of
 from flinkray.core.errors import (
@@ -17,7 +18,7 @@ from flinkray.core.errors import (
     RpcSerializationError,
     SuppressRestartsError,
 )
-from flinkray.core.outlook import Outlook, ProgramError
+from flinkray.core.message import message
 
 _OF_SURROUNDINGS = (OSError, EOFError, MemoryError)
 """Errors of the surroundings, which may pass: a connection, a time limit, a full disk.
@@ -158,3 +159,25 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(cause))
         yield cause
         cause = cause.__cause__
+
+
+@message
+class ProgramError:
+    """Describes an error that the program itself caused, to recognise the same error the next
+    time."""
+
+    kind: str
+    """The error's class, the line that raised it, and its message without numbers."""
+    record: str = ""
+    """The record on which the program failed, with its origin; empty if not known."""
+    may_pass: bool = False
+    """Whether a missing or incomplete file or folder, which may come later, caused the error."""
+
+
+class Outlook(NamedTuple):
+    """A prediction about one error: whether it will recur, and how to recognise it."""
+
+    will_recur: bool
+    """Whether the error recurs until somebody changes something, so that a restart is useless."""
+    program_error: ProgramError | None
+    """The description by which the error is recognised; None if the error may be temporary."""

@@ -32,9 +32,9 @@ from flinkray.datastream.data_stream import (
     KeyedStream,
     WindowedStream,
 )
-from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
+from flinkray.datastream.operator_settings import DataStreamSink
 from flinkray.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
 from flinkray.datastream.state_backend import (
     EmbeddedRocksDBStateBackend,
@@ -49,14 +49,10 @@ from flinkray.streaming.functions.async_functions import (
     AsyncRetryPredicate,
     AsyncRetryStrategy,
 )
-from flinkray.streaming.functions.batch_functions import (
-    BatchContext,
-    GroupContext,
-    KeyedBatchFunction,
-    KeyedGroupFunction,
-)
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
+    AllWindowFunction,
+    BatchContext,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoGroupFunction,
@@ -64,19 +60,25 @@ from flinkray.streaming.functions.functions import (
     CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
+    GroupContext,
     JoinFunction,
+    KeyedBatchFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
+    KeyedGroupFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
     Partitioner,
+    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     SinkFunction,
     TimeDomain,
     TimerService,
+    WindowFunction,
 )
 from flinkray.streaming.functions.global_aggregates import (
     GlobalAggregateError,
@@ -85,12 +87,6 @@ from flinkray.streaming.functions.global_aggregates import (
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
-from flinkray.streaming.functions.window_functions import (
-    AllWindowFunction,
-    ProcessAllWindowFunction,
-    ProcessWindowFunction,
-    WindowFunction,
-)
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.streaming.time.watermarks import TimestampAssigner, WatermarkStrategy

@@ -13,7 +13,7 @@ from flinkray.streaming.functions.async_functions import (
     AsyncFunctionDescriptor,
     AsyncRetryStrategy,
 )
-from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.operators.async_wait import AsyncWaitOperator
 from flinkray.streaming.records.typeinfo import TypeInformation
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flinkray.client.job_builder import slot_profile, spark_properties
-from flinkray.client.spark_checks import check_spark_stage
+from flinkray.client.spark_jobs import check_spark_stage, slot_profile, spark_properties
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile

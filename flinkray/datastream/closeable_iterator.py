@@ -1,12 +1,15 @@
-"""Iterator over a program's results."""
+"""Iterators over a program's results, as single records or as Arrow record batches."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from flinkray.datastream.type_variables import T
+from flinkray.streaming.columnar.arrow_batches import deserialized
 
 _Self = TypeVar("_Self", bound="CloseableIterator")
 
@@ -40,3 +43,26 @@ class CloseableIterator(Iterator[T]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class MapsBatches(Protocol):
+    """An object with a method that ``map_batches`` calls with whole record batches."""
+
+    def map_batch(self, batch: pa.RecordBatch, /) -> Any: ...
+
+
+RecordBatchFunction: TypeAlias = Callable[[pa.RecordBatch], Any] | MapsBatches
+"""A function of ``map_batches``, or an object with the method ``map_batch``."""
+
+
+class RecordBatches(CloseableIterator[pa.RecordBatch]):
+    """Iterator of ``pyarrow.RecordBatch`` over a program's serialized results."""
+
+    def __init__(self, results: CloseableIterator) -> None:
+        self._results = results
+
+    def __next__(self) -> pa.RecordBatch:
+        return deserialized(next(self._results))
+
+    def close(self) -> None:
+        self._results.close()

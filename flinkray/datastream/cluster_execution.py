@@ -39,8 +39,8 @@ from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.spark import SparkSource
 
 log = logging.getLogger(__name__)

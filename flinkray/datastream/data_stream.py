@@ -8,9 +8,9 @@ from flinkray.datastream.connected_streams import (
     BroadcastStream,
     ConnectedStreams,
 )
-from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
 from flinkray.datastream.keyed_stream import KeyedStream
+from flinkray.datastream.operator_settings import DataStreamSink
 from flinkray.datastream.stream import DataStream
 from flinkray.datastream.windowed_streams import AllWindowedStream, WindowedStream
 

@@ -10,6 +10,7 @@ from flinkray.streaming.functions.async_functions import (
 )
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
+    AllWindowFunction,
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -27,20 +28,17 @@ from flinkray.streaming.functions.functions import (
     MapFunction,
     NullByteKeySelector,
     Partitioner,
+    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     SinkFunction,
     TimerService,
+    WindowFunction,
 )
 from flinkray.streaming.functions.functions import TimeDomain as TimeDomain
 from flinkray.streaming.functions.runtime_context import KeyedStateStore, RuntimeContext
-from flinkray.streaming.functions.window_functions import (
-    AllWindowFunction,
-    ProcessAllWindowFunction,
-    ProcessWindowFunction,
-    WindowFunction,
-)
 
 __all__ = [
     "AggregateFunction",

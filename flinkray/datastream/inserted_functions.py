@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.values import own, own_all
-from flinkray.streaming.functions.functions import KeySelector, MapFunction
-from flinkray.streaming.functions.window_functions import WindowFunction
+from flinkray.streaming.functions.functions import KeySelector, MapFunction, WindowFunction
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.row import Row
 

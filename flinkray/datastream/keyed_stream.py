@@ -8,43 +8,41 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 import pyarrow as pa
 
 from flinkray.datastream.connected_streams import looked_up
-from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
 from flinkray.datastream.inserted_functions import (
     KeyAndValue,
 )
 from flinkray.datastream.joined_streams import IntervalJoin
-from flinkray.datastream.queryable_state_stream import QueryableStateStream
+from flinkray.datastream.operator_settings import DataStreamSink, QueryableStateStream
 from flinkray.datastream.stream import DataStream
 from flinkray.datastream.type_variables import K, R, T, U
 from flinkray.datastream.windowed_streams import WindowedStream, count_assigner
 from flinkray.state.descriptors import StateDescriptor, ValueStateDescriptor
-from flinkray.streaming.columnar.key_and_value import KeyAndValueOperator
+from flinkray.streaming.columnar.arrow_batches import KeyAndValueOperator, KeyedBatchOperator
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
 )
-from flinkray.streaming.columnar.keyed_batches import KeyedBatchOperator
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
 from flinkray.streaming.functions.functions import (
     IN,
     OUT,
     Function,
+    KeyedBatchFunction,
+    KeyedGroupFunction,
     KeyedProcessFunction,
     ReduceFunction,
 )
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
 from flinkray.streaming.operators.basic import MapOperator
-from flinkray.streaming.operators.groups import KeyedGroupOperator
 from flinkray.streaming.operators.keyed import (
     BatchReduceOperator,
+    QueryableStateOperator,
     ReduceOperator,
 )
 from flinkray.streaming.operators.operator import StreamOperator
-from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.operators.queryable import QueryableStateOperator
+from flinkray.streaming.operators.process import KeyedGroupOperator, KeyedProcessOperator
 from flinkray.streaming.program.transformations import (
     OperatorTransformation,
 )

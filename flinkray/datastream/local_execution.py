@@ -56,7 +56,7 @@ def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.Temporar
     The folder is removed when the process ends. *changed_at*: an archive that was changed is
     unpacked again.
     """
-    from flinkray.actors.shared.archives import unpack
+    from flinkray.actors.shared.job_files import unpack
     from flinkray.client.job_files import take_archive_along
 
     archive = take_archive_along(path, name)

@@ -1,4 +1,5 @@
-"""Methods by which a program changes the settings of its operators."""
+"""Methods by which a program changes the settings of its operators, and the ends of streams (sink,
+queryable state), which have nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import TypeVar
 
 from flinkray.core.arguments import whole_number
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
+from flinkray.state.descriptors import StateDescriptor
 from flinkray.streaming.operators.operator import ChainingStrategy
 from flinkray.streaming.program.transformations import OperatorTransformation, Transformation
 
@@ -121,3 +123,36 @@ class StreamSettings(OperatorSettings):
         """Run the operator in another task than the operator before."""
         self._transformation.chaining = ChainingStrategy.HEAD
         return self
+
+
+class DataStreamSink(OperatorSettings):
+    """The sink at the end of a stream, whose settings a program may change.
+
+    >>> from flinkray.datastream import StreamExecutionEnvironment
+    >>> env = StreamExecutionEnvironment.get_execution_environment()
+    >>> sink = env.from_collection([1]).print().name("out").uid("out-1").set_parallelism(1)
+    >>> _ = env.execute("demo")
+    1
+    """
+
+    def __init__(self, transformation: OperatorTransformation) -> None:
+        self._transformation = transformation
+
+
+class QueryableStateStream(OperatorSettings):
+    """The result of ``as_queryable_state``: holds the state's name and descriptor for queries."""
+
+    def __init__(
+        self, name: str, descriptor: StateDescriptor, transformation: OperatorTransformation
+    ) -> None:
+        self._name = name
+        self._descriptor = descriptor
+        self._transformation = transformation
+
+    def get_queryable_state_name(self) -> str:
+        """Return the name under which clients query the state."""
+        return self._name
+
+    def get_state_descriptor(self) -> StateDescriptor:
+        """Return the descriptor for queries."""
+        return self._descriptor

@@ -6,23 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, overload
 
-from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.closeable_iterator import (
+    CloseableIterator,
+    RecordBatches,
+    RecordBatchFunction,
+)
 from flinkray.datastream.connected_streams import (
     BroadcastConnectedStream,
     BroadcastStream,
     ConnectedStreams,
 )
-from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.joined_streams import CoGroupedStreams, JoinedStreams
-from flinkray.datastream.operator_settings import StreamSettings
-from flinkray.datastream.record_batches import RecordBatches, RecordBatchFunction
+from flinkray.datastream.operator_settings import DataStreamSink, StreamSettings
 from flinkray.datastream.type_variables import R, T, U
 from flinkray.datastream.windowed_streams import AllWindowedStream, count_assigner
 from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.streaming.columnar.arrow_batches import MapBatchesOperator, SerializeBatchesOperator
 from flinkray.streaming.columnar.conversion import schema_of
-from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
 from flinkray.streaming.functions.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -72,8 +73,8 @@ from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 from flinkray.streaming.windowing.assigners import W, WindowAssigner
 from flinkray.streaming.windowing.window import CountWindow

@@ -36,8 +36,7 @@ from flinkray.datastream.local_execution import (
 )
 from flinkray.datastream.stream import DataStream, StreamProgram
 from flinkray.datastream.type_variables import U
-from flinkray.streaming.columnar.conversion import batch_of_type
-from flinkray.streaming.columnar.views import without_views
+from flinkray.streaming.columnar.conversion import batch_of_type, without_views
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
@@ -53,10 +52,9 @@ from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_schema
 from flinkray.streaming.records.typeinfo import TypeInformation, expect_type
 from flinkray.streaming.records.widening import as_one_table
-from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
-from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.simple import CollectOperator, CollectSink
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import (
     ArrowSource,
     CollectionSource,
@@ -68,7 +66,7 @@ from flinkray.streaming.sources.input_format import InputFormat, InputFormatSour
 from flinkray.streaming.sources.source import Boundedness, Source
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.sources.spark_stream import SparkEpochsSource, SparkStreamSource
-from flinkray.streaming.time.waiting_clock import WaitingClock
+from flinkray.streaming.time.time_service import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from flinkray.datastream.window_serializers import (
-    CountWindowSerializer,
-    GlobalWindowSerializer,
-    TimeWindowSerializer,
-)
+import struct
+from io import BytesIO
+
+from flinkray.datastream.common.serializer import TypeSerializer
 from flinkray.streaming.windowing.assigners import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
@@ -21,10 +20,6 @@ from flinkray.streaming.windowing.assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from flinkray.streaming.windowing.continuous_triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-)
 from flinkray.streaming.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -32,6 +27,8 @@ from flinkray.streaming.windowing.evictors import (
     TimeEvictor,
 )
 from flinkray.streaming.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
@@ -78,3 +75,56 @@ __all__ = [
     "Window",
     "WindowAssigner",
 ]
+
+
+_LONG = struct.Struct(">q")
+_TWO_LONGS = struct.Struct(">qq")
+
+
+class TimeWindowSerializer(TypeSerializer[TimeWindow]):
+    """Serializer of a window as start and end, with eight bytes each.
+
+    >>> stream = BytesIO()
+    >>> TimeWindowSerializer().serialize(TimeWindow(-5, 10), stream)
+    >>> TimeWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    TimeWindow(start=-5, end=10)
+    """
+
+    def serialize(self, element: TimeWindow, stream: BytesIO) -> None:
+        stream.write(_TWO_LONGS.pack(element.start, element.end))
+
+    def deserialize(self, stream: BytesIO) -> TimeWindow:
+        return TimeWindow(*_TWO_LONGS.unpack(stream.read(_TWO_LONGS.size)))
+
+
+class CountWindowSerializer(TypeSerializer[CountWindow]):
+    """Serializer of a window as its number, with eight bytes.
+
+    >>> stream = BytesIO()
+    >>> CountWindowSerializer().serialize(CountWindow(3), stream)
+    >>> CountWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    CountWindow(id=3)
+    """
+
+    def serialize(self, element: CountWindow, stream: BytesIO) -> None:
+        stream.write(_LONG.pack(element.id))
+
+    def deserialize(self, stream: BytesIO) -> CountWindow:
+        return CountWindow(*_LONG.unpack(stream.read(_LONG.size)))
+
+
+class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
+    """Serializer of the only global window as one byte, as in Flink.
+
+    >>> stream = BytesIO()
+    >>> GlobalWindowSerializer().serialize(GlobalWindow.get(), stream)
+    >>> GlobalWindowSerializer().deserialize(BytesIO(stream.getvalue()))
+    GlobalWindow
+    """
+
+    def serialize(self, element: GlobalWindow, stream: BytesIO) -> None:
+        stream.write(b"\0")
+
+    def deserialize(self, stream: BytesIO) -> GlobalWindow:
+        stream.read(1)
+        return GlobalWindow.get()

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
-from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
+from flinkray.streaming.columnar.local_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions.coroutines import refuse_coroutines
-from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.window_functions import (
+from flinkray.streaming.functions.functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.windowing.aligned import make_window_operator

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time
-from flinkray.datastream.record_batches import RecordBatchFunction
+from flinkray.datastream.closeable_iterator import RecordBatchFunction
 from flinkray.datastream.type_variables import K, R, T, U, W
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
-    ReduceFunction,
-)
-from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.signatures import expect_function, expect_kind
-from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
+    ReduceFunction,
     WindowFunction,
 )
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import expect_function, expect_kind
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation

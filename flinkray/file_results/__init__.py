@@ -16,12 +16,11 @@ from flinkray.core.lazy_door import lazy_door
 if TYPE_CHECKING:
     from flinkray.file_results.batches import MicroBatch, MicroBatchColumnsError, PublishedBatches
     from flinkray.file_results.commit_log import FileCommitLog
-    from flinkray.file_results.deletion import delete_directory
-    from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
     from flinkray.file_results.epochs import Epoch, EpochPart, Epochs, EpochsDone
     from flinkray.file_results.layout import (
         commit_log_location,
         data_of_job,
+        delete_directory,
         epochs_location,
         look_ups_location,
         partition_location,
@@ -39,8 +38,16 @@ if TYPE_CHECKING:
         digest_of,
     )
     from flinkray.file_results.query_checkpoint import QueryCheckpoint, QueryCheckpointError
-    from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
-    from flinkray.file_results.writer import ResultSchemaError, ResultWriter
+    from flinkray.file_results.result_files import (
+        FileResultLostError,
+        ResultDirectory,
+        ResultSchemaError,
+        ResultWriter,
+        RowGroupSplit,
+        read_batches,
+        register_files,
+        share_of,
+    )
 
 __all__ = [
     "Epoch",
@@ -87,7 +94,7 @@ __getattr__ = lazy_door(
         "Epochs": "epochs",
         "EpochsDone": "epochs",
         "FileCommitLog": "commit_log",
-        "FileResultLostError": "directory",
+        "FileResultLostError": "result_files",
         "LookUpNotes": "look_ups",
         "MicroBatch": "batches",
         "MicroBatchColumnsError": "batches",
@@ -98,22 +105,22 @@ __getattr__ = lazy_door(
         "PublishedPartitions": "published",
         "QueryCheckpoint": "query_checkpoint",
         "QueryCheckpointError": "query_checkpoint",
-        "ResultDirectory": "directory",
-        "ResultSchemaError": "writer",
-        "ResultWriter": "writer",
-        "RowGroupSplit": "reader",
+        "ResultDirectory": "result_files",
+        "ResultSchemaError": "result_files",
+        "ResultWriter": "result_files",
+        "RowGroupSplit": "result_files",
         "commit_log_location": "layout",
         "data_of_job": "layout",
-        "delete_directory": "deletion",
+        "delete_directory": "layout",
         "digest_of": "published",
         "epochs_location": "layout",
         "look_ups_location": "layout",
         "partition_location": "layout",
         "published_location": "layout",
-        "read_batches": "reader",
-        "register_files": "directory",
+        "read_batches": "result_files",
+        "register_files": "result_files",
         "results_of_job": "layout",
-        "share_of": "reader",
+        "share_of": "result_files",
         "stream_execution": "layout",
         "whole_location": "layout",
     },

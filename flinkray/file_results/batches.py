@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.fs
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.file_results.directory import ResultDirectory
 from flinkray.file_results.published import PublishedPartition, PublishedPartitions
 from flinkray.file_results.query_checkpoint import QueryCheckpoint
+from flinkray.file_results.result_files import ResultDirectory
 
 _VERSION = 1
 _BEGUN = "_columns.json"

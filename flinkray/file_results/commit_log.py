@@ -17,7 +17,7 @@ from zlib import crc32
 from flinkray.core import cloud_pickle, disk
 from flinkray.core.errors import FlinkRayError, StoredFormatError
 from flinkray.core.private_files import opener
-from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.result_files import ResultDirectory
 
 _CRC_SIZE = 4
 _NAME = "committables"

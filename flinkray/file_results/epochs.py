@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow.fs
 
-from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.result_files import ResultDirectory
 
 _VERSION = 1
 _DONE = re.compile(r"_done-(\d+)\.json")

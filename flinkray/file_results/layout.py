@@ -1,4 +1,4 @@
-"""Locations of the results of a job's vertices in the cluster's storage.
+"""Locations of the results of a job's vertices in the cluster's storage, and their deletion.
 
 All are below ``<storage>/data/<job>/results/``, and are deleted after the job's end:
 
@@ -75,3 +75,17 @@ def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
     The id changes each time all streams go back to a checkpoint. It is empty if *graph_id* is None.
     *restores*: how often this execution graph has gone back to a checkpoint."""
     return "" if graph_id is None else f"{graph_id}-{restores}"
+
+
+def delete_directory(location: str) -> None:
+    """Delete the directory with all its contents; no error if it does not exist. Blocks.
+
+    Args:
+        location: a path of this machine, or a URI.
+
+    Raises:
+        OSError: the storage fails.
+    """
+    from flinkray.file_results.result_files import ResultDirectory  # pyarrow takes its time to load
+
+    ResultDirectory(location).delete()

@@ -10,7 +10,7 @@ import re
 
 import pyarrow.fs
 
-from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.result_files import ResultDirectory
 
 _VERSION = 1
 _NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")

@@ -24,7 +24,7 @@ import pyarrow.fs
 from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.private_files import create_folders
-from flinkray.file_results.directory import FileResultLostError, ResultDirectory
+from flinkray.file_results.result_files import FileResultLostError, ResultDirectory
 from flinkray.ha.epoch_directory import EpochDirectory
 
 _VERSION = 1
@@ -59,7 +59,7 @@ class Publication:
     rows: dict[int, int] | None
     """Number of rows of each partition; None while the publication is not complete."""
     division: dict[str, str] = field(default_factory=dict)
-    """Settings that decide how rows are divided; see :mod:`flinkray.spark.division`."""
+    """Settings that decide how rows are divided; see :mod:`flinkray.spark.repeatable_plans`."""
 
 
 class PublishedPartitions:

@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow.fs
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.result_files import ResultDirectory
 
 _METADATA = "metadata"
 _OFFSETS = "offsets"

@@ -8,7 +8,7 @@ from flinkray.ha.checkpoint_stores import (
 )
 from flinkray.ha.directory import Directory, MemoryDirectory
 from flinkray.ha.embedded import EmbeddedHaServices
-from flinkray.ha.leadership import (
+from flinkray.ha.leader_election import (
     LeaderContender,
     LeaderElection,
     LeaderElectionError,
@@ -16,8 +16,7 @@ from flinkray.ha.leadership import (
     LeaderRetrievalService,
 )
 from flinkray.ha.locations import absolute_location, open_directory
-from flinkray.ha.non_ha import AbstractNonHaServices
-from flinkray.ha.services import HighAvailabilityServices
+from flinkray.ha.services import AbstractNonHaServices, HighAvailabilityServices
 from flinkray.ha.standalone import StandaloneHaServices
 from flinkray.ha.stores import (
     JobGraphStore,

@@ -4,18 +4,28 @@ Only pointers are stored here; the data of a checkpoint is in the checkpoint sto
 belongs to one leader. From its ``recover`` or ``start`` on, earlier leaders get
 CheckpointStoreFencedError and their later changes do not count. A change counts if its method has
 returned, and may count if the method raised.
+
+Epochs decide who owns the stores (:mod:`flinkray.ha.epoch_directory`): changes of an earlier leader
+do not count, and that leader gets an error before it can report the change to anybody.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TypeVar
 
-from flinkray.core.errors import JobError
+from flinkray.core.errors import JobError, StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
-from flinkray.ha.stores import Recovered
+from flinkray.ha.directory import Directory, LostEntryError, TakenOverError
+from flinkray.ha.durable_stores import Sequential
+from flinkray.ha.entries import decoded, encode_entry
+from flinkray.ha.epoch_directory import EpochDirectory
+from flinkray.ha.stores import JobEntry, Recovered, StoreError
 
 
 class CheckpointStoreFencedError(JobError):
@@ -153,3 +163,207 @@ class CompletedCheckpointStore(ABC):
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
         """
+
+
+T = TypeVar("T")
+RecordT = TypeVar("RecordT", bound=JobEntry)
+
+_COUNT = "count"
+_POINTER = ".checkpoint"
+
+
+class _Entries:
+    """Reads and changes the records of one job's checkpoints. Only the present owner can change
+    them.
+
+    All methods block. All methods but :meth:`read`, :meth:`look` and :meth:`names` raise
+    CheckpointStoreFencedError.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        kind: str,
+        adopts: Callable[[str], bool],
+        job_id: JobID,
+        owner: str,
+    ) -> None:
+        self._directory = EpochDirectory(directory, kind, adopts)
+        self.job_id = job_id
+        self._owner = owner
+
+    def take_over(self) -> None:
+        """Take over the entries from earlier leaders. Raises UnreadableRecordError."""
+        owner = encode_entry(CheckpointOwner(self.job_id, self._owner))
+        self._do("take over", "", lambda: self._directory.take_over(owner))
+
+    def look(self) -> None:
+        """Load the current entries, which :meth:`read` then returns, without taking over.
+
+        Raises UnreadableRecordError.
+        """
+        self._do("read", "", self._directory.look)
+
+    def check_owner(self) -> None:
+        self._do("list", "", self._directory.check)
+
+    def read(self, name: str, record_type: type[RecordT]) -> RecordT | None:
+        """Return the record of an entry, or None. Raises UnreadableRecordError."""
+
+        def read() -> bytes | LostEntryError | None:
+            try:
+                return self._directory.read(name)
+            except LostEntryError as error:
+                return error
+
+        data = self._do("read", name, read)
+        if data is None:
+            return None
+        return decoded(data, record_type, self.job_id, self.location(name))
+
+    def write(self, name: str, record: object) -> None:
+        data = encode_entry(record)
+        self._do("write", name, lambda: self._directory.write(name, data))
+
+    def delete(self, name: str) -> None:
+        self._do("delete", name, lambda: self._directory.delete(name))
+
+    def discard(self) -> None:
+        self._do("delete", "", self._directory.discard)
+
+    def names(self) -> list[str]:
+        return self._directory.names()
+
+    def location(self, name: str) -> str:
+        return self._directory.location(name)
+
+    def _do(self, what: str, name: str, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except TakenOverError as error:
+            raise CheckpointStoreFencedError(
+                self.job_id, "another leader has taken over its checkpoints, or nobody has yet"
+            ) from error
+        except (LostEntryError, StoredFormatError) as error:
+            raise UnreadableRecordError(self.job_id, self.location(name), str(error)) from error
+        except OSError as error:
+            raise StoreError(f"cannot {what} {self.location(name)}: {error}") from error
+
+
+class DurableCheckpointIDCounter(CheckpointIDCounter):
+    """Stores the next id in an entry; the increased id is written before an id is issued."""
+
+    def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
+        def adopts(name: str) -> bool:
+            return name == _COUNT
+
+        self._entries = _Entries(directory, _COUNT, adopts, job_id, owner)
+        self._sequential = Sequential(executor)
+
+    async def start(self) -> None:
+        def start() -> None:
+            self._entries.take_over()
+            self._next()
+
+        await self._sequential.run(start)
+
+    async def get(self) -> int:
+        def get() -> int:
+            self._entries.look()
+            return self._next()
+
+        return await self._sequential.run(get)
+
+    async def get_and_increment(self) -> int:
+        def increment() -> int:
+            given = self._next()
+            self._write(given + 1)
+            return given
+
+        return await self._sequential.run(increment)
+
+    async def set_count(self, next_id: int) -> None:
+        def advance() -> None:
+            if next_id > self._next():
+                self._write(next_id)
+            else:
+                self._entries.check_owner()
+
+        await self._sequential.run(advance)
+
+    async def discard(self) -> None:
+        await self._sequential.run(self._entries.discard)
+
+    def _next(self) -> int:
+        count = self._entries.read(_COUNT, CheckpointCount)
+        return 1 if count is None else count.next_id
+
+    def _write(self, next_id: int) -> None:
+        self._entries.write(_COUNT, CheckpointCount(self._entries.job_id, next_id))
+
+
+class DurableCompletedCheckpointStore(CompletedCheckpointStore):
+    """Stores each pointer to a completed checkpoint in an entry of its own."""
+
+    def __init__(self, directory: Directory, job_id: JobID, owner: str, executor: Executor) -> None:
+        def adopts(name: str) -> bool:
+            return name.endswith(_POINTER)
+
+        self._entries = _Entries(directory, "checkpoint", adopts, job_id, owner)
+        self._sequential = Sequential(executor)
+
+    async def recover(self) -> RecoveredPointers:
+        def recover() -> RecoveredPointers:
+            try:
+                self._entries.take_over()
+            except UnreadableRecordError as error:
+                return RecoveredPointers((), (error,), is_last_unreadable=True)
+            pointers, unreadable, is_last_unreadable = [], [], False
+            for checkpoint_id in self._ids():
+                try:
+                    pointer = self._read(checkpoint_id)
+                except UnreadableRecordError as error:
+                    unreadable.append(error)
+                    is_last_unreadable = True
+                else:
+                    if pointer is not None:
+                        pointers.append(pointer)
+                        is_last_unreadable = False
+            return RecoveredPointers(tuple(pointers), tuple(unreadable), is_last_unreadable)
+
+        return await self._sequential.run(recover)
+
+    async def add(self, pointer: CompletedCheckpointPointer) -> None:
+        def add() -> None:
+            self._entries.write(_name(pointer.checkpoint_id), pointer)
+
+        await self._sequential.run(add)
+
+    async def remove(self, checkpoint_id: int) -> None:
+        await self._sequential.run(lambda: self._entries.delete(_name(checkpoint_id)))
+
+    async def check(self) -> None:
+        await self._sequential.run(self._entries.check_owner)
+
+    async def discard(self) -> None:
+        await self._sequential.run(self._entries.discard)
+
+    def _read(self, checkpoint_id: int) -> CompletedCheckpointPointer | None:
+        name = _name(checkpoint_id)
+        pointer = self._entries.read(name, CompletedCheckpointPointer)
+        if pointer is not None and pointer.checkpoint_id != checkpoint_id:
+            raise UnreadableRecordError(
+                self._entries.job_id,
+                self._entries.location(name),
+                f"it is about checkpoint {pointer.checkpoint_id}",
+            )
+        return pointer
+
+    def _ids(self) -> list[int]:
+        """Return the checkpoint ids in rising order; entries with other names are ignored."""
+        found = [name.removesuffix(_POINTER) for name in self._entries.names()]
+        return sorted(int(number) for number in found if number.isdecimal())
+
+
+def _name(checkpoint_id: int) -> str:
+    return f"{checkpoint_id}{_POINTER}"

@@ -8,14 +8,14 @@ from concurrent.futures import Executor
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.directory import Directory
-from flinkray.ha.leadership import (
+from flinkray.ha.leader_election import (
     LeaderContender,
     LeaderElection,
     LeaderElectionError,
     LeaderRetrievalListener,
     LeaderRetrievalService,
 )
-from flinkray.ha.non_ha import AbstractNonHaServices
+from flinkray.ha.services import AbstractNonHaServices
 
 
 class EmbeddedLeaderService:

@@ -1,15 +1,30 @@
-"""Defines the high availability services: elections, and stores for data that outlives a leader."""
+"""Defines the high availability services, and implements what all of them share."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from concurrent.futures import Executor
 from typing import ClassVar, TypeVar
 
 from flinkray.core.ids import JobID, LeaderSessionID
-from flinkray.ha.checkpoint_stores import CheckpointIDCounter, CompletedCheckpointStore
-from flinkray.ha.directory import Directory
-from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
-from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore
+from flinkray.ha.checkpoint_stores import (
+    CheckpointIDCounter,
+    CompletedCheckpointStore,
+    DurableCheckpointIDCounter,
+    DurableCompletedCheckpointStore,
+)
+from flinkray.ha.directory import Directory, Entries
+from flinkray.ha.durable_stores import (
+    CLEAN,
+    DIRTY,
+    GRAPH,
+    DurableJobGraphStore,
+    DurableJobResultStore,
+)
+from flinkray.ha.epoch_directory import FencedDirectory
+from flinkray.ha.leader_election import LeaderElection, LeaderElectionError, LeaderRetrievalService
+from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore, StoreError
 
 RecordT = TypeVar("RecordT", bound=JobEntry)
 
@@ -106,3 +121,139 @@ class HighAvailabilityServices(ABC):
 
         Data that refers to blobs is removed first; if that fails, the blobs are kept.
         """
+
+
+JOB_GRAPHS = "job-graphs"
+JOB_RESULTS = "job-results"
+CHECKPOINT_POINTERS = "checkpoint-pointers"
+BLOBS = "blobs"
+
+
+class AbstractHaServices(HighAvailabilityServices):
+    """Base of all high availability services: keeps the stores in directories.
+
+    Subclasses provide the directories, which decide who may write.
+
+    Args:
+        executor: runs the blocking work on files.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._closed = False
+
+    @abstractmethod
+    def _of_dispatcher(self) -> Directory:
+        """Return the cluster's directory for the stores that only the leading Dispatcher may
+        change.
+        """
+
+    @abstractmethod
+    def _of_job_master(self, job_id: JobID) -> Directory:
+        """Return the cluster's directory for the stores that only the job's leading JobMaster may
+        change.
+        """
+
+    @abstractmethod
+    def _blobs(self) -> Directory: ...
+
+    @abstractmethod
+    def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
+        """Return the entries in subdirectory *name*, which only the Dispatcher changes.
+
+        *suffixes* are the possible ends of the entry names.
+        """
+
+    def _dispatcher_fenced(self) -> None:
+        """Handle that another process has taken over the stores of this process's Dispatcher."""
+
+    def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
+        self._check_running()
+        entries = self._job_entries(JOB_GRAPHS, (GRAPH,))
+        return DurableJobGraphStore(entries, record_type, self._executor, self._dispatcher_fenced)
+
+    def get_job_result_store(self, record_type: type[RecordT]) -> JobResultStore[RecordT]:
+        self._check_running()
+        entries = self._job_entries(JOB_RESULTS, (DIRTY, CLEAN))
+        return DurableJobResultStore(entries, record_type, self._executor, self._dispatcher_fenced)
+
+    def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
+        self._check_running()
+        directory = _checkpoints(self._of_job_master(job_id), job_id)
+        return DurableCheckpointIDCounter(directory, job_id, owner, self._executor)
+
+    def get_completed_checkpoint_store(self, job_id: JobID, owner: str) -> CompletedCheckpointStore:
+        self._check_running()
+        directory = _checkpoints(self._of_job_master(job_id), job_id)
+        return DurableCompletedCheckpointStore(directory, job_id, owner, self._executor)
+
+    def get_blob_directory(self) -> Directory:
+        self._check_running()
+        return self._blobs()
+
+    async def forget_checkpoints(self, job_id: JobID) -> None:
+        self._check_running()
+        directory = _checkpoints(self._of_dispatcher(), job_id)
+
+        def forget() -> None:
+            try:
+                for name in directory.names():
+                    directory.delete(name)
+                directory.delete_all()  # also what was being written when a process died
+            except OSError as error:
+                raise StoreError(f"cannot delete {directory.location()}: {error}") from error
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, forget)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_running(self) -> None:
+        if self._closed:
+            raise LeaderElectionError("the high availability services are closed")
+
+
+def _checkpoints(cluster: Directory, job_id: JobID) -> Directory:
+    return cluster.subdirectory(CHECKPOINT_POINTERS).subdirectory(job_id.hex())
+
+
+class AbstractNonHaServices(AbstractHaServices):
+    """Base of services without a coordination service: keeps the stores in one directory.
+
+    Epochs distinguish the owners of the stores.
+
+    Args:
+        storage: the cluster's directory; other contents of the directory are not touched.
+        executor: runs the blocking work on files.
+    """
+
+    def __init__(self, storage: Directory, executor: Executor) -> None:
+        super().__init__(executor)
+        self._storage = storage
+
+    def _of_dispatcher(self) -> Directory:
+        return self._storage
+
+    def _of_job_master(self, job_id: JobID) -> Directory:
+        return self._storage
+
+    def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
+        directory = self._storage.subdirectory(name)
+        return FencedDirectory(directory, name, lambda file: file.endswith(suffixes))
+
+    def _blobs(self) -> Directory:
+        return self._storage.subdirectory(BLOBS)
+
+    async def cleanup_job(self, job_id: JobID) -> None:
+        """Do nothing, because the elections leave no data behind."""
+
+    async def close_and_cleanup_all_data(self) -> None:
+        await self.close()
+        for name in (
+            JOB_GRAPHS,
+            JOB_RESULTS,
+            CHECKPOINT_POINTERS,
+            BLOBS,
+        ):  # pointers before their targets
+            directory = self._storage.subdirectory(name)
+            await asyncio.get_running_loop().run_in_executor(self._executor, directory.delete_all)

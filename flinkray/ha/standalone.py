@@ -11,15 +11,14 @@ from concurrent.futures import Executor
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.directory import Directory
-from flinkray.ha.leadership import (
+from flinkray.ha.leader_election import (
     LeaderContender,
     LeaderElection,
     LeaderElectionError,
     LeaderRetrievalListener,
     LeaderRetrievalService,
 )
-from flinkray.ha.non_ha import AbstractNonHaServices
-from flinkray.ha.services import DISPATCHER_ADDRESS, RESOURCE_MANAGER_ADDRESS
+from flinkray.ha.services import DISPATCHER_ADDRESS, RESOURCE_MANAGER_ADDRESS, AbstractNonHaServices
 
 UNKNOWN_ADDRESS = "UNKNOWN"
 """The address reported for a JobMaster if the caller knows none (Flink's literal)."""

@@ -1,4 +1,4 @@
-"""A cluster on the event loop of the caller, for tests and programs without Ray."""
+"""A cluster on the caller's event loop, and its workers, for tests and programs without Ray."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import ClassVar, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.resource_manager.endpoint import lead_resource_manager
 from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
-from flinkray.local_cluster.local_workers import LocalWorkers
-from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
+from flinkray.local_cluster.worker_nodes import GroupRecord, WorkerNodes, WorkerNodesDriver
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcEndpoint
 
 _NODE = ResourceProfile(4, 8 * 2**30)
 
@@ -23,7 +24,7 @@ class LocalCluster:
     """A whole cluster in this process. As an async context manager, it runs inside the context."""
 
     masters: ClassVar[dict[str, str]] = {
-        "ResourceManager": "flinkray.local_cluster.local_workers:create_local_resource_manager",
+        "ResourceManager": "flinkray.local_cluster.local_cluster:create_local_resource_manager",
         "Dispatcher": "flinkray.actors.dispatcher.endpoint:create_dispatcher",
     }
     """Name of each master's process -> path of the factory of its endpoint."""
@@ -63,3 +64,42 @@ class LocalCluster:
         """Return a gateway to the current Dispatcher."""
         token = DispatcherId.of(LeaderSessionID.standalone())
         return await self.client.connect(DISPATCHER_ADDRESS, DispatcherGateway, token)
+
+
+class LocalWorkers(WorkerNodes):
+    """The simulated worker nodes of a LocalNetwork. They run TaskExecutors in this process."""
+
+    def __init__(self, network: LocalNetwork, *nodes: ResourceProfile) -> None:
+        super().__init__(*nodes)
+        self.network = network
+        network.belongings[LocalWorkers] = self
+
+    @classmethod
+    def of(cls, network: LocalNetwork) -> LocalWorkers:
+        """Return the workers of a network. Raises KeyError: the network has none."""
+        workers: LocalWorkers = network.belongings[LocalWorkers]
+        return workers
+
+    def _is_alive(self, process_name: str) -> bool:
+        return process_name in self.network.services
+
+    def _end_processes(self, record: GroupRecord) -> None:
+        for name in record.starts:
+            self.network.kill(name)
+
+
+class LocalResourceManagerDriver(WorkerNodesDriver):
+    """The ResourceManager's driver that starts and releases workers on LocalWorkers.
+    The ResourceManager runs in the process of *rpc_service*.
+    """
+
+    def __init__(self, rpc_service: LocalRpcService, cluster: ClusterArguments) -> None:
+        super().__init__(rpc_service, cluster, LocalWorkers.of(rpc_service.network))
+
+
+async def create_local_resource_manager(
+    rpc_service: LocalRpcService, arguments: ClusterArguments
+) -> RpcEndpoint:
+    """Create the endpoint of a ResourceManager that uses the LocalWorkers of its network."""
+    driver = LocalResourceManagerDriver(rpc_service, arguments)
+    return await lead_resource_manager(rpc_service, arguments, driver)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.rest.times import milliseconds, summary
+from flinkray.rest.json_values import milliseconds, summary
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
     CheckpointStatistics,

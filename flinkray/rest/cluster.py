@@ -15,8 +15,8 @@ from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     JobDetails,
     JobOverview,
+    JobSettings,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
 
 T = TypeVar("T")
 

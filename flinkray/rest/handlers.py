@@ -15,10 +15,10 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.core.locations import without_secrets
-from flinkray.rest import attempts_json, checkpoint_json, cluster_json, job_json
+from flinkray.rest import checkpoint_json, cluster_json, job_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
-from flinkray.rest.json_text import WrittenOnce
+from flinkray.rest.json_values import WrittenOnce
 from flinkray.rest.operations import Operations
 from flinkray.rest.requests import (
     LARGEST_LONG,
@@ -164,7 +164,7 @@ class Handlers:
         with_slots = dict.fromkeys(executor.jobs)
         found = await asyncio.gather(*map(self._cluster.details_if_known, with_slots))
         jobs = [job for job in found if job is not None]
-        return Answer(attempts_json.tasks_on(str(executor.location.resource_id), jobs))
+        return Answer(job_json.tasks_on(str(executor.location.resource_id), jobs))
 
     async def _task_executor(self, request: web.Request) -> TaskExecutorInfo:
         wanted = request.match_info["executor"]
@@ -218,7 +218,7 @@ class Handlers:
     async def progress(self, request: web.Request) -> Answer:
         details = await self._details(request)
         settings = await self._cluster.settings_if_known(details.job_id)
-        return Answer(attempts_json.progress(details, settings))
+        return Answer(job_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
         """Return the current status, never a shared answer, as clients wait for a change."""
@@ -284,7 +284,7 @@ class Handlers:
 
     async def attempts(self, request: web.Request) -> Answer:
         _, vertex = await self._vertex(request)
-        return Answer(attempts_json.attempts(vertex, self._now()))
+        return Answer(job_json.attempts(vertex, self._now()))
 
     async def subtask(self, request: web.Request) -> Answer:
         index = number(request, "subtask")

@@ -1,4 +1,4 @@
-"""Converts jobs, their vertices and subtasks to the JSON of Flink's REST API."""
+"""Converts jobs, vertices, subtasks and attempts to the JSON of Flink's REST API."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from flinkray.rest.throwable import failure_cause
-from flinkray.rest.times import NOT_YET, STATES, distribution, milliseconds, state_counts
+from flinkray.rest.errors import failure_cause
+from flinkray.rest.json_values import NOT_YET, STATES, distribution, milliseconds, state_counts
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
     JobOverview,
     JobResult,
+    JobSettings,
+    StageProgressInfo,
     VertexInfo,
 )
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
@@ -345,3 +348,89 @@ def place_of(location: str | None) -> tuple[str, str]:
 
 def _duration(start: float, end: float | None, now: float) -> int:
     return max(0, milliseconds(now if end is None else end) - milliseconds(start))
+
+
+def progress(job: JobDetails, settings: JobSettings | None) -> dict[str, Any]:
+    """Return the progress of a job; *settings* is None if they are not known."""
+    return {
+        "jid": job.job_id.hex(),
+        "restarts": job.restarts,
+        "failovers": job.failovers,
+        "pending-reason": job.pending_reason,
+        "warnings": list(job.warnings),
+        "is-elastic": settings is not None and settings.is_elastic,
+        "vertices": [_spark(vertex) for vertex in job.vertices],
+    }
+
+
+def _spark(vertex: VertexInfo) -> dict[str, Any]:
+    return {
+        "id": vertex.vertex_id.hex(),
+        "spark-executors": sum(
+            one.executor_actor_id is not None and not one.state.is_terminal
+            for one in vertex.executions
+        ),
+        "active-stages": [_stage(stage) for stage in vertex.active_stages],
+        "completed-stages": vertex.completed_stages,
+        "completed-tasks": vertex.completed_tasks,
+        "failed-tasks": vertex.failed_tasks,
+    }
+
+
+def _stage(stage: StageProgressInfo) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in asdict(stage).items()}
+
+
+def attempts(vertex: VertexInfo, now: float) -> dict[str, Any]:
+    """Return all attempts of a vertex, by subtask, the oldest attempt of a subtask first."""
+    every = sorted(
+        (*vertex.prior_executions, *vertex.executions),
+        key=lambda one: (one.subtask_index, one.attempt_number),
+    )
+    return {
+        "id": vertex.vertex_id.hex(),
+        "name": vertex.name,
+        "now": milliseconds(now),
+        "attempts": [_attempt(one) for one in every],
+    }
+
+
+def _attempt(execution: ExecutionInfo) -> dict[str, Any]:
+    executor, endpoint = place_of(execution.location)
+    entered = sorted(execution.state_timestamps.items(), key=lambda item: item[1])
+    return {
+        "subtask": execution.subtask_index,
+        "attempt": execution.attempt_number,
+        "status": execution.state.name,
+        "taskmanager-id": executor,
+        "endpoint": endpoint,
+        "timestamps": {state: milliseconds(at) for state, at in entered},
+        "failure": execution.failure,
+        "spark-executor": _spark_executor(execution),
+    }
+
+
+def _spark_executor(execution: ExecutionInfo) -> dict[str, Any] | None:
+    if execution.executor_actor_id is None:
+        return None
+    return {"actor-id": execution.executor_actor_id, "pid": execution.executor_pid}
+
+
+def tasks_on(executor: str, jobs: Iterable[JobDetails]) -> dict[str, Any]:
+    """Return the tasks on a TaskExecutor; a Spark executor counts as a task of its stage."""
+    return {
+        "id": executor,
+        "tasks": [
+            {
+                "jid": job.job_id.hex(),
+                "name": job.name,
+                "vertex": vertex.vertex_id.hex(),
+                "vertex-name": vertex.name,
+                **_attempt(execution),
+            }
+            for job in jobs
+            for vertex in job.vertices
+            for execution in vertex.executions
+            if not execution.state.is_terminal and place_of(execution.location)[0] == executor
+        ],
+    }

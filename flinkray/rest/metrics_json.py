@@ -7,8 +7,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
+from flinkray.rest.json_values import milliseconds
 from flinkray.rest.measurements import JobLook, Measured
-from flinkray.rest.times import milliseconds
 from flinkray.scheduler.reports.job_info import ClusterNumbers, JobDetails, JobOverview, VertexInfo
 from flinkray.scheduler.shared.states import JobStatus
 

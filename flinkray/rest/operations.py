@@ -10,8 +10,7 @@ from typing import Any
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import TriggerID
-from flinkray.rest.errors import RestError, not_found, of_cluster
-from flinkray.rest.throwable import failure_cause
+from flinkray.rest.errors import RestError, failure_cause, not_found, of_cluster
 
 log = logging.getLogger(__name__)
 

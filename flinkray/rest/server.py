@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hmac
 import ipaddress
@@ -10,6 +11,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -34,8 +36,7 @@ from flinkray.core.rest_options import (
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
 from flinkray.rest.handlers import CHANGING_GETS, Answer, Handler, Handlers, Route
-from flinkray.rest.idle_connections import IdleConnections
-from flinkray.rest.json_text import JsonText, to_json
+from flinkray.rest.json_values import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.openapi import description
 from flinkray.rest.operations import Operations
@@ -43,6 +44,9 @@ from flinkray.rest.savepoint_roots import SavepointRoots
 from flinkray.rest.settings_handlers import SettingsHandlers
 from flinkray.rest.token import check_key_file, given_token
 from flinkray.rest.web_page import WebPage
+
+if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -414,3 +418,58 @@ def _ssl_context(settings: RestSettings) -> ssl.SSLContext | None:
             f"{settings.certificate} and {REST_SSL_KEY.key} {settings.key}: {error}"
         ) from error
     return context
+
+
+_LOOKS = 4
+"""How many times connections are checked within the idle timeout."""
+
+
+class IdleConnections:
+    """Closes connections on which no request is handled for the idle timeout.
+
+    The client may send nothing, send the head of a request byte by byte, or not read its answer.
+    This is a middleware, so that it sees the requests. Use it on one event loop.
+    """
+
+    __middleware_version__ = 1
+
+    def __init__(self, most_idle: float) -> None:
+        """Create the middleware. *most_idle* is the idle timeout in seconds."""
+        self._most_idle = most_idle
+        self._since: dict[RequestHandler, float] = {}
+        """The time at which each checked connection became idle, by the loop's clock."""
+        self._busy: set[RequestHandler] = set()
+        self._next_look: asyncio.TimerHandle | None = None
+
+    async def __call__(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        connection = request.protocol
+        self._busy.add(connection)
+        try:
+            return await handler(request)
+        finally:
+            self._busy.discard(connection)
+            self._since[connection] = asyncio.get_running_loop().time()
+
+    def watch(self, connections: Callable[[], Iterable[RequestHandler]]) -> None:
+        """Check the open connections now and again, until :meth:`close`."""
+        loop = asyncio.get_running_loop()
+        self._look(connections(), loop.time())
+        delay = self._most_idle / _LOOKS
+        self._next_look = loop.call_later(delay, self.watch, connections)
+
+    def _look(self, connections: Iterable[RequestHandler], now: float) -> None:
+        self._since = {
+            connection: now if connection in self._busy else self._since.get(connection, now)
+            for connection in connections
+        }
+        for connection, since in self._since.items():
+            if now - since >= self._most_idle and connection.transport is not None:
+                connection.transport.abort()  # close would wait until all is read
+
+    def close(self) -> None:
+        """Stop checking. Idempotent."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None

@@ -10,7 +10,7 @@ from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import not_found
 from flinkray.rest.handlers import Answer, Route
 from flinkray.rest.requests import Body, job_id
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import JobSettings
 
 
 class SettingsHandlers:

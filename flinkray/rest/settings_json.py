@@ -7,8 +7,8 @@ from typing import Any
 
 from flinkray.core.ids import JobVertexID
 from flinkray.rest.errors import bad_request
+from flinkray.rest.json_values import milliseconds
 from flinkray.rest.requests import Body, vertex_id_of
-from flinkray.rest.times import milliseconds
 from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
     CheckpointRetentionPolicy,
@@ -20,7 +20,7 @@ from flinkray.scheduler.graph.job_graph import (
     ParallelismBounds,
     RestartStrategy,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import JobSettings
 
 NEVER = (1 << 63) - 1
 """Flink's checkpoint interval for checkpoints that are only taken on request."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flinkray.core.ids import FencingToken, ResourceID
 from flinkray.core.message import message
+from flinkray.rpc.calls.background_tasks import PeriodicTask
 from flinkray.rpc.calls.call_context import deadline
 from flinkray.rpc.calls.metrics import LatencyHistogram, MethodMetrics, MetricSample, RpcMetrics
 from flinkray.rpc.calls.watch import TerminationWatch
@@ -30,7 +31,6 @@ from flinkray.rpc.liveness.registration import (
 )
 from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
-from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec, Placement, Renewal, split_address
 

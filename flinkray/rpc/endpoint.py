@@ -21,14 +21,17 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import FencingToken
+from flinkray.core.message import type_name
 from flinkray.rpc.calls.metrics import MetricSample
 from flinkray.rpc.calls.watch import TerminationWatch
-from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway
+from flinkray.rpc.gateway import FencedRpcGateway, GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.mailbox import Mailbox, TimerHandle
 from flinkray.rpc.service import RpcService
 
@@ -201,8 +204,8 @@ class RpcEndpoint(RpcGateway):
         """Run *fn* after *seconds*, to give up a peer or a resource; dropped at termination.
 
         Only the time in which this process did not stand still counts, and after a stall *fn* does
-        not run before the unread input has been handled (:mod:`flinkray.rpc.calls.patience`). Use
-        :meth:`schedule_run_async` for other work.
+        not run before the unread input has been handled
+        (:mod:`flinkray.rpc.calls.peer_deadlines`). Use :meth:`schedule_run_async` for other work.
         """
         return self._mailbox.schedule_deadline(self._rpc_service.deadlines, seconds, fn)
 
@@ -271,3 +274,31 @@ class FencedRpcEndpoint(RpcEndpoint, FencedRpcGateway, Generic[TokenT]):
     @property
     def fencing_token(self) -> TokenT:
         return self._fencing_token
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementedGateways:
+    """The gateways of an endpoint class and their methods."""
+
+    gateways: frozenset[str]
+    """The type names of the gateways."""
+    methods: dict[str, GatewayMethod]
+    """The methods by name."""
+
+
+@cache
+def implemented_gateways(endpoint_class: type) -> ImplementedGateways:
+    """Return the gateways that the class implements and their methods.
+
+    Raises:
+        TypeError: a gateway is not valid; see :func:`gateway_methods`.
+    """
+    gateways = [
+        base
+        for base in endpoint_class.__mro__
+        if issubclass(base, RpcGateway) and not issubclass(base, RpcEndpoint)
+    ]
+    methods: dict[str, GatewayMethod] = {}
+    for gateway in reversed(gateways):
+        methods.update(gateway_methods(gateway))
+    return ImplementedGateways(frozenset(map(type_name, gateways)), methods)

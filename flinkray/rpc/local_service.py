@@ -20,7 +20,7 @@ from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec, load_factory, process_of
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
-from flinkray.rpc.wire.socket_access import SocketAccess
+from flinkray.rpc.wire.listener import SocketAccess
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import ClassVar, Literal, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.background_tasks import PeriodicTask
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.mailbox import HostedEndpoint
-from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.spec import EndpointSpec
-from flinkray.rpc.wire.socket_access import SocketAccess
+from flinkray.rpc.wire.listener import SocketAccess
 
 G = TypeVar("G", bound=RpcGateway)
 T = TypeVar("T")

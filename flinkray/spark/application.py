@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.core.private_files import create_folders
 from flinkray.spark.environment import SparkEnvironment
-from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import SparkHost
 from flinkray.spark.jvm import DriverJvm, SparkStartError, quiet_gateway_logging
@@ -26,9 +25,9 @@ from flinkray.spark.processes import (
     remove_scratch,
     stage_name,
 )
+from flinkray.spark.progress import ExecutorView, StatusStore
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.session import StageProperties, stage_properties
-from flinkray.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from flinkray.spark.gateway import (
     SparkSessionGuest,
     SparkStageDescriptor,
 )
-from flinkray.spark.leader import LedDriver, job_master_of
+from flinkray.spark.job_master_reports import LedDriver, job_master_of
 from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
 from flinkray.spark.session_guests import SparkSessionDesk
 from flinkray.spark.stage import SparkStage, StageListener, StageRun

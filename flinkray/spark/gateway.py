@@ -176,7 +176,7 @@ class SparkStageDescriptor:
     """Whether rows must be divided as in an earlier job.
 
     True if the job begins from a savepoint that may be in the middle of a returned DataFrame. See
-    :mod:`flinkray.spark.division`.
+    :mod:`flinkray.spark.repeatable_plans`.
     """
     session: SparkSessionRequest | None = None
     """Session that the stage joins as a guest. None: the stage has executors of its own."""

@@ -17,8 +17,8 @@ import psutil
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.jvm import SparkStartError, quiet_gateway_logging
+from flinkray.spark.progress import StatusStore, progress_of_stages
 from flinkray.spark.shared_session import check_session, thread_name
-from flinkray.spark.status_store import StatusStore, progress_of_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ from typing import Any
 
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 from flinkray.spark.environment import RaydpArchives, SparkEnvironment
-from flinkray.spark.executors import join_executors, lost_for_good
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import HostProperties, SparkHost
 from flinkray.spark.processes import (
@@ -22,6 +21,7 @@ from flinkray.spark.processes import (
     note_application,
     stage_name,
 )
+from flinkray.spark.progress import join_executors, lost_for_good
 from flinkray.spark.ray_cluster import RayContext, ray_actors, ray_executor_actors
 from flinkray.spark.session import MODULE_OPTIONS
 

@@ -18,11 +18,9 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
-from flinkray.spark.division import division_before, fixed_division
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
-from flinkray.spark.executor_desk import ExecutorDesk
-from flinkray.spark.executors import ExecutorView
+from flinkray.spark.executor_launches import ExecutorDesk
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.guest import GuestApplication, GuestView
 from flinkray.spark.host import SparkHost
@@ -33,10 +31,12 @@ from flinkray.spark.micro_batches import (
     gone_through_before,
     publish_stream,
 )
+from flinkray.spark.progress import ExecutorView
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.raydp_host import RaydpHost
+from flinkray.spark.repeatable_plans import division_before, fixed_division
 from flinkray.spark.result import (
     NO_RESULT,
     input_failure,

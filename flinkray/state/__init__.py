@@ -38,14 +38,13 @@ if TYPE_CHECKING:
         State,
         ValueState,
     )
-    from flinkray.state.key_context import KeyContext
     from flinkray.state.operator_state import (
         OperatorCapture,
         OperatorSnapshot,
         OperatorStateBackend,
     )
     from flinkray.state.snapshots import KeyedSnapshot, StateCapture
-    from flinkray.state.table import ListTable, MapTable, StateTable, ValueTable
+    from flinkray.state.table import KeyContext, ListTable, MapTable, StateTable, ValueTable
     from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 __all__ = [
@@ -96,7 +95,7 @@ __getattr__ = lazy_door(
         "ArrayStateDescriptor": "descriptors",
         "BroadcastState": "interfaces",
         "HeapKeyedStateBackend": "heap",
-        "KeyContext": "key_context",
+        "KeyContext": "table",
         "KeyedSnapshot": "snapshots",
         "KeyedStateBackend": "backend",
         "ListState": "interfaces",

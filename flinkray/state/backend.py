@@ -18,7 +18,16 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.expiry import MOST, PORTION, Expiry
+from flinkray.state.expiry import (
+    MOST,
+    PORTION,
+    Expiry,
+    TtlAggregatingState,
+    TtlListState,
+    TtlMapState,
+    TtlReducingState,
+    TtlValueState,
+)
 from flinkray.state.handles import (
     TableAggregatingState,
     TableListState,
@@ -27,18 +36,17 @@ from flinkray.state.handles import (
     TableValueState,
 )
 from flinkray.state.interfaces import ArrayState, ValueState
-from flinkray.state.key_context import KeyContext
 from flinkray.state.keys import KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.snapshots import KeyedSnapshot, SnapshotStream, StateCapture
-from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
-from flinkray.state.timer_queue import TimerQueue
-from flinkray.state.ttl_handles import (
-    TtlAggregatingState,
-    TtlListState,
-    TtlMapState,
-    TtlReducingState,
-    TtlValueState,
+from flinkray.state.table import (
+    MISSING,
+    KeyContext,
+    ListTable,
+    MapTable,
+    StateTable,
+    TimerQueue,
+    ValueTable,
 )
 
 Schedule = Callable[[int, Callable[[int], None]], Any]

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.state.capture_log import CaptureLog
 from flinkray.state.columnar_snapshots import (
+    CaptureLog,
     ColumnarCapture,
     ColumnarFrame,
     RestoredColumns,

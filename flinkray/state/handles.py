@@ -19,9 +19,8 @@ from flinkray.state.interfaces import (
     ReducingState,
     ValueState,
 )
-from flinkray.state.key_context import KeyContext
 from flinkray.state.key_values import as_key, own_key
-from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
+from flinkray.state.table import MISSING, KeyContext, ListTable, MapTable, ValueTable
 
 
 class TableValueState(ValueState[Any]):

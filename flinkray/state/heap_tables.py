@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.handles import TableValueState
-from flinkray.state.key_context import KeyContext
-from flinkray.state.table import MISSING, ListTable, MapTable, PointReader, StateTable, ValueTable
-from flinkray.state.timer_queue import TimerQueue
+from flinkray.state.table import (
+    MISSING,
+    KeyContext,
+    ListTable,
+    MapTable,
+    PointReader,
+    StateTable,
+    TimerQueue,
+    ValueTable,
+)
 
 _FEW = 1000
 """Number of changes that are always noted. More are dropped if they outnumber the places."""

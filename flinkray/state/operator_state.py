@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,10 @@ from flinkray.state.errors import StateError
 from flinkray.state.handles import TableListState, own_entries
 from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
-from flinkray.state.key_context import KeyContext
 from flinkray.state.key_values import as_key, own_key
 from flinkray.state.serializers import merged
-from flinkray.state.stored_forms import SerializerSnapshot
-from flinkray.state.table import MapTable, StateTable
+from flinkray.state.snapshots import SerializerSnapshot
+from flinkray.state.table import KeyContext, MapTable, StateTable
 
 _ALL = None
 """The only place (key) in tables of operator state, which belongs to no key."""
@@ -256,3 +255,13 @@ class OperatorStateBackend:
     def _fill_map(self, table: HeapMapTable) -> None:
         entries = {as_key(key): value for key, value in self._take_restored(table)}
         table.put_all(_ALL, entries)
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A file that operator state refers to. A savepoint has a copy of the file."""
+
+    name: str
+    """The name by which the operator knows the file."""
+    pieces: Callable[[], Iterator[bytes]]
+    """Returns an iterator over the bytes of the file, in pieces."""

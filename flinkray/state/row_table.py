@@ -1,4 +1,4 @@
-"""Keyed state in rows: record batches as they arrived, with columns of any types.
+"""Keyed state in rows (record batches as they arrived), and all columnar tables of a backend.
 
 Rows can only be added, and removed with their namespace (window) or all at once. The keys of rows
 are only determined when a snapshot is written. Batches may have different columns.
@@ -6,17 +6,18 @@ are only determined when a snapshot is written. Batches may have different colum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.state.capture_log import CaptureLog
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_snapshots import (
+    CaptureLog,
     ColumnarCapture,
     ColumnarFrame,
     Groups,
@@ -24,6 +25,7 @@ from flinkray.state.columnar_snapshots import (
     as_few,
     by_group,
 )
+from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
 from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
@@ -252,3 +254,76 @@ class RowTable:
                 batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=batch.schema.remove(0))
             groups = None if group is None else np.full(batch.num_rows, group, np.int32)
             self._parts.append(_Part(Rows(batch, namespaces), groups, self.log.number))
+
+
+ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
+
+
+class ColumnarTables:
+    """Keeps the columnar tables of a backend by name, and restored tables not in use yet."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, ColumnarTable | RowTable] = {}
+        self.restored: dict[str, RestoredColumns] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether at least one table is in use."""
+        return bool(self._tables)
+
+    def columns(
+        self, name: str, namespaced: bool, assign: KeyGroupAssigner, known: Iterable[int]
+    ) -> ColumnarTable:
+        """Return the table of numbers with that name; it is created at its first use.
+
+        *known*: ids of captures to which later captures can refer. Raises StateError if the state
+        is of another kind, or was stored for keys of other key groups.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            table = self._with_restored(name, ColumnarTable(namespaced), assign, known)
+        assert isinstance(table, ColumnarTable)
+        return table
+
+    def rows(
+        self,
+        name: str,
+        namespaced: bool,
+        keys_of: KeysOf | None,
+        assign: KeyGroupAssigner,
+        known: Iterable[int],
+    ) -> RowTable:
+        """Return the table of rows with that name; it is created at its first use.
+        The arguments and errors are those of :meth:`columns` and :class:`RowTable`."""
+        table = self._tables.get(name)
+        if table is None:
+            table = RowTable(namespaced, keys_of, assign)
+            table = self._with_restored(name, table, assign, known)
+        assert isinstance(table, RowTable)
+        return table
+
+    def _with_restored(
+        self, name: str, table: ColumnarT, assign: KeyGroupAssigner, known: Iterable[int]
+    ) -> ColumnarT:
+        restored = self.restored.get(name)
+        if restored is not None:
+            table.restore(restored, assign)
+            del self.restored[name]
+        for checkpoint_id in known:  # these captures contain the restored data
+            table.log.captured(checkpoint_id)
+        self._tables[name] = table
+        return table
+
+    def restore(
+        self, columns: Mapping[str, ColumnarSnapshot], theirs: KeyGroupRange, own: KeyGroupRange
+    ) -> None:
+        """Add snapshots of the key groups *theirs*, restricted to the key groups *own*.
+        Their frames follow those of the snapshots added before."""
+        for name, snapshot in columns.items():
+            known = self.restored.setdefault(
+                name, RestoredColumns(name, snapshot.kind, snapshot.namespaced)
+            )
+            known.add(snapshot, theirs, own)
+
+    def capture(self, checkpoint_id: int | None, since: int | None) -> dict[str, ColumnarCapture]:
+        """Capture all tables; the arguments are those of :meth:`KeyedStateBackend.capture`."""
+        return {name: table.capture(checkpoint_id, since) for name, table in self._tables.items()}

@@ -20,7 +20,7 @@ import pyarrow as pa
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
-from flinkray.state.stored_forms import SerializerSnapshot
+from flinkray.state.snapshots import SerializerSnapshot
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
     EntryChange,

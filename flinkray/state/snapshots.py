@@ -1,4 +1,4 @@
-"""Captures of keyed state at one moment, and the snapshots that are written from captures."""
+"""Captures of keyed state, the snapshots made of them, and messages that say how it was written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.stored_forms import SerializerSnapshot
+from flinkray.core.message import message
+from flinkray.core.schema import stored
 
 Payload = bytes | memoryview
 
@@ -230,3 +231,30 @@ class StateCapture(ABC):
     @abstractmethod
     def release(self) -> None:
         """Release the capture without writing it; may be called from any thread."""
+
+
+@stored("state.RecordForm")
+@message
+class RecordForm:
+    """The name and the fields that a class had when values of the class were stored."""
+
+    name: str
+    """``module:qualified name``, or the name under which the class was registered."""
+    fields: tuple[str, ...]
+
+
+@stored("state.SerializerSnapshot")
+@message
+class SerializerSnapshot:
+    """Says how a state was written: the information that a reader needs first."""
+
+    name: str
+    version: int
+    declared: str | None
+    """Type and time to live of the state's descriptor, as JSON."""
+    keys: tuple[RecordForm, ...] = ()
+    """Classes with fields that occur in keys and namespaces."""
+    values: tuple[RecordForm, ...] = ()
+    """Classes with fields that occur in values."""
+    pickled: tuple[str, ...] = ()
+    """Types that were pickled, and so cannot be migrated."""

@@ -1,4 +1,4 @@
-"""State tables: the interface of all backends, in three shapes.
+"""What every backend keeps: state tables in three shapes, timers in order, the current key.
 
 A table is a named state of one subtask. The contents of one key are at a *place*: the key, or, if
 state belongs to windows, the pair of key and namespace.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.errors import StateError
 from flinkray.state.serializers import StateSerializer
 
 
@@ -160,3 +161,64 @@ class MapTable(StateTable):
     @abstractmethod
     def remove_entry(self, place: Any, key: Any) -> None:
         """Remove the entry of *key* from the map of a place, if the entry exists."""
+
+
+class TimerQueue(ABC):
+    """An ordered set of timers; each is unique by time, key and namespace.
+    Timers of the same time are in the order of registration."""
+
+    @abstractmethod
+    def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
+        """Add a timer. Returns False if it exists already."""
+
+    @abstractmethod
+    def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
+        """Remove a timer, if it exists."""
+
+    @abstractmethod
+    def first(self) -> int | None:
+        """Return the earliest time of a timer; None if there are no timers."""
+
+    @abstractmethod
+    def at(self, timestamp: int, most: int | None = None) -> list[tuple[Any, Any]]:
+        """Return (key, namespace) of the first *most* timers at *timestamp*. None: of all.
+        The timers stay in the queue until :meth:`claim` removes each, because a timer that fires
+        may delete the next timer."""
+
+    @abstractmethod
+    def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
+        """Remove a timer that is about to fire. Returns False if it does not exist any more."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of timers."""
+
+    @abstractmethod
+    def items(self) -> Iterable[tuple[int, Any, Any]]:
+        """Yield all timers; valid until a timer is added or removed."""
+
+
+class _NoKey:
+    """Stands for "no key"; has no hash, so every access to a table or timers with it fails."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise StateError(
+            "keyed state and timers belong to a key, and there is none here: use them where a "
+            "record of the keyed stream or a timer is handled, not in open() or "
+            "process_broadcast_element()"
+        )
+
+
+NO_KEY: Any = _NoKey()
+
+
+class KeyContext:
+    """Holds the key that handles of state and timers use now, in *key*.
+    For state of windows, *key* is the pair (key, window)."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any = NO_KEY) -> None:
+        self.key = key

@@ -33,16 +33,16 @@ import numpy as np
 
 from flinkray.core import cloud_pickle
 from flinkray.core.values import own
-from flinkray.state.array_encoding import decode_array
 from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.key_encoding import NAN, NaN
 from flinkray.state.program_classes import class_named, is_job, name_of, unpickled
-from flinkray.state.stored_forms import RecordForm
+from flinkray.state.snapshots import RecordForm
 from flinkray.state.value_columns import (
     ArrayColumn,
     EncodedColumn,
     TupleColumn,
     ValueColumn,
+    decode_array,
     divisible,
     values_of,
 )

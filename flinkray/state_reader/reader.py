@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flinkray.checkpoint.handles import KeyedStateHandle
-from flinkray.checkpoint.keyed_state_format import read_keyed_state, read_keyed_state_header
 from flinkray.checkpoint.metadata import CheckpointedOperator
-from flinkray.checkpoint.operator_state_format import read_operator_state
 from flinkray.checkpoint.state_files import open_state
+from flinkray.checkpoint.state_format import (
+    read_keyed_state,
+    read_keyed_state_header,
+    read_operator_state,
+)
 from flinkray.checkpoint.storage import metadata_path, read_metadata
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.key_groups import KeyGroupRange

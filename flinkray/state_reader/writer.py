@@ -20,15 +20,14 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
-from flinkray.checkpoint.keyed_state_format import write_keyed_state
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
     CheckpointMetadata,
     SnapshotKind,
 )
-from flinkray.checkpoint.operator_state_format import write_operator_state
 from flinkray.checkpoint.state_files import StateWriter
+from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
 from flinkray.checkpoint.storage import (
     DEFAULT_INLINE_THRESHOLD,
     delete_directory,

@@ -52,7 +52,7 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
 )
 from flinkray.spark.inputs import missing_of
-from flinkray.spark.leader import LedDriver, job_master_of
+from flinkray.spark.job_master_reports import LedDriver, job_master_of
 from flinkray.spark.micro_batches import EpochsToBatches, gone_through_before
 from flinkray.spark.result import input_failure, system_failure, user_failure
 from flinkray.spark.stage_code import fetch_code

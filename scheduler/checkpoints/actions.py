@@ -10,7 +10,7 @@ from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointMetadata
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.shared.states import JobStatus
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from flinkray.checkpoint.handles import StateLocation, TaskState
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID
-from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
     CheckpointAction,
@@ -34,17 +33,12 @@ from flinkray.scheduler.checkpoints.actions import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.earlier_checkpoints import EarlierCheckpoints
-from flinkray.scheduler.checkpoints.errors import (
+from flinkray.scheduler.checkpoints.failures import (
     CheckpointError,
+    CheckpointFailureManager,
     CheckpointFailureReason,
 )
-from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
-from flinkray.scheduler.checkpoints.final_checkpoints import (
-    FIRST_DELAY,
-    NEXT_DELAY,
-    FinalCheckpoints,
-)
-from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
@@ -58,7 +52,6 @@ from flinkray.scheduler.checkpoints.pending_checkpoint import (
     PendingPhase,
     locations_of,
 )
-from flinkray.scheduler.checkpoints.periodic_trigger import PeriodicTrigger
 from flinkray.scheduler.checkpoints.plan import (
     CheckpointedTopology,
     CheckpointPlan,
@@ -68,15 +61,19 @@ from flinkray.scheduler.checkpoints.plan import (
     check_queries_are_held,
 )
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
-from flinkray.scheduler.checkpoints.request_decider import (
-    CheckpointRequest,
-    CheckpointRequestDecider,
-    TooEarly,
-)
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
 from flinkray.scheduler.checkpoints.restores import Restored, Restores
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
+from flinkray.scheduler.checkpoints.trigger_decisions import (
+    FIRST_DELAY,
+    NEXT_DELAY,
+    CheckpointRequest,
+    CheckpointRequestDecider,
+    FinalCheckpoints,
+    PeriodicTrigger,
+    TooEarly,
+)
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.spans import SpanBook

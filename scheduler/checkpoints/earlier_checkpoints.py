@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     DiscardDirectory,
@@ -13,7 +12,7 @@ from flinkray.scheduler.checkpoints.actions import (
     NotifyCheckpointComplete,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
 
 MOST_GIVEN_UP = 64
 """Number of an earlier JobMaster's last checkpoints that tasks are told to abort.

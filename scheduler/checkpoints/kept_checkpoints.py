@@ -1,10 +1,13 @@
-"""Decides which complete checkpoints are kept, and which state can be deleted."""
+"""Decides which complete checkpoints are kept, and when files of subsumed and aborted checkpoints
+can be deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     DiscardCheckpoint,
@@ -16,7 +19,6 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoints,
 )
 from flinkray.scheduler.checkpoints.operators_with_state import shared_files, state_locations
-from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.shared.states import JobStatus
 
 Actions = list[CheckpointAction]
@@ -141,3 +143,120 @@ class KeptCheckpoints:
 def _discard_files(files: Iterable[FileState]) -> Actions:
     files = tuple(files)
     return [DiscardFiles(files)] if files else []
+
+
+class SharedStateRegistry:
+    """Tracks which checkpoints refer to each shared file, and decides when the file can be
+    deleted."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, set[int]] = {}
+        """Path -> ids of the retained checkpoints that refer to the file."""
+        self._used: dict[int, dict[str, FileState]] = {}
+        """Id of a retained checkpoint -> files that it refers to, by path."""
+        self._awaiting: dict[str, tuple[FileState, set[int]]] = {}
+        """Path -> (file, ids of pending checkpoints that may use the file).
+        No retained checkpoint uses the file."""
+        self._foreign: set[str] = set()
+
+    def knows(self, path: str) -> bool:
+        """Return whether a checkpoint may refer to the file or the file belongs to a user, so that
+        the file must not be deleted now.
+        """
+        return path in self._users or path in self._awaiting or path in self._foreign
+
+    def register(
+        self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
+    ) -> None:
+        """Register the files of a retained checkpoint.
+        *is_foreign*: the files belong to somebody else (a savepoint's user), and are never deleted
+        here."""
+        used = {file.path: file for file in files}
+        self._used[checkpoint_id] = used
+        for path in used:
+            self._users.setdefault(path, set()).add(checkpoint_id)
+            self._awaiting.pop(path, None)
+        if is_foreign:
+            self._foreign.update(used)
+
+    def unregister(self, checkpoint_id: int, pending: Iterable[int]) -> list[FileState]:
+        """Unregister a checkpoint that is no longer retained.  Returns the files to delete now.
+        *pending*: ids of the checkpoints in progress, which may still refer to the files."""
+        pending = set(pending)
+        unused: list[FileState] = []
+        for path, file in self._used.pop(checkpoint_id, {}).items():
+            users = self._users[path]
+            users.remove(checkpoint_id)
+            if users:
+                continue
+            del self._users[path]
+            if path in self._foreign:
+                continue
+            if pending:
+                self._awaiting[path] = (file, set(pending))
+            else:
+                unused.append(file)
+        return unused
+
+    def pending_over(self, checkpoint_id: int) -> list[FileState]:
+        """Note that a pending checkpoint is complete or aborted.  Returns the files to delete
+        now."""
+        unused: list[FileState] = []
+        for path, (file, pending) in tuple(self._awaiting.items()):
+            pending.discard(checkpoint_id)
+            if not pending:
+                del self._awaiting[path]
+                unused.append(file)
+        return unused
+
+
+@dataclass(slots=True)
+class _Aborted:
+    directory: str
+    awaited: set[ExecutionAttemptID]
+
+
+class AbortedCheckpoints:
+    """Decides when the directory of an aborted checkpoint can be deleted.
+    A directory can be deleted when each task of the checkpoint has answered or has ended."""
+
+    def __init__(self) -> None:
+        self._aborted: dict[int, _Aborted] = {}
+
+    def add(
+        self, checkpoint_id: int, directory: str, awaited: Iterable[ExecutionAttemptID]
+    ) -> list[str]:
+        """Add an aborted checkpoint.  Returns the directories that can be deleted now."""
+        self._aborted[checkpoint_id] = _Aborted(directory, set(awaited))
+        return self._unused((checkpoint_id,))
+
+    def awaits(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> bool:
+        """Return whether the task may still write files for the checkpoint."""
+        aborted = self._aborted.get(checkpoint_id)
+        return aborted is not None and attempt_id in aborted.awaited
+
+    def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
+        """Note that a task writes no more files for the checkpoint.  Returns the directories to
+        delete now."""
+        if not self.awaits(checkpoint_id, attempt_id):
+            return []
+        self._aborted[checkpoint_id].awaited.remove(attempt_id)
+        return self._unused((checkpoint_id,))
+
+    def ended(self, attempts: Iterable[ExecutionAttemptID]) -> list[str]:
+        """Note that these tasks have ended.  Returns the directories that can be deleted now."""
+        attempts = frozenset(attempts)
+        for aborted in self._aborted.values():
+            aborted.awaited -= attempts
+        return self._unused(tuple(self._aborted))
+
+    def job_ended(self) -> list[str]:
+        """Note that no task of the job runs any more.  Returns all remaining directories, to delete
+        now."""
+        directories = [aborted.directory for aborted in self._aborted.values()]
+        self._aborted.clear()
+        return directories
+
+    def _unused(self, checkpoint_ids: Iterable[int]) -> list[str]:
+        unused = [i for i in checkpoint_ids if not self._aborted[i].awaited]
+        return [self._aborted.pop(i).directory for i in unused]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import JobID
-from flinkray.scheduler.checkpoints.errors import StateRestoreError
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
 
 
 class MasterHooks:

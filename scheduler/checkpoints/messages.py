@@ -6,7 +6,7 @@ from flinkray.checkpoint.handles import TaskState
 from flinkray.core.error_text import sendable
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.core.message import message
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 
 

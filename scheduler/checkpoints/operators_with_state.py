@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
 from flinkray.core.ids import JobVertexID
-from flinkray.scheduler.graph.job_graph import JobVertex
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.graph.job_graph import JobVertex, VertexOperator
 
 
 def has_state(operator: CheckpointedOperator) -> bool:

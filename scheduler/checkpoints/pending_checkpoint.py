@@ -21,7 +21,7 @@ from flinkray.checkpoint.metadata import (
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.checkpoints.plan import CheckpointPlan, PlannedVertex
-from flinkray.scheduler.checkpoints.request_decider import CheckpointRequest
+from flinkray.scheduler.checkpoints.trigger_decisions import CheckpointRequest
 
 
 class PendingPhase(Enum):

@@ -9,7 +9,7 @@ from typing import Protocol
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.graph.job_graph import VertexOperator
 from flinkray.scheduler.shared.states import ExecutionState
 
 

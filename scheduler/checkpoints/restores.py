@@ -16,10 +16,9 @@ from flinkray.scheduler.checkpoints.actions import (
     RestoreMasterHooks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import StateRestoreError
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
-from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex, StateAssignment
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 
 Actions = list[CheckpointAction]

@@ -1,14 +1,18 @@
-"""Assigns the state of a checkpoint to subtasks, with the same or another parallelism.
-Operators are found by their ids.  No state is read: a subtask gets the handles that it must read,
-restricted to the key groups and elements of the subtask."""
+"""Assigns the state of a checkpoint to the subtasks of the restored job, with the same or another
+parallelism, and checks that the job can be restored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 from flinkray.checkpoint.handles import (
     KeyedStateHandle,
+    NamedOperatorState,
+    OperatorStateHandle,
+    OperatorStateMode,
     OperatorSubtaskState,
     StateLocation,
     TaskState,
@@ -21,24 +25,14 @@ from flinkray.checkpoint.metadata import (
 )
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.key_groups import key_group_range, owner_of
-from flinkray.scheduler.checkpoints.errors import StateRestoreError
-from flinkray.scheduler.checkpoints.finished_state_check import (
-    FinishedState,
-    check_finished_state,
-)
-from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.checkpoints.operators_with_state import (
     has_keyed_state,
     has_state,
     operators_by_own_id,
     states_of,
 )
-from flinkray.scheduler.checkpoints.restored_vertices import (
-    RestoredVertex,
-    check_operator_ids,
-    operators_by_id,
-)
-from flinkray.scheduler.graph.vertex_operator import VertexOperator, operator_text
+from flinkray.scheduler.graph.job_graph import DistributionPattern, VertexOperator, operator_text
 
 _NAMED = 5
 """Largest number of operators that an error text names."""
@@ -280,3 +274,242 @@ def _not_restored_text(
         "place in the program. If the state may be dropped, allow non-restored state "
         "(--allow-non-restored-state)"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredVertex:
+    """A job vertex as the restored job will execute it."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    max_parallelism: int
+    is_max_parallelism_configured: bool
+    """Whether the max parallelism is configured; if not, that of restored state replaces it."""
+    operators: tuple[VertexOperator, ...]
+    inputs: tuple[tuple[JobVertexID, DistributionPattern], ...] = field(default=())
+    """The vertices that this vertex reads, with the distribution pattern of each."""
+    edges: tuple[CheckpointedEdge, ...] = ()
+    """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
+
+
+def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> None:
+    """Check that each operator of a job has its own id.
+
+    Raises:
+        StateRestoreError: two operators have the same id.
+    """
+    known: dict[str, VertexOperator] = {}
+    for operator in _operators(vertices):
+        ids = {operator.operator_id, operator.uid_hash} - {None}
+        for operator_id in sorted(str(each) for each in ids):
+            other = known.setdefault(operator_id, operator)
+            if other is not operator:
+                raise StateRestoreError(
+                    job_id,
+                    f"the operators {other} and {operator} have the same id, {operator_id}: give "
+                    "each a uid of its own",
+                )
+
+
+def operators_by_id(vertices: Sequence[RestoredVertex]) -> dict[str, VertexOperator]:
+    """Return the operators by every id under which their state may be found."""
+    found: dict[str, VertexOperator] = {}
+    for operator in _operators(vertices):
+        found[operator.operator_id] = operator
+        if operator.uid_hash is not None:
+            found[operator.uid_hash] = operator
+    return found
+
+
+def _operators(vertices: Iterable[RestoredVertex]) -> Iterable[VertexOperator]:
+    return (operator for vertex in vertices for operator in vertex.operators)
+
+
+class FinishedState(IntEnum):
+    """Tells whether no, some or all subtasks of an operator or vertex were finished in the
+    checkpoint."""
+
+    NONE = 0
+    PARTLY = 1
+    FULLY = 2
+
+
+OperatorsOfVertices = Mapping[JobVertexID, tuple[CheckpointedOperator | None, ...]]
+"""State of each operator of a vertex, in the vertex's order; None for a new operator."""
+
+
+def check_finished_state(
+    job_id: JobID, vertices: Iterable[RestoredVertex], found: OperatorsOfVertices
+) -> dict[JobVertexID, FinishedState]:
+    """Check that finished operators fit the job.  Returns for each vertex how much of it was
+    finished.
+
+    Raises:
+        StateRestoreError: finished operators are chained to unfinished ones; or a finished vertex
+            reads an unfinished vertex, whose records would be lost.
+    """
+    vertices = tuple(vertices)
+    states = {vertex.vertex_id: _state_of(job_id, vertex, found) for vertex in vertices}
+    names = {vertex.vertex_id: vertex.name for vertex in vertices}
+    for vertex in vertices:
+        state = states[vertex.vertex_id]
+        for producer, pattern in vertex.inputs:
+            of_producer = states[producer]
+            is_lost = state is FinishedState.FULLY and of_producer is not FinishedState.FULLY
+            if state is FinishedState.PARTLY:
+                # A subtask reads all of an all-to-all producer, and a part of a pointwise one.
+                is_pointwise = pattern is DistributionPattern.POINTWISE
+                least = FinishedState.PARTLY if is_pointwise else FinishedState.FULLY
+                is_lost = of_producer < least
+            if is_lost:
+                much = "is" if state is FinishedState.FULLY else "is partly"
+                raise StateRestoreError(
+                    job_id,
+                    f"the vertex {vertex.name!r} {much} finished in the checkpoint and would read "
+                    f"{names[producer]!r}, which is not: what that puts out would be lost. Put new "
+                    "operators behind the finished ones, or give those other uids",
+                )
+    return states
+
+
+def _state_of(job_id: JobID, vertex: RestoredVertex, found: OperatorsOfVertices) -> FinishedState:
+    operators = found[vertex.vertex_id]
+    states = [_of_operator(operator) for operator in operators]
+    if FinishedState.FULLY in states and states.count(FinishedState.FULLY) < len(states):
+        finished, running = (
+            next(
+                operator
+                for operator, state in zip(vertex.operators, states, strict=True)
+                if (state is FinishedState.FULLY) == is_finished
+            )
+            for is_finished in (True, False)
+        )
+        raise StateRestoreError(
+            job_id,
+            f"the operators {finished} and {running} are chained in the vertex {vertex.name!r}, "
+            "and the checkpoint has the first as finished and the other not: keep them apart "
+            "(disable_chaining), or give the first another uid",
+        )
+    return max(states, default=FinishedState.NONE)
+
+
+def _of_operator(operator: CheckpointedOperator | None) -> FinishedState:
+    if operator is None or not any(subtask.is_finished for subtask in operator.subtasks):
+        return FinishedState.NONE
+    return FinishedState.FULLY if operator.is_finished else FinishedState.PARTLY
+
+
+HandlesOfSubtasks = Sequence[tuple[OperatorStateHandle, ...]]
+"""Handles by index of the subtask."""
+
+
+def repartition(old: HandlesOfSubtasks, parallelism: int) -> list[tuple[OperatorStateHandle, ...]]:
+    """Distribute the operator state of the old subtasks among *parallelism* new subtasks.
+    Handles keep their order, so that all new subtasks have a union state in the same order.  With
+    unchanged parallelism each subtask gets the state it had, except for union states."""
+    is_rescaled = len(old) != parallelism
+    chunks = _chunks_of_lists(old, parallelism) if is_rescaled else {}
+    copies = _broadcast_copies(old, parallelism)
+    given: list[list[OperatorStateHandle]] = [[] for _ in range(parallelism)]
+    for subtask, handles in enumerate(old):
+        for handle in handles:
+            parts: dict[int, list[NamedOperatorState]] = defaultdict(list)
+            for state in handle.states:
+                shares: Iterator[tuple[int, tuple[int, ...]]]
+                if state.mode is OperatorStateMode.UNION:
+                    shares = ((new, state.offsets) for new in range(parallelism))
+                elif state.mode is OperatorStateMode.BROADCAST:
+                    wanted = copies[state.name, subtask, handle.location]
+                    shares = ((new, state.offsets) for new in wanted)
+                elif is_rescaled:
+                    shares = chunks[state.name].next(state.offsets)
+                else:
+                    shares = ((new, state.offsets) for new in (subtask,))
+                for new, offsets in shares:
+                    parts[new].append(NamedOperatorState(state.name, state.mode, offsets))
+            for new, states in parts.items():
+                given[new].append(OperatorStateHandle(handle.location, tuple(states)))
+    return [tuple(handles) for handles in given]
+
+
+class _Chunks:
+    """Cuts the elements of a list state into contiguous chunks of nearly equal size, one per
+    subtask."""
+
+    def __init__(self, elements: int, parallelism: int, start: int) -> None:
+        """Cut *elements* elements into chunks for *parallelism* subtasks. *start* is the index of
+        the subtask that gets the first chunk.
+        """
+        self._base, self._larger = divmod(elements, parallelism)
+        self._parallelism = parallelism
+        self._start = start
+        self._chunk = 0
+        self._room = self._size(0)
+        """How many more elements fit into the current chunk."""
+
+    @property
+    def next_start(self) -> int:
+        """Index of the subtask that gets the first chunk of the next list state. The subtasks from
+        *start* to this one got one element more than the others, if the chunks differ.
+        """
+        return (self._start + self._larger) % self._parallelism
+
+    def _size(self, chunk: int) -> int:
+        return self._base + (chunk < self._larger)
+
+    def next(self, offsets: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield (subtask, offsets) for the next elements of the state; *offsets* are those of the
+        elements.
+        """
+        taken = 0
+        while taken < len(offsets):
+            while not self._room:
+                self._chunk += 1
+                self._room = self._size(self._chunk)
+            part = offsets[taken : taken + self._room]
+            yield (self._start + self._chunk) % self._parallelism, part
+            taken += len(part)
+            self._room -= len(part)
+
+
+def _chunks_of_lists(old: HandlesOfSubtasks, parallelism: int) -> dict[str, _Chunks]:
+    elements: Counter[str] = Counter()
+    for _, _, state in _states(old, OperatorStateMode.SPLIT_DISTRIBUTE):
+        elements[state.name] += len(state.offsets)
+    chunks: dict[str, _Chunks] = {}
+    start = 0
+    for name in sorted(elements):
+        chunks[name] = _Chunks(elements[name], parallelism, start)
+        start = chunks[name].next_start
+    return chunks
+
+
+def _broadcast_copies(
+    old: HandlesOfSubtasks, parallelism: int
+) -> dict[tuple[str, int, StateLocation], list[int]]:
+    """Decide which new subtasks read the copy of a broadcast state that an old subtask has written.
+    Each new subtask gets one copy: its own copy, if the parallelism is unchanged and it had one.
+    Returns (state name, old subtask, location) -> new subtasks."""
+    holders: dict[str, dict[int, StateLocation]] = defaultdict(dict)
+    copies: dict[tuple[str, int, StateLocation], list[int]] = {}
+    for subtask, handle, state in _states(old, OperatorStateMode.BROADCAST):
+        holders[state.name].setdefault(subtask, handle.location)
+        copies[state.name, subtask, handle.location] = []
+    for name, of_subtask in holders.items():
+        subtasks = list(of_subtask)
+        for new in range(parallelism):
+            is_kept = len(old) == parallelism and new in of_subtask
+            holder = new if is_kept else subtasks[new % len(subtasks)]
+            copies[name, holder, of_subtask[holder]].append(new)
+    return copies
+
+
+def _states(
+    old: HandlesOfSubtasks, mode: OperatorStateMode
+) -> Iterator[tuple[int, OperatorStateHandle, NamedOperatorState]]:
+    for subtask, handles in enumerate(old):
+        for handle in handles:
+            for state in handle.states:
+                if state.mode is mode:
+                    yield subtask, handle, state

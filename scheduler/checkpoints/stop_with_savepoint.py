@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flinkray.core.ids import JobID
 from flinkray.scheduler.checkpoints.actions import SnapshotFinished
-from flinkray.scheduler.checkpoints.errors import StopWithSavepointError
+from flinkray.scheduler.checkpoints.failures import StopWithSavepointError
 from flinkray.scheduler.shared.states import JobStatus
 
 

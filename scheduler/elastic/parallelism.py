@@ -19,8 +19,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.shared.requirement_matching import size_of
-from flinkray.scheduler.shared.slots import ResourceRequirement
+from flinkray.scheduler.shared.slots import ResourceRequirement, size_of
 
 Parallelism = Mapping[JobVertexID, int]
 
@@ -204,7 +203,7 @@ def _suffices(
 ) -> bool:
     """Return whether the slots suffice for *counts* slots of each group. Large requirements are
     matched first; each takes the smallest slot that fits it (as
-    :func:`flinkray.scheduler.shared.requirement_matching.missing_slots`, but by counts).
+    :func:`flinkray.scheduler.shared.slots.missing_slots`, but by counts).
     """
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionJobVertex
 from flinkray.scheduler.graph.job_graph import STREAM
-from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import packed
+from flinkray.scheduler.reports.execution_info import ExecutionInfo, packed
 from flinkray.scheduler.reports.job_info import StageProgressInfo, VertexInfo, VertexProgress
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
 from flinkray.scheduler.shared.spark_reports import SparkProgress

@@ -5,5 +5,4 @@ __all__ = [
     "distribution",
     "job_graph",
     "validation",
-    "vertex_operator",
 ]

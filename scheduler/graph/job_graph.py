@@ -13,7 +13,6 @@ from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 
 @stored("NoRestart")
@@ -401,3 +400,26 @@ class JobGraph:
     def has_stream_sources(self) -> bool:
         """Whether any of the vertices is a streaming source, which has an enumerator."""
         return any(v.invokable.kind == STREAM and not v.inputs for v in self.vertices)
+
+
+@stored("VertexOperator")
+@message
+class VertexOperator:
+    """An operator that is chained into a vertex."""
+
+    operator_id: str
+    """Id derived from the uid.  Without a uid: derived from the operator's position in the program.
+    """
+    name: str
+    uid: str | None = None
+    """The uid that the program's author has set; None if not set."""
+    uid_hash: str | None = None
+    """Id that the author has set, or None; a restore looks for state under this id first."""
+
+    def __str__(self) -> str:
+        return operator_text(self.name, self.uid)
+
+
+def operator_text(name: str, uid: str | None) -> str:
+    """Return the name and uid of an operator as text for users."""
+    return f"{name!r} (uid {uid!r})" if uid is not None else f"{name!r} (without a uid)"

@@ -6,14 +6,19 @@ from collections.abc import Collection, Iterator, Mapping
 
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.execution.execution_graph import (
     ExecutionGraph,
     ExecutionJobVertex,
     ResultEdge,
 )
-from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, STREAM, JobGraph
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.graph.job_graph import (
+    BATCHES_OF,
+    EPOCHS_OF,
+    STREAM,
+    JobGraph,
+    VertexOperator,
+)
 from flinkray.scheduler.shared.states import ExecutionState
 
 

@@ -20,7 +20,7 @@ from flinkray.scheduler.checkpoints.actions import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
-from flinkray.scheduler.checkpoints.errors import (
+from flinkray.scheduler.checkpoints.failures import (
     CheckpointError,
     CheckpointFailureReason,
     StateRestoreError,
@@ -42,8 +42,7 @@ from flinkray.scheduler.checkpoints.operators_with_state import (
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode, VertexOperator
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph, coordinated_operators
 from flinkray.scheduler.job.job_scheduler_actions import (
     OrderCheckpoint,

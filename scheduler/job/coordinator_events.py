@@ -16,7 +16,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
 )
 from flinkray.core.message import message, register
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
 from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,

@@ -33,15 +33,14 @@ from flinkray.scheduler.execution.job_archive import (
     vertex_info,
     vertex_progress,
 )
-from flinkray.scheduler.execution.partition_tracker import PartitionTracker
-from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.repeated_errors import (
+from flinkray.scheduler.execution.restarts import (
     DEFAULT_LIMITS,
+    PendingRestarts,
     RepeatedErrors,
     RepetitionLimits,
+    new_restart_strategy,
 )
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
@@ -67,7 +66,7 @@ from flinkray.scheduler.job.master_formats import MasterFormats
 from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
-from flinkray.scheduler.job.results import Results
+from flinkray.scheduler.job.result_partitions import PartitionTracker, Results
 from flinkray.scheduler.job.take_over import (
     CannotTakeOverError,
     why_not,

@@ -39,13 +39,14 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
-from flinkray.scheduler.slots.execution_slot_allocator import (
+from flinkray.scheduler.slots.logical_slots import (
     ExecutionSlotAllocator,
+    FailPayload,
+    LogicalSlot,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
-from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
     ReturnSlots,

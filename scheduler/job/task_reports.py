@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
-from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.region_slots import failure_of
+from flinkray.scheduler.job.result_partitions import PartitionTracker, PlacedPartition
 from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,

@@ -1,18 +1,28 @@
-"""Describes jobs, workers and the cluster for clients."""
+"""Describes jobs, with their settings and plans, workers and the cluster for clients."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import field, replace
+from typing import Any
 
 from flinkray.core.error_text import in_one_line, sendable
 from flinkray.core.ids import JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.job_graph import (
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ParallelismBounds,
+    RestartStrategy,
+)
+from flinkray.scheduler.graph.validation import topological_order
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
-from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ExecutionTable
+from flinkray.scheduler.reports.execution_info import ExecutionInfo, ExecutionTable
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
@@ -336,3 +346,64 @@ class ClusterOverview:
     cluster_available: ResourceProfile
     dashboard_url: str | None = None
     masters: tuple[MasterInfo, ...] = ()
+
+
+@stored("JobSettings")
+@message
+class JobSettings:
+    """The settings that apply to a job: those of its job graph, otherwise those of the cluster."""
+
+    restart_strategy: RestartStrategy
+    state_backend: str
+    """Value of the option ``state.backend.type``."""
+    checkpoints: CheckpointConfiguration | None
+    """Configuration of the checkpoints; None if the job takes no checkpoints."""
+    is_elastic: bool
+    """Whether the job's parallelism can be changed while it runs."""
+    bounds: tuple[ParallelismBounds, ...]
+    """Parallelism bounds of all vertices.
+    If the job is not elastic, lower and upper bound are the parallelism."""
+
+
+def json_plan(job_graph: JobGraph) -> str:
+    """Return the plan as JSON, with the vertices in topological order.
+
+    Raises:
+        JobSubmissionError: the graph has no topological order.
+    """
+    order = topological_order(job_graph)
+    producers = {
+        result.data_set_id: (vertex, result.result_type)
+        for vertex in order
+        for result in vertex.results
+    }
+
+    def input_of(number: int, edge: JobEdge) -> dict[str, Any]:
+        vertex, result_type = producers[edge.source]
+        return {
+            "num": number,
+            "id": vertex.vertex_id.hex(),
+            "ship_strategy": edge.ship_strategy or edge.pattern.value,
+            "exchange": result_type.value.lower(),
+        }
+
+    def node_of(vertex: JobVertex) -> dict[str, Any]:
+        node: dict[str, Any] = {
+            "id": vertex.vertex_id.hex(),
+            "parallelism": vertex.parallelism,
+            "operator": "",
+            "operator_strategy": "",
+            "description": vertex.name,
+            "optimizer_properties": {},
+        }
+        if vertex.inputs:
+            node["inputs"] = [input_of(i, edge) for i, edge in enumerate(vertex.inputs)]
+        return node
+
+    plan = {
+        "jid": job_graph.job_id.hex(),
+        "name": job_graph.name,
+        "type": job_graph.job_type.value,
+        "nodes": [node_of(vertex) for vertex in order],
+    }
+    return json.dumps(plan, separators=(",", ":"))

@@ -1,19 +1,25 @@
-"""Compares requirements with slots: starts workers and requests slots that jobs require."""
+"""Compares requirements with slots: requests slots that jobs require, and starts as many workers as
+are needed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
+from math import ceil
 
 from flinkray.core.ids import JobID
+from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.idle_groups import look_after_groups
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker
+from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.slot_manager_actions import SlotManagerAction
-from flinkray.scheduler.resources.worker_demand import redundant_workers_missing, workers_for
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     SameWorkerGroup,
     WorkerGroupOwner,
+    size_of,
+    times_it_fits,
 )
 
 
@@ -201,3 +207,53 @@ def _redundant_workers(tracker: ResourceTracker) -> int:
     return redundant_workers_missing(
         settings.redundant_workers, settings.shared_worker_slots, tracker.index.free_shared
     )
+
+
+def workers_for(
+    missing: Iterable[ResourceRequirement], worker: ResourceProfile, slot_profile: ResourceProfile
+) -> int:
+    """Return the number of workers needed to hold the missing slots (SM-10), without impossible
+    slots. The largest slots come first, each in the first worker with room.  Workers with the same
+    content are counted together, so that the time does not depend on the number of slots."""
+    wanted: dict[ResourceProfile, int] = {}
+    for requirement in missing:
+        service = service_of(requirement.profile, worker, slot_profile)
+        if service is not Service.NOT:
+            taken = slot_profile if service is Service.STATIC else requirement.profile
+            wanted[taken] = wanted.get(taken, 0) + requirement.count
+    if not wanted:
+        return 0
+    opened: list[tuple[ResourceProfile, int]] = []
+    """(remaining profile, number of workers with this profile)"""
+    for profile in sorted(wanted, key=size_of, reverse=True):
+        still = wanted[profile]
+        filled: list[tuple[ResourceProfile, int]] = []
+        for left, number in opened:
+            each = int(min(times_it_fits(profile, left), still))
+            if each == 0:
+                filled.append((left, number))
+                continue
+            full = min(number, still // each)
+            filled.append((left.reduced_by(profile.times(each)), full))
+            still -= full * each
+            rest = min(still, each) if full < number else 0
+            if rest:
+                filled.append((left.reduced_by(profile.times(rest)), 1))
+                still -= rest
+            unused = number - full - (1 if rest else 0)
+            if unused:
+                filled.append((left, unused))
+        if still:
+            each = int(min(times_it_fits(profile, worker), still))
+            full, rest = divmod(still, each)
+            filled.append((worker.reduced_by(profile.times(each)), full))
+            if rest:
+                filled.append((worker.reduced_by(profile.times(rest)), 1))
+        opened = [(left, number) for left, number in filled if number]
+    return sum(number for _, number in opened)
+
+
+def redundant_workers_missing(redundant: int, slots_per_worker: int, free_slots: int) -> int:
+    """Return how many further workers are needed until the slots of *redundant* workers are
+    free."""
+    return max(0, ceil((redundant * slots_per_worker - free_slots) / slots_per_worker))

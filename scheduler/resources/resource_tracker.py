@@ -30,12 +30,12 @@ from flinkray.scheduler.resources.worker_groups import (
     back_off,
 )
 from flinkray.scheduler.resources.workers import ManagedSlot, SlotState, Worker
-from flinkray.scheduler.shared.requirement_matching import missing_slots
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     SameWorkerGroup,
     WorkerGroupOwner,
+    missing_slots,
     profile_of_slot,
 )
 

@@ -9,12 +9,12 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker, owner_of
 from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
-from flinkray.scheduler.shared.requirement_matching import times_it_fits
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
     WorkerGroupOwner,
+    times_it_fits,
 )
 
 

@@ -10,8 +10,7 @@ from heapq import heapify, heappop, heappush
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.workers import ManagedSlot, SlotState, Worker, WorkerListener
-from flinkray.scheduler.shared.requirement_matching import size_of
-from flinkray.scheduler.shared.slots import WorkerGroupOwner
+from flinkray.scheduler.shared.slots import WorkerGroupOwner, size_of
 
 
 class Service(Enum):

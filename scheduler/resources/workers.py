@@ -8,12 +8,12 @@ from enum import Enum
 
 from flinkray.core.ids import AllocationID, JobID, SlotID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.requirement_matching import times_it_fits
 from flinkray.scheduler.shared.slots import (
     SlotReport,
     SlotStatus,
     WorkerGroupOwner,
     WorkerLocation,
+    times_it_fits,
 )
 from flinkray.scheduler.shared.story import Story
 

@@ -3,7 +3,6 @@
 __all__ = [
     "failure",
     "io_metrics",
-    "requirement_matching",
     "slots",
     "spark_reports",
     "states",

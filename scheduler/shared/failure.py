@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 
 
 @dataclass(frozen=True, slots=True)

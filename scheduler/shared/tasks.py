@@ -21,7 +21,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
 )
 from flinkray.core.message import message
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     Invokable,

@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.requirement_matching import size_of
-from flinkray.scheduler.shared.slots import AllocatedSlot
+from flinkray.scheduler.shared.slots import AllocatedSlot, size_of
 
 
 @dataclass(slots=True, eq=False)

@@ -32,8 +32,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.local_cluster.local_cluster import LocalCluster
-from flinkray.local_cluster.local_workers import LocalWorkers
+from flinkray.local_cluster.local_cluster import LocalCluster, LocalWorkers
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,

@@ -19,7 +19,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
     WantedSlot,
 )
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import NodeAddress, TaskExecutorArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import TaskProcessArguments, TaskProcessGateway
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.deployment_parts import DeployedParts

@@ -62,7 +62,7 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.rpc.gateway import GatewayMethod, gateway_methods
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import (

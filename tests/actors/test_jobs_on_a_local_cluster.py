@@ -37,7 +37,7 @@ from flinkray.core.ids import (
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import RpcService
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus

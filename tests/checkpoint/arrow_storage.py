@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
-from flinkray.checkpoint import storages
+from flinkray.checkpoint import state_files
 from flinkray.checkpoint.arrow_files import ArrowStateFiles
 
 
@@ -42,6 +42,6 @@ def mount(monkeypatch: pytest.MonkeyPatch, scheme: str, file_system: Any, folder
     location = f"{scheme}://bucket/dir"
     storage = (scheme, "bucket", "")
     monkeypatch.setitem(
-        storages._known, storage, ArrowStateFiles(file_system, str(folder), location)
+        state_files._known, storage, ArrowStateFiles(file_system, str(folder), location)
     )
     return location

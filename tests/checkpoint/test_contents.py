@@ -17,14 +17,13 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
-from flinkray.checkpoint.keyed_state_format import write_keyed_state
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
     CheckpointMetadata,
     SnapshotKind,
 )
-from flinkray.checkpoint.operator_state_format import write_operator_state
+from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
 from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
 from flinkray.client.cli import execute
 from flinkray.core.ids import JobID

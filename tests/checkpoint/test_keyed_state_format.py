@@ -27,7 +27,8 @@ from flinkray.checkpoint.handles import (
     KeyedStatePart,
     StateLocation,
 )
-from flinkray.checkpoint.keyed_state_format import (
+from flinkray.checkpoint.state_files import StateInput, StateOutput, open_state
+from flinkray.checkpoint.state_format import (
     StoredSnapshot,
     StoredTable,
     _from_1,
@@ -36,7 +37,6 @@ from flinkray.checkpoint.keyed_state_format import (
     write_keyed_state,
     write_keyed_state_if_any,
 )
-from flinkray.checkpoint.state_files import StateInput, StateOutput, open_state
 from flinkray.core.key_groups import KeyGroupRange, key_group_range
 from flinkray.state import (
     ArrayStateDescriptor,
@@ -53,12 +53,12 @@ from flinkray.state.snapshots import (
     ColumnarSnapshot,
     Section,
     SectionKind,
+    SerializerSnapshot,
     SnapshotBody,
     SnapshotContents,
     SnapshotStream,
     collected,
 )
-from flinkray.state.stored_forms import SerializerSnapshot
 
 GROUPS = 16
 NAMES = ["value", "list", "map", "of windows"]
@@ -214,7 +214,7 @@ def test_subtask_reads_only_the_file_ranges_of_its_own_key_groups() -> None:
 def test_large_keyed_state_is_read_by_several_small_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flinkray.checkpoint.keyed_state_format._LARGEST_READ", 1_000)
+    monkeypatch.setattr("flinkray.checkpoint.state_format._LARGEST_READ", 1_000)
     snapshot = example()
     file = Counting(data_of(snapshot))
     assert read_of(file, snapshot.key_groups) == snapshot
@@ -223,7 +223,7 @@ def test_large_keyed_state_is_read_by_several_small_requests(
 
 
 def test_footer_larger_than_the_first_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flinkray.checkpoint.headers._FEW", 40)
+    monkeypatch.setattr("flinkray.checkpoint.state_format._FEW", 40)
     snapshot = example()
     file = Counting(data_of(snapshot))
     assert read_of(file, snapshot.key_groups) == snapshot

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.checkpoint import operator_state_format
+from flinkray.checkpoint import state_format
 from flinkray.checkpoint.errors import (
     CheckpointStorageError,
     CorruptCheckpointError,
@@ -22,8 +22,8 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorStateMode,
 )
-from flinkray.checkpoint.operator_state_format import read_operator_state, write_operator_state
 from flinkray.checkpoint.state_files import StateOutput
+from flinkray.checkpoint.state_format import read_operator_state, write_operator_state
 from flinkray.state import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend
 
 NUMBERS: ListStateDescriptor[Any] = ListStateDescriptor("numbers")
@@ -137,7 +137,7 @@ def test_subtask_reads_only_the_header_and_its_own_elements_of_operator_state() 
     assert isinstance(handle.location, InlineState)
     part = part_of(handle, "numbers", slice(10, 13))
     file = Counting(handle.location.data)
-    snapshot = operator_state_format._read(file, part.states)
+    snapshot = state_format._read(file, part.states)
     assert len(snapshot.states["numbers"].elements) == 3
     begin, end = part.states[0].offsets[0], handle.states[0].offsets[13]
     header, *others = file.reads

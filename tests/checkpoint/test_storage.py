@@ -48,6 +48,7 @@ from flinkray.checkpoint.state_files import (
     StateOutput,
     StateWriter,
     delete_state,
+    files_at,
     open_state,
     read_bytes,
     read_carried,
@@ -64,7 +65,6 @@ from flinkray.checkpoint.storage import (
     savepoint_directory,
     write_metadata,
 )
-from flinkray.checkpoint.storages import files_at
 from flinkray.core.ids import JobID
 from flinkray.ha.directory import LocalFileSystem
 from tests.checkpoint.arrow_storage import ObjectStore, mount

@@ -56,9 +56,9 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     JobResult,
+    JobSettings,
     MasterInfo,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
 
 ADDRESS = "Dispatcher/dispatcher"

@@ -13,7 +13,7 @@ from flinkray.client.cli import execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.core.errors import JobError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.checkpoints.errors import (
+from flinkray.scheduler.checkpoints.failures import (
     CheckpointError,
     CheckpointFailureReason,
     StopWithSavepointError,

@@ -12,7 +12,7 @@ from flinkray.actors.gateways.stream_coordinator import CollectorPlace
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.task_process.collected_results import CollectedResults, read_results
 from flinkray.actors.task_process.partitions import HeldPartition
-from flinkray.client.result_pieces import ResultPieces
+from flinkray.client.stream_results import ResultPieces
 from flinkray.core.ids import ExecutionGraphID, IntermediateDataSetID, JobID, ResultPartitionID
 
 DATA_SET = IntermediateDataSetID(b"d" * 16)

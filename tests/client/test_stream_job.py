@@ -24,9 +24,8 @@ from flinkray.datastream import (
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
+from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode, VertexOperator
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 
 

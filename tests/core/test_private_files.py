@@ -12,9 +12,8 @@ import pytest
 from flinkray.checkpoint.files import LocalStateFiles
 from flinkray.core import private_files
 from flinkray.file_results.commit_log import FileCommitLog
-from flinkray.file_results.directory import ResultDirectory
 from flinkray.file_results.published import PublishedPartitions
-from flinkray.file_results.writer import ResultWriter
+from flinkray.file_results.result_files import ResultDirectory, ResultWriter
 from flinkray.ha.directory import LocalDirectory
 
 WHO = {private_files.OWNER: (0o600, 0o700), private_files.GROUP: (0o640, 0o750)}

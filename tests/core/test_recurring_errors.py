@@ -14,8 +14,7 @@ from flinkray.core.errors import (
     SuppressRestartsError,
 )
 from flinkray.core.ids import JobID
-from flinkray.core.outlook import ProgramError
-from flinkray.core.recurring_errors import outlook_of, program_error_of, will_recur
+from flinkray.core.recurring_errors import ProgramError, outlook_of, program_error_of, will_recur
 from flinkray.state.disk import StateStorageError
 from flinkray.streaming.errors import (
     FileNotReadyError,

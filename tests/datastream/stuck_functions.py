@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 from flinkray.datastream import MapFunction
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
     Boundedness,
     FixedSplitsEnumerator,
+    SequentialReader,
     Source,
 )
 

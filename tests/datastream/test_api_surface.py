@@ -179,8 +179,8 @@ WITH_DOCTESTS = [
     "common.execution_config",
     "common.job_status", "common.restart_strategy", "common.serialization", "common.time",
     "connectors.file_system", "connected_streams", "joined_streams", "keyed_stream", "stream",
-    "windowed_streams", "data_stream_sink", "environment_settings",
-    "slot_sharing_group", "state_backend", "stream_execution_environment", "window_serializers",
+    "windowed_streams", "operator_settings", "environment_settings",
+    "slot_sharing_group", "state_backend", "stream_execution_environment", "window",
 ]  # fmt: skip
 """Modules of ``flinkray.datastream`` whose docstrings have examples."""
 

@@ -14,12 +14,12 @@ import pytest
 
 from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import stored_checkpoints
-from flinkray.actors.job_master.job_end import report_end
+from flinkray.actors.job_master.reports_to_dispatcher import report_end
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import find_checkpoints, read_whole, write_metadata
 from flinkray.client import JobHandle
 from flinkray.core.errors import FlinkRayError
-from flinkray.scheduler.checkpoints.errors import StopWithSavepointError
+from flinkray.scheduler.checkpoints.failures import StopWithSavepointError
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.state_reader import SavepointReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster

@@ -18,7 +18,7 @@ from flinkray.client import JobHandle
 from flinkray.core.errors import JobStateError
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, FileSink
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until

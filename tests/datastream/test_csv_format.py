@@ -24,7 +24,7 @@ from flinkray.datastream.formats.csv import (
     CsvSchemaBuilder,
 )
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.records.java_text import java_double, java_float
+from flinkray.streaming.records.number_text import java_double, java_float
 from flinkray.streaming.sources.files import FileSplit
 from tests.streaming.sources.reading import batch_of, reader_of, rest_of
 

@@ -30,7 +30,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import CallbackSink, DiscardingSink, FileSink, IteratorSource
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.collection import IteratorSplit
 from flinkray.streaming.sources.source import (

@@ -20,7 +20,7 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.common import Row
 from flinkray.datastream.connected_streams import looked_up
-from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
+from flinkray.streaming.operators.batch_mode import BroadcastFirstOperator
 from flinkray.testing.manual_clock import ManualClock
 from tests.datastream.differential import KEYS, AfterEach
 from tests.datastream.trickling import PAUSE, Trickle

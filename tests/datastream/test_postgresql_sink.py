@@ -22,7 +22,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import SinkError
-from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
+from flinkray.streaming.sinks.sink_operators import FIRST_PAUSE
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.held_numbers import LET_OUT, PARTS, HeldNumbers, crash_after_each_part

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.stream_coordinator import printed_lines
-from flinkray.actors.task_process import printed_lines as tasks_lines
+from flinkray.actors.stream_coordinator import printed_lines_store
+from flinkray.actors.task_process import printed_lines_sender as tasks_lines
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import DataStream, StreamExecutionEnvironment
 from flinkray.testing.threaded_cluster import ThreadedCluster
@@ -64,7 +64,7 @@ def test_lines_printed_before_a_failure_are_shown(
     cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also lines that were not sent when the task failed: each message waits for the client."""
-    monkeypatch.setattr(printed_lines, "MOST_KEPT", 1)
+    monkeypatch.setattr(printed_lines_store, "MOST_KEPT", 1)
     monkeypatch.setattr(tasks_lines, "MAX_PIECE", 50_000)
 
     def unlike_the_last(n: int) -> int:
@@ -109,9 +109,9 @@ def test_lines_dropped_for_a_slow_client_are_replaced_by_a_count(
     cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is always too slow here."""
-    monkeypatch.setattr(printed_lines, "MOST_KEPT", 1000)
-    monkeypatch.setattr(printed_lines, "PATIENCE", 0.0)
-    monkeypatch.setattr(printed_lines, "READ_WAIT", 0.0)
+    monkeypatch.setattr(printed_lines_store, "MOST_KEPT", 1000)
+    monkeypatch.setattr(printed_lines_store, "PATIENCE", 0.0)
+    monkeypatch.setattr(printed_lines_store, "READ_WAIT", 0.0)
     env = on(cluster)
     spread(env, 100_000).print()
 

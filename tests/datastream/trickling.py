@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -17,6 +16,7 @@ from flinkray.streaming.sources.source import (
     FixedSplitsEnumerator,
     Polled,
     ReaderContext,
+    SequentialReader,
     Source,
     SplitEnumerator,
 )

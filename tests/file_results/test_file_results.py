@@ -18,8 +18,7 @@ from flinkray.file_results import (
     read_batches,
     share_of,
 )
-from flinkray.file_results.directory import MANIFEST
-from flinkray.file_results.writer import ResultSchemaError
+from flinkray.file_results.result_files import MANIFEST, ResultSchemaError
 
 NUMBERS = pa.schema([("n", pa.int64())])
 

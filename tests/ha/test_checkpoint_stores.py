@@ -23,12 +23,13 @@ from flinkray.ha import (
     StoreError,
     open_directory,
 )
-from flinkray.ha.checkpoint_stores import CheckpointCount, CheckpointOwner
-from flinkray.ha.directory import LocalDirectory
-from flinkray.ha.durable_checkpoint_stores import (
+from flinkray.ha.checkpoint_stores import (
+    CheckpointCount,
+    CheckpointOwner,
     DurableCheckpointIDCounter,
     DurableCompletedCheckpointStore,
 )
+from flinkray.ha.directory import LocalDirectory
 from flinkray.ha.entries import encode_entry
 from flinkray.ha.epoch_directory import EpochDirectory
 

@@ -16,8 +16,7 @@ import pytest
 
 from flinkray.core.ids import random_bytes_from
 from flinkray.ha.directory import Directory, FileDirectory, FileSystem, TakenOverError
-from flinkray.ha.epoch_directory import EpochDirectory
-from flinkray.ha.fenced_directory import FencedDirectory
+from flinkray.ha.epoch_directory import EpochDirectory, FencedDirectory
 
 Files = dict[str, bytes]
 Step = tuple[str, tuple[Any, ...]]

@@ -27,9 +27,9 @@ from flinkray.ha import (
     open_directory,
 )
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaServices
-from flinkray.ha.zookeeper.election_driver import _Latch
-from flinkray.ha.zookeeper.watching import Watching
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.ha.zookeeper.client import Watching
+from flinkray.ha.zookeeper.leader_drivers import _Latch
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.testing.waiting import eventually
 from tests.ha.conftest import on_zookeeper
 from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered

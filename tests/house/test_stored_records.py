@@ -11,9 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 WRITERS = {
     "flinkray/ha/entries.py": "entries of job stores",
-    "flinkray/ha/epoch_directory.py": "pointers to checkpoints, and counts, in epochs",
-    "flinkray/ha/fenced_directory.py": "contents of job graphs and job results",
-    "flinkray/ha/durable_checkpoint_stores.py": "pointers to checkpoints, and counts",
+    "flinkray/ha/epoch_directory.py": "pointers to checkpoints, counts, job graphs, job results",
+    "flinkray/ha/checkpoint_stores.py": "pointers to checkpoints, and counts",
     "flinkray/checkpoint/storage.py": "metadata of checkpoints, which are entries",
     "flinkray/blob/store.py": "parts of blobs, and their markers, which are entries",
     "flinkray/rpc/ray/directory.py": "process records; a secret and names of prestarted processes",

@@ -8,11 +8,15 @@ import pytest
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.rest import attempts_json
+from flinkray.rest import job_json
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import (
+    JobDetails,
+    JobSettings,
+    StageProgressInfo,
+    VertexInfo,
+)
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.threaded_cluster import ThreadedCluster
@@ -67,7 +71,7 @@ STAGE = JobDetails(
 
 
 def test_progress_of_a_spark_stage_has_its_stages_and_task_counts() -> None:
-    found = attempts_json.progress(STAGE, JobSettings(NoRestart(), "hashmap", None, True, ()))
+    found = job_json.progress(STAGE, JobSettings(NoRestart(), "hashmap", None, True, ()))
     assert found["failovers"] == 7
     assert (found["restarts"], found["pending-reason"], found["warnings"], found["is-elastic"]) == (
         2,
@@ -96,7 +100,7 @@ def test_progress_of_a_spark_stage_has_its_stages_and_task_counts() -> None:
 
 
 def test_attempts_are_listed_oldest_first_with_their_failures() -> None:
-    found = attempts_json.attempts(STAGE.vertices[0], 9.0)
+    found = job_json.attempts(STAGE.vertices[0], 9.0)
     assert (found["id"], found["name"], found["now"]) == (VERTEX.hex(), "stage", 9000)
     first, second = found["attempts"]
     assert (first["attempt"], first["status"], first["failure"]) == (1, "FAILED", "boom")
@@ -107,11 +111,11 @@ def test_attempts_are_listed_oldest_first_with_their_failures() -> None:
 
 
 def test_tasks_of_a_task_executor_list_its_spark_executors() -> None:
-    (task,) = attempts_json.tasks_on("TaskExecutor-1", [STAGE])["tasks"]
+    (task,) = job_json.tasks_on("TaskExecutor-1", [STAGE])["tasks"]
     assert (task["jid"], task["name"]) == (STAGE.job_id.hex(), "flights")
     assert (task["vertex"], task["vertex-name"], task["subtask"]) == (VERTEX.hex(), "stage", 0)
     assert task["spark-executor"] == {"actor-id": "abc", "pid": 77}
-    assert attempts_json.tasks_on("TaskExecutor-2", [STAGE])["tasks"] == []
+    assert job_json.tasks_on("TaskExecutor-2", [STAGE])["tasks"] == []
 
 
 def test_job_restarted_after_a_failure_lists_both_attempts_and_the_running_tasks(

@@ -33,7 +33,7 @@ from flinkray.core.ids import JobID
 from flinkray.rest import cluster_json
 from flinkray.rest.cluster import Cluster, SharedLooks
 from flinkray.rest.handlers import Answer
-from flinkray.rest.json_text import WrittenOnce
+from flinkray.rest.json_values import WrittenOnce
 from flinkray.rest.server import RestServer, RestSettings, application, ports_of
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.virtual_time import on_virtual_time

@@ -23,7 +23,7 @@ from flinkray.scheduler.graph.job_graph import (
     NoRestart,
     RestartStrategy,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import JobSettings
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until

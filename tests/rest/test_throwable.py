@@ -10,7 +10,7 @@ import pytest
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 from pyspark.java_gateway import launch_gateway
 
-from flinkray.rest.throwable import failure_cause, java_exception
+from flinkray.rest.errors import failure_cause, java_exception
 
 TEXTS = ["", "no room", "naïve \0 and 🙂", "x" * 70_000]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.call_transport import CallingStream
-from flinkray.rpc.wire.call_transport_server import (
+from flinkray.rpc.wire.call_transport import (
     MAX_AHEAD,
     ROUND,
     SILENCE,
     AnsweringStream,
+    CallingStream,
     Carrier,
 )
 from flinkray.testing.simulation.process import SimulatedProcess

@@ -11,13 +11,16 @@ import msgpack
 import pytest
 
 from flinkray.core.errors import RpcConnectionError
-from flinkray.rpc.wire.call_transport import NO_BATCH, NOBODY, WINDOW, CallingStream
-from flinkray.rpc.wire.call_transport_server import (
+from flinkray.rpc.wire.call_transport import (
     MAX_AHEAD,
     MAX_OPEN,
+    NO_BATCH,
+    NOBODY,
     ROUND,
     SILENCE,
+    WINDOW,
     AnsweringStream,
+    CallingStream,
     Carrier,
 )
 from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME

@@ -20,9 +20,10 @@ from flinkray.rpc import LocalRpcService, RpcGateway, deadline, oneway
 from flinkray.rpc.calls.call_context import current_call, outside_of_handler
 from flinkray.rpc.calls.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.calls.metrics import MethodRecorder, RpcRecorder
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.proxy import Binding, asks_within, binding_of, make_proxy
 from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.codec import LARGE, pack
 from flinkray.rpc.wire.envelope import (
     ASK,
     CONTROL_LANE,
@@ -36,7 +37,6 @@ from flinkray.rpc.wire.envelope import (
     Kind,
     unpack_request,
 )
-from flinkray.rpc.wire.packing import LARGE, pack
 from flinkray.rpc.wire.transport import OpeningTransport
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError

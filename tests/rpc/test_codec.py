@@ -34,7 +34,8 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message, register, type_name
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.wire import codec, envelope, packing
+from flinkray.rpc.wire import codec, envelope
+from flinkray.rpc.wire.codec import LARGE
 from flinkray.rpc.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
@@ -44,7 +45,6 @@ from flinkray.rpc.wire.envelope import (
     unpack_answer,
     unpack_request,
 )
-from flinkray.rpc.wire.packing import LARGE
 
 
 @register
@@ -722,12 +722,12 @@ def test_packer_is_not_reused_after_it_has_packed_large_data(
 ) -> None:
     """The packer would keep as much memory."""
     idle: list[msgpack.Packer] = []
-    monkeypatch.setattr(packing, "_idle", idle)
-    assert packing.pack((1, "a")) == msgpack.packb((1, "a"))
+    monkeypatch.setattr(codec, "_idle", idle)
+    assert codec.pack((1, "a")) == msgpack.packb((1, "a"))
     (packer,) = idle
-    assert len(packing.pack(bytes(LARGE - 3))) == LARGE
+    assert len(codec.pack(bytes(LARGE - 3))) == LARGE
     assert idle == [packer]
-    assert len(packing.pack(bytes(LARGE - 2))) == LARGE + 1
+    assert len(codec.pack(bytes(LARGE - 2))) == LARGE + 1
     assert idle == []
 
 
@@ -743,8 +743,8 @@ def test_packer_is_not_reused_after_it_has_packed_large_data(
         (msgpack.packb((1, "x" * 9000, bytes(70_000))), 3, None),
         (msgpack.packb({1: 2}), 3, None),
         (msgpack.packb((1, 2, b"")), 3, None),
-        (b"\x93\1\2" + packing.bytes_head(0), 3, (1, 2, b"")),
-        (b"\x93\1\2" + packing.bytes_head(0)[:-1], 3, None),
+        (b"\x93\1\2" + codec.bytes_head(0), 3, (1, 2, b"")),
+        (b"\x93\1\2" + codec.bytes_head(0)[:-1], 3, None),
         (b"\x93\1\2", 3, None),
         (b"", 3, None),
         (b"\xc1" * 100, 3, None),
@@ -753,9 +753,9 @@ def test_packer_is_not_reused_after_it_has_packed_large_data(
 def test_partial_unpacking_returns_all_values_before_the_last_or_none(
     data: bytes, count: int, parts: tuple[object, ...] | None
 ) -> None:
-    unpacked = packing.unpack_but_last(data, count)
+    unpacked = codec.unpack_but_last(data, count)
     assert unpacked == parts
-    assert packing.unpack_but_last(memoryview(data), count) == parts
+    assert codec.unpack_but_last(memoryview(data), count) == parts
     if unpacked is not None:
         assert isinstance(unpacked[-1], memoryview)
 

@@ -14,10 +14,10 @@ from flinkray.rpc.calls.background_tasks import BackgroundTasks
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import IDLE_LOOKS, ConnectionPool, Opened
 from flinkray.rpc.calls.metrics import MethodRecorder
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.codec import pack
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, RESOLVE, Kind, unpack_request
-from flinkray.rpc.wire.packing import pack
 from flinkray.rpc.wire.transport import FrameReceiver, Transport
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.peers import Wire

@@ -13,7 +13,7 @@ import pytest
 
 from flinkray.core.errors import HandlerCancelledError
 from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
-from flinkray.rpc.handler_queue import HandlerQueue
+from flinkray.rpc.mailbox import HandlerQueue
 from flinkray.testing.virtual_time import on_virtual_time
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")

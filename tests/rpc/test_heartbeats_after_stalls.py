@@ -25,7 +25,7 @@ from flinkray.rpc import (
     RpcService,
     oneway,
 )
-from flinkray.rpc.calls.patience import LONGEST_RESPITE, RESPITES
+from flinkray.rpc.calls.peer_deadlines import LONGEST_RESPITE, RESPITES
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from flinkray.rpc.wire.fragments import LENGTH

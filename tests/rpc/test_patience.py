@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flinkray.rpc import LocalRpcService, RpcEndpoint, deadline
 from flinkray.rpc.calls.metrics import MethodRecorder
-from flinkray.rpc.calls.patience import LONGEST_RESPITE, PUNCTUAL, RESPITES, PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import LONGEST_RESPITE, PUNCTUAL, RESPITES, PatientDeadlines
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from flinkray.rpc.wire.fragments import LENGTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.rpc import EndpointSpec, Placement
-from flinkray.rpc.ray.placement import actor_options
+from flinkray.rpc.ray.actors import actor_options
 
 ON_NODE = "ray.io/node-id"
 

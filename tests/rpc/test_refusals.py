@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from flinkray.rpc import LocalRpcService
-from flinkray.rpc.wire.refusals import MAX_LINES, PERIOD, RefusalLog
+from flinkray.rpc.wire.listener import MAX_LINES, PERIOD, RefusalLog
 from flinkray.testing import ManualClock
 from flinkray.testing.virtual_time import on_virtual_time
 

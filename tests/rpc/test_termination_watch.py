@@ -9,7 +9,7 @@ import pytest
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodRecorder, RpcRecorder
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.peers import Wire

@@ -26,8 +26,8 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     ResultMedium,
     ResultPartitionType,
+    VertexOperator,
 )
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from tests.scheduler.builders import GRAPH, JOB, NO_RESTART, SMALL, id_of
 
 ALL_TO_ALL = DistributionPattern.ALL_TO_ALL

@@ -27,7 +27,7 @@ from flinkray.core.errors import (
     RpcError,
 )
 from flinkray.core.ids import JobID, TriggerID
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus

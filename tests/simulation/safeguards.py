@@ -23,15 +23,15 @@ from flinkray.actors.gateways.snapshots import SnapshotType
 from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import snapshot_requests
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
+from flinkray.actors.job_master.left_by_past_job_masters import PastCopies
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.past_copies import PastCopies
-from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
+from flinkray.actors.job_master.taking_over import Reconciliation
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.shared.leadership import Leadership
-from flinkray.actors.shared.one_way import tell
+from flinkray.actors.shared.notifications import tell
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor import task_processes
 from flinkray.actors.task_executor.endpoint import TaskExecutor
@@ -41,33 +41,33 @@ from flinkray.actors.task_executor.slot_offering import SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_process import stream_task_thread
+from flinkray.actors.task_process.coordinator_clients import SplitClient
 from flinkray.actors.task_process.endpoint import TaskProcess
-from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.checkpoint import state_files
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.state_files import StateOutput
 from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ResourceID
-from flinkray.ha import EmbeddedHaServices, abstract_services
+from flinkray.ha import EmbeddedHaServices, services
+from flinkray.ha.checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.directory import FileDirectory
-from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.ha.epoch_directory import EpochDirectory
 from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
-from flinkray.rpc.calls import patience
+from flinkray.rpc.calls import peer_deadlines
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.checkpoints.kept_checkpoints import SharedStateRegistry
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, synchronous_savepoint
-from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.job.take_over import TakeOver
 from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker
 from flinkray.streaming.network.views import RemoteView
-from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
+from flinkray.streaming.sinks.sink_operators import CommittableCollector, CommittableMessage
 from flinkray.streaming.sources.coordinator import SourceCoordinator
 from flinkray.streaming.task import task as stream_task
 from flinkray.testing.simulation import Simulation
@@ -363,7 +363,7 @@ def _from_any_process(reported: Any) -> Any:
 
 
 def _reconciling_without(what: str) -> Switch:
-    from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
+    from flinkray.actors.job_master.task_deployer import DeploymentReconciliation
 
     def wrap(heartbeat: Any) -> Any:
         def found(self: Any, resource_id: Any, running: Any) -> Any:
@@ -756,7 +756,7 @@ CHECKPOINTS: dict[str, Safeguard] = {
     ),
     "count of ids kept": Safeguard(
         "a JobMaster continues the checkpoint ids of its predecessor",
-        _replace(abstract_services, "DurableCheckpointIDCounter", _CountInMemory),
+        _replace(services, "DurableCheckpointIDCounter", _CountInMemory),
     ),
     "source cut before the barrier": Safeguard(
         "a reader's snapshot covers the splits up to the coordinator's cut, and no later ones",
@@ -858,7 +858,7 @@ ALL_DEAD: dict[str, Safeguard] = {
 PATIENCE: dict[str, Safeguard] = {
     "looking again after stalls": Safeguard(
         "a process that stood still reads waiting messages before it gives up a peer",
-        _replace(patience, "PUNCTUAL", inf),
+        _replace(peer_deadlines, "PUNCTUAL", inf),
     ),
     "no goodbye to who is silent": Safeguard(
         "a TaskExecutor registers again at a silent ResourceManager without a disconnect",

@@ -6,10 +6,10 @@ import gc
 from weakref import ref
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.local_cluster.local_workers import LocalWorkers
+from flinkray.local_cluster.local_cluster import LocalWorkers
 from flinkray.rpc import LocalNetwork
 from flinkray.testing.simulation import Simulation
-from flinkray.testing.simulation.graveyard import collected_after_each
+from flinkray.testing.simulation.dead_processes import collected_after_each
 from tests.simulation import streaming_job
 from tests.simulation.registration_and_fencing import registration_and_fencing
 from tests.simulation.whole_cluster import FAULTS, WholeCluster

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flinkray.checkpoint.storages import files_at
+from flinkray.checkpoint.state_files import files_at
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
@@ -18,7 +18,7 @@ from flinkray.file_results import ResultDirectory
 from flinkray.ha import JobStoreStateError, StandaloneHaServices, StoreError, open_directory
 from flinkray.ha.directory import Directory
 from flinkray.testing.simulation import Simulation, simulate
-from flinkray.testing.simulation.arrow_files import arrow_file_system
+from flinkray.testing.simulation.disk import arrow_file_system
 from tests.simulation.stored_jobs import StoredJobs
 
 OLD, NEW = b"old " * 10, b"new " * 10

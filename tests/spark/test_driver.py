@@ -28,7 +28,7 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark import session_guests
 from flinkray.spark.driver import SparkDriver
-from flinkray.spark.executor_desk import ExecutorDesk
+from flinkray.spark.executor_launches import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
     SparkDriverGateway,
@@ -36,7 +36,7 @@ from flinkray.spark.gateway import (
     SparkSessionGuest,
     SparkStageDescriptor,
 )
-from flinkray.spark.leader import job_master_of
+from flinkray.spark.job_master_reports import job_master_of
 from flinkray.spark.session_guests import SessionGuests, SparkSessionDesk
 from flinkray.spark.shared_session import SparkSessionEndedError
 from flinkray.spark.stage import StageListener

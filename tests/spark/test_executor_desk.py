@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.spark.executor_desk import ExecutorDesk, StageEndedError
+from flinkray.spark.executor_launches import ExecutorDesk, StageEndedError
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot
 
 

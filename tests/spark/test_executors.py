@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.spark.executors import join_executors, lost_for_good
+from flinkray.spark.progress import join_executors, lost_for_good
 from flinkray.spark.ray_cluster import ActorInfo, bundle_index
 
 

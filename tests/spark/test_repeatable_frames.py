@@ -23,11 +23,15 @@ from flinkray.file_results import (
     PublishedBatches,
     PublishedPartitions,
 )
-from flinkray.spark.division import division_before, fixed_division
 from flinkray.spark.inputs import parquet_reader
 from flinkray.spark.micro_batches import EpochsToBatches, StreamedFrame, publish_stream
 from flinkray.spark.publishing import publish
-from flinkray.spark.repeatable_plans import fingerprint, is_repeatable
+from flinkray.spark.repeatable_plans import (
+    division_before,
+    fingerprint,
+    fixed_division,
+    is_repeatable,
+)
 from flinkray.spark.result import InvalidStageResultError
 from flinkray.streaming.sources.spark import SparkEnumerator
 from flinkray.testing.manual_clock import ManualClock

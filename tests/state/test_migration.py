@@ -30,8 +30,7 @@ from flinkray.state.key_values import as_key
 from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.row_table import RowTable
 from flinkray.state.serializers import StateSerializer
-from flinkray.state.snapshots import TableSnapshot
-from flinkray.state.stored_forms import SerializerSnapshot
+from flinkray.state.snapshots import SerializerSnapshot, TableSnapshot
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row, RowKind

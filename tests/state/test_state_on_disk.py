@@ -20,7 +20,7 @@ from flinkray.state import (
 )
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
-from flinkray.state.disk.folders import new_state_folder, sweep_state_folders
+from flinkray.state.disk.engine import new_state_folder, sweep_state_folders
 from flinkray.state.disk.store import FairLock
 
 VALUES: Any = ValueStateDescriptor("values")
@@ -59,7 +59,7 @@ def test_state_folder_of_a_killed_process_is_removed_by_the_next_process(tmp_pat
     killed = in_another_process(
         """
         import os, signal, sys
-        from flinkray.state.disk.folders import new_state_folder
+        from flinkray.state.disk.engine import new_state_folder
         folder = new_state_folder(sys.argv[1])
         (folder.path / "something").write_text("large")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_state_larger_than_the_caches_is_kept_on_disk_and_not_in_memory(tmp_path
     by less than half of the state while it is written, read, snapshotted and restored."""
     program = """
         import sys
-        from flinkray.checkpoint.keyed_state_format import StoredSnapshot, write_keyed_state
+        from flinkray.checkpoint.state_format import StoredSnapshot, write_keyed_state
         from flinkray.checkpoint.state_files import StateOutput, open_state
         from functools import partial
         from flinkray.core.key_groups import KeyGroupRange

@@ -360,7 +360,7 @@ def test_large_table_written_in_portions_is_restored_completely(
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._PORTION", 7)
     monkeypatch.setattr("flinkray.state.heap_tables._LOOKED_UP", 5)
-    monkeypatch.setattr("flinkray.state.heap_snapshots.MOST_IN_CHUNK", 20)
+    monkeypatch.setattr("flinkray.state.heap.MOST_IN_CHUNK", 20)
     backend = make_backend(4)
     wanted: dict[Any, Any] = {}
     for most_copied in (1 << 20, 0):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.checkpoint.keyed_state_format import read_keyed_state
+from flinkray.checkpoint.state_format import read_keyed_state
 from flinkray.checkpoint.storage import read_metadata
 from flinkray.core import private_files
 from flinkray.core.key_groups import KeyGroupRange

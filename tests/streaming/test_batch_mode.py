@@ -29,7 +29,7 @@ from flinkray.datastream.window import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
+from flinkray.streaming.operators.batch_mode import SortedInputsOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.testing.manual_clock import ManualClock
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.time.combined_watermark import CombinedWatermark
-from flinkray.streaming.time.watermark_valve import ValveOutput
+from flinkray.streaming.time.combined_watermarks import CombinedWatermark, ValveOutput
 
 
 def test_watermark_of_an_input_that_is_lower_than_its_last_is_ignored() -> None:

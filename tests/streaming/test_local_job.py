@@ -33,7 +33,7 @@ from flinkray.streaming.records.elements import Block, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.partitioners import ForwardPartitioner, KeyGroupPartitioner
 from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import DataGeneratorSource

@@ -19,8 +19,7 @@ from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator
-from flinkray.streaming.functions.functions import AggregateFunction
-from flinkray.streaming.functions.window_functions import ProcessWindowFunction
+from flinkray.streaming.functions.functions import AggregateFunction, ProcessWindowFunction
 from flinkray.streaming.operators.keyed import ReduceOperator
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.operator import StreamOperator

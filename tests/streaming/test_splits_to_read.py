@@ -17,12 +17,12 @@ from flinkray.datastream.connectors import CollectionSource, FileSource, FixedSp
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Watermark
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
     EnumeratorContext,
     ReaderContext,
+    SequentialReader,
     Source,
     SplitEnumerator,
 )

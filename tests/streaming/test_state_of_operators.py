@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import KeyedSnapshot, StateCapture, StateTtlConfig, ValueStateDescriptor
-from flinkray.streaming.functions.functions import KeyedProcessFunction
-from flinkray.streaming.functions.window_functions import ProcessWindowFunction
+from flinkray.streaming.functions.functions import KeyedProcessFunction, ProcessWindowFunction
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
 from flinkray.streaming.operators.keyed import ReduceOperator
 from flinkray.streaming.operators.operator import OperatorState

@@ -16,9 +16,8 @@ from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Co
 from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_loop import TaskLoop
-from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingSystemClock
 from flinkray.streaming.time.turn import Turn
-from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 from flinkray.testing.manual_clock import ManualClock
 
 

@@ -17,8 +17,11 @@ from flinkray.streaming.records.elements import (
     WatermarkStatus,
 )
 from flinkray.streaming.records.in_flight import given_again
-from flinkray.streaming.time.combined_watermark import CombinedWatermark
-from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.time.combined_watermarks import (
+    CombinedWatermark,
+    ValveOutput,
+    WatermarkValve,
+)
 
 Event = tuple[int, int | bool]
 """Input; its next watermark, or whether it is idle."""

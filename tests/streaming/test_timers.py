@@ -10,7 +10,7 @@ import pytest
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import HeapKeyedStateBackend
 from flinkray.state.errors import StateError
-from flinkray.state.key_context import NO_KEY
+from flinkray.state.table import NO_KEY
 from flinkray.streaming.records.elements import MAX_TIMESTAMP
 from flinkray.streaming.time.time_service import MOST_AT_ONCE, ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService

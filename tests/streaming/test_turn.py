@@ -21,7 +21,7 @@ from flinkray.streaming.program.transformations import (
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.sinks.simple import CallbackSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.time.turn import TARGET, Portion, Turn
 from flinkray.testing.manual_clock import ManualClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from flinkray.streaming.records.elements import MAX_TIMESTAMP
-from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.time.combined_watermarks import ValveOutput, WatermarkValve
 
 
 def fed(valve: WatermarkValve, *watermarks: int) -> list[int | None]:

@@ -17,7 +17,7 @@ import flinkray
 from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.client import ClusterClient
 from flinkray.client.cli import execute
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.testing.waiting import wait_until
 from tests.cut_line import line_to
 from tests.datastream.half_way import HalfWay, is_right

@@ -5,7 +5,6 @@ from __future__ import annotations
 from flinkray.core.clock import Clock
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.file_formats import (
     CsvFormat,
     FileFormat,
@@ -19,6 +18,7 @@ from flinkray.streaming.sinks.sink import (
     CommitRequest,
     Committer,
     CommitterContext,
+    DeliveryGuarantee,
     Sink,
     SinkError,
     SinkWriter,
@@ -33,7 +33,6 @@ from flinkray.streaming.sources.collection import (
 )
 from flinkray.streaming.sources.files import RecordFormat
 from flinkray.streaming.sources.generated import DataGeneratorSource, SocketSource
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -43,6 +42,7 @@ from flinkray.streaming.sources.source import (
     OfSplit,
     Polled,
     ReaderContext,
+    SequentialReader,
     Source,
     SourceReader,
     SplitEnumerator,

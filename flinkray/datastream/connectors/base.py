@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
-from flinkray.streaming.sinks.sink import Sink
+from flinkray.streaming.sinks.sink import DeliveryGuarantee, Sink
 from flinkray.streaming.sources.source import Source
 
 __all__ = ["DeliveryGuarantee", "Sink", "Source"]

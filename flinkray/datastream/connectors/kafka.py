@@ -50,7 +50,7 @@ from flinkray.streaming.kafka.source import (
     KafkaSource,
     KafkaSourceBuilder,
 )
-from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
+from flinkray.streaming.sinks.sink import DeliveryGuarantee
 
 __all__ = [
     "DeliveryGuarantee",

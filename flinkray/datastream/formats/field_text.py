@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.records.java_text import (
+from flinkray.streaming.records.number_text import (
     java_double,
     java_float,
     java_time,

@@ -10,21 +10,24 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
 from flinkray.core.ids import JobID, LeaderSessionID
-from flinkray.ha.abstract_services import (
+from flinkray.ha.directory import Directory, Entries
+from flinkray.ha.leader_election import (
+    DriverLeaderElection,
+    DriverLeaderRetrievalService,
+    LeaderElection,
+    LeaderRetrievalService,
+)
+from flinkray.ha.services import (
     BLOBS,
     CHECKPOINT_POINTERS,
     JOB_GRAPHS,
     JOB_RESULTS,
     AbstractHaServices,
 )
-from flinkray.ha.directory import Directory, Entries
-from flinkray.ha.elections import DriverLeaderElection, DriverLeaderRetrievalService
-from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
 from flinkray.ha.stores import StoreError
 from flinkray.ha.zookeeper.client import ZooKeeperClient
 from flinkray.ha.zookeeper.directory import ZooKeeperDirectory
-from flinkray.ha.zookeeper.election_driver import ZooKeeperElectionDriver
-from flinkray.ha.zookeeper.retrieval_driver import ZooKeeperRetrievalDriver
+from flinkray.ha.zookeeper.leader_drivers import ZooKeeperElectionDriver, ZooKeeperRetrievalDriver
 from flinkray.rpc import RpcService
 
 LEADERS = "leader"

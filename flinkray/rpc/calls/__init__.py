@@ -7,7 +7,7 @@ __all__ = [
     "connection_pool",
     "deadlines",
     "metrics",
-    "patience",
+    "peer_deadlines",
     "proxy",
     "tracing",
     "watch",

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 class CallInHandling(Protocol):
     """The deadlines of the call that a running handler handles.
-    Implemented by :class:`flinkray.rpc.serving.handler_call.HandlerCall`.
+    Implemented by :class:`flinkray.rpc.serving.dispatch.HandlerCall`.
     """
 
     deadline: float | None

@@ -17,10 +17,11 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.rpc.calls.metrics import MethodRecorder
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.tracing import outgoing_trace
 from flinkray.rpc.clock import time_of
 from flinkray.rpc.wire import codec
+from flinkray.rpc.wire.codec import Packed
 from flinkray.rpc.wire.envelope import (
     ASK,
     CONTROL_LANE,
@@ -40,7 +41,6 @@ from flinkray.rpc.wire.envelope import (
     remember,
     unpack_answer,
 )
-from flinkray.rpc.wire.packing import Packed
 from flinkray.rpc.wire.transport import OpeningTransport, Transport
 
 logger = logging.getLogger(__name__)

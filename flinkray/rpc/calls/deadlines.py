@@ -92,7 +92,7 @@ class Deadlines(DeadlineHeap):
     """Ends received calls at the moment when their callers stop waiting, by plain loop time.
 
     For deadlines after which this process takes a peer for dead use
-    :mod:`flinkray.rpc.calls.patience`.
+    :mod:`flinkray.rpc.calls.peer_deadlines`.
     """
 
     def add(self, when: float, expirable: Expirable) -> None:

@@ -21,7 +21,7 @@ from flinkray.rpc.calls.connection import ClientConnection, PendingAnswer
 from flinkray.rpc.calls.metrics import MethodRecorder, RpcRecorder
 from flinkray.rpc.gateway import GatewayMethod, RpcGateway, gateway_methods
 from flinkray.rpc.wire import codec
-from flinkray.rpc.wire.packing import Packed
+from flinkray.rpc.wire.codec import Packed
 
 G = TypeVar("G", bound=RpcGateway)
 

@@ -3,7 +3,7 @@
 The *sender* (a leader) asks every target for a heartbeat each interval; the *receiver* answers.
 Both sides notice silence. Call every method on the endpoint's main thread. Time in which this
 process itself stood still does not count as silence of its peers
-(:mod:`flinkray.rpc.calls.patience`).
+(:mod:`flinkray.rpc.calls.peer_deadlines`).
 """
 
 from __future__ import annotations

@@ -1,3 +1,8 @@
 """The RPC service on Ray."""
 
-__all__ = ["dialler", "directory", "head", "references", "service"]
+__all__ = [
+    "dialler",
+    "directory",
+    "head",
+    "service",
+]

@@ -1,4 +1,8 @@
-"""Creates and ends the actors that are the processes of a cluster."""
+"""Places, creates, watches and ends the Ray actors that are the processes of a cluster.
+
+This process asks Ray by a call to the other process's actor; the call stays open while the process
+lives, and is repeated now and then.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,15 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from flinkray.core.errors import ProcessExistsError, RpcConnectionError
-from flinkray.rpc.ray.futures import result_of
+from flinkray.core.errors import ProcessExistsError, RpcConnectionError, RpcError
+from flinkray.core.ids import WorkerGroupId
+from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.ray.head import RayHead, head_node_id
-from flinkray.rpc.ray.placement import MAX_CONCURRENCY, actor_options, avoiding
-from flinkray.rpc.spec import EndpointSpec, load_factory
-from flinkray.rpc.time_limit import within
+from flinkray.rpc.spec import EndpointSpec, Placement, load_factory
+from flinkray.rpc.time_limit import retrieve, within
 from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
@@ -258,3 +264,170 @@ class RayActors:
         if self._children.get(process_name) is handle:
             del self._children[process_name]
         await self._head.ask_patiently(ray.kill, handle)
+
+
+async def result_of(reference: Any) -> Any:
+    """Await one of Ray's object references, also of Ray Client, on any event loop.
+    Returns its value.
+
+    Ray's own future is not cancelled together with the waiting task: the thread in which Ray Client
+    sets its futures does not survive that.
+    """
+    future = asyncio.wrap_future(reference.future())
+    future.add_done_callback(retrieve)  # also when nobody waits any more
+    return await asyncio.shield(future)
+
+
+MAX_CONCURRENCY = 100_000
+"""The concurrency of actors: every watcher of a process keeps one call to its actor open."""
+
+
+_NODE_ID = "ray.io/node-id"
+"""Ray's own label of each node: its id."""
+
+
+def actor_options(
+    spec: EndpointSpec, namespace: str, avoided_node: str | None = None
+) -> dict[str, Any]:
+    """Return the ``options`` of the actor that hosts the process of *spec*.
+
+    The process is not started on *avoided_node* if there are other nodes, unless its placement says
+    where. Environment variables are not part of the options: with a runtime_env, Ray starts a fresh
+    worker through its agent, instead of taking one from its pool.
+    """
+    placement = spec.placement
+    options: dict[str, Any] = {
+        "name": spec.name,
+        "namespace": namespace,
+        "num_cpus": placement.num_cpus,
+        "max_restarts": spec.max_restarts,
+        "max_task_retries": 0,
+        "max_concurrency": MAX_CONCURRENCY,
+        **_place(placement, avoided_node),
+    }
+    if spec.detached:
+        options["lifetime"] = "detached"
+    if placement.memory:
+        options["memory"] = placement.memory
+    if placement.resources:
+        options["resources"] = placement.resources
+    return options
+
+
+def placement_group_of(worker_group: WorkerGroupId) -> PlacementGroup:
+    """Return Ray's handle of a worker group; another process may have made the group."""
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(worker_group.value)))
+
+
+def _place(placement: Placement, avoided_node: str | None) -> dict[str, Any]:
+    if placement.worker_group is not None:
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group_of(placement.worker_group),
+            placement_group_bundle_index=placement.bundle_index,
+            placement_group_capture_child_tasks=False,
+        )
+        return {"scheduling_strategy": strategy}
+    if placement.node_id is not None:
+        return {"scheduling_strategy": "DEFAULT", **_preferring(placement.node_id)}
+    return {"scheduling_strategy": "DEFAULT", **avoiding(avoided_node)}
+
+
+def _preferring(node_id: str) -> dict[str, Any]:
+    # Not a soft NodeAffinitySchedulingStrategy: actors that take no resources go anywhere with it
+    return _selecting(node_id, "!" + node_id)
+
+
+def avoiding(node_id: str | None) -> dict[str, Any]:
+    """Return actor options that avoid *node_id* if there are other nodes; None: avoid no node."""
+    return {} if node_id is None else _selecting("!" + node_id, node_id)
+
+
+def _selecting(first: str, second: str) -> dict[str, Any]:
+    return {
+        "label_selector": {_NODE_ID: first},
+        "fallback_strategy": [{"label_selector": {_NODE_ID: second}}],
+    }
+
+
+_FIRST = 1.0
+"""Seconds until Ray is first asked.
+
+Many connections are closed earlier, and Ray takes much longer to notice that a node is gone.
+"""
+_AGAIN = 1.0
+"""Seconds between two questions while Ray reports a process as unavailable that answers pings."""
+
+
+async def death_of(
+    run: Callable[..., Awaitable[Any]],
+    connection: ClientConnection,
+    namespace: str,
+    actor_name: str,
+    actor_id: str,
+    node_id: str | None,
+    ping_timeout: float,
+    give_up: Callable[[Any], None],
+) -> str:
+    """Wait until the process of *connection* is dead according to Ray; return the reason.
+
+    *run* runs blocking calls off the loop. *give_up* cancels the open call when nobody waits for it
+    any more, as an actor has room for a limited number of calls. If Ray reports a node as dead, its
+    processes count as dead, as Ray starts them on other nodes. After any other report of Ray's, or
+    without Ray's head, a process that answers a ping in *ping_timeout* seconds counts as alive.
+    """
+    name = connection.process_name
+
+    def park() -> Any:
+        handle = ray.get_actor(actor_name, namespace)
+        if handle._actor_id.hex() != actor_id:
+            return None
+        return handle.park.remote()
+
+    await asyncio.sleep(_FIRST)
+    while True:
+        parked: Any = None
+        try:
+            parked = await run(park)
+            if parked is None:
+                reason = f"another actor is named {actor_name} now"
+            elif await result_of(parked):
+                return f"the process {name} has ended"
+            else:
+                continue
+        except asyncio.CancelledError:
+            if parked is not None:
+                give_up(parked)
+            raise
+        except ray.exceptions.ActorDiedError as error:
+            return f"the process {name} died: {_how(error)}"
+        except ValueError:
+            reason = f"Ray has no actor {actor_name} any more"
+        except ray.exceptions.RayError as error:
+            reason = f"the process {name} is not reachable: {error}"
+        try:
+            if await run(is_node_dead, node_id):
+                return f"Ray has given up node {node_id}, where the process {name} was"
+            await connection.ping(ping_timeout)
+        except RpcError:
+            return reason
+        await asyncio.sleep(_AGAIN)
+
+
+_OF_ACTOR = re.compile(r"^\t(class_name|actor_id|name|namespace): .*\n?", re.MULTILINE)
+
+
+def _how(error: ray.exceptions.ActorDiedError) -> str:
+    """Return Ray's text about a dead actor, without the actor's name.
+
+    The name would be wrong for a prestarted process: Ray uses its first name even hours later.
+    """
+    return _OF_ACTOR.sub("", str(error))
+
+
+def is_node_dead(node_id: str | None) -> bool:
+    """Return whether Ray reports the node as dead; False when Ray's head is away."""
+    try:
+        nodes: list[dict[str, Any]] = ray.nodes()
+    except ray.exceptions.RayError:
+        return False
+    return any(node["NodeID"] == node_id and not node["Alive"] for node in nodes)

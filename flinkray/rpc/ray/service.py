@@ -25,22 +25,20 @@ from flinkray.core.errors import (
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import SystemClock
-from flinkray.rpc.ray.actors import RayActors
+from flinkray.rpc.ray.actors import RayActors, death_of, is_node_dead
 from flinkray.rpc.ray.dialler import RayDialler, Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray.head import ProcessEndsError, RayHead
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
-from flinkray.rpc.ray.watch import death_of, is_node_dead
 from flinkray.rpc.service import RpcService, TransportChoice
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.spec import EndpointSpec, process_of
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.call_transport_server import AnsweringStream, Carrier
+from flinkray.rpc.wire.call_transport import AnsweringStream, Carrier
 from flinkray.rpc.wire.frames import FrameStream
-from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, Listener
-from flinkray.rpc.wire.socket_access import SocketAccess
+from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, Listener, SocketAccess
 from flinkray.rpc.wire.tls import tls_of
 
 logger = logging.getLogger(__name__)

@@ -20,23 +20,22 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import FencingToken
 from flinkray.core.message import type_name
-from flinkray.rpc.calls.background_tasks import BackgroundTasks
+from flinkray.rpc.calls.background_tasks import BackgroundTasks, PeriodicTask
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics, RpcRecorder
-from flinkray.rpc.calls.patience import PatientDeadlines
+from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.calls.watch import TerminationWatch
+from flinkray.rpc.endpoint import implemented_gateways
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.mailbox import HostedEndpoint
-from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.dispatch import MAX_PENDING_BYTES, MAX_PENDING_CALLS, ServerConnection
-from flinkray.rpc.serving.implemented_gateways import implemented_gateways
 from flinkray.rpc.spec import ADDRESS_SEPARATOR, WILDCARD, split_address
 from flinkray.rpc.wire.envelope import CONTROL_LANE, ENDED, MAX_FRAME_SIZE, remember
-from flinkray.rpc.wire.refusals import RefusalLog
+from flinkray.rpc.wire.listener import RefusalLog
 from flinkray.rpc.wire.transport import MemoryTransport, Transport
 
 logger = logging.getLogger(__name__)

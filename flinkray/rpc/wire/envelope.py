@@ -20,7 +20,7 @@ import msgpack
 
 from flinkray.core.error_text import sendable, summary_of
 from flinkray.core.errors import FrameTooLargeError, RpcSerializationError
-from flinkray.rpc.wire.packing import LARGE, LONGEST, Packed, bytes_head, pack, unpack_but_last
+from flinkray.rpc.wire.codec import LARGE, LONGEST, Packed, bytes_head, pack, unpack_but_last
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_SIZE = 10_485_760

@@ -12,9 +12,11 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from flinkray.rpc.wire.frames import FrameStream
+from flinkray.rpc.wire.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -163,3 +165,59 @@ class Listener:
             self._refuse(f"TLS: {error}")
             return
         await self._welcome(stream)
+
+
+MAX_LINES = 5
+"""The most log lines in each period; further refusals are only counted."""
+
+PERIOD = 10.0
+"""The length of a period in seconds."""
+
+_LONGEST = 300
+"""The most characters of a reason, as a stranger's data may be part of the reason."""
+
+
+class RefusalLog:
+    """Limits the log lines about refused peers, as any peer can cause many refusals."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
+        """Create a log without lines. *clock* returns monotonic seconds."""
+        self._logger = logger
+        self._clock = clock
+        self._period_ends = clock()
+        self._lines = 0
+        self._suppressed = 0
+
+    def refused(self, what: str, reason: str) -> None:
+        """Log that *what* was refused, and why; a long *reason* is cut."""
+        now = self._clock()
+        if now >= self._period_ends:
+            self.tell_rest()
+            self._period_ends = now + PERIOD
+            self._lines = 0
+        if self._lines == MAX_LINES:
+            self._suppressed += 1
+            return
+        self._lines += 1
+        if len(reason) > _LONGEST:
+            reason = f"{reason[:_LONGEST]} …"
+        self._logger.warning("%s: %s", what, reason)
+
+    def tell_rest(self) -> None:
+        """Log how many refusals of the past period were only counted, if any."""
+        suppressed, self._suppressed = self._suppressed, 0
+        if suppressed:
+            self._logger.warning("%d more refusals are not told one by one", suppressed)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketAccess:
+    """The host to listen on, and the means by which both sides of a connection authenticate."""
+
+    host: str
+    node_id: str
+    """The id of the node; processes with the same id can use Unix sockets."""
+    secret: bytes = field(repr=False)
+    """The secret of the cluster."""
+    tls: Tls | None
+    """The TLS contexts for connections between nodes; None: TLS is off."""

@@ -6,25 +6,28 @@ Values, lists, maps and timers are on the disk, with a cache; columnar tables ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule, check_use
 from flinkray.state.columnar_table import ColumnarTable
-from flinkray.state.columnar_tables import ColumnarTables
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
-from flinkray.state.disk.engine import Engine, EngineMemory, StateStorageError, load_module
-from flinkray.state.disk.folders import new_state_folder
-from flinkray.state.disk.settings import DiskSettings
-from flinkray.state.disk.spool import RestoredTable, Spool
-from flinkray.state.disk.store import DiskStore
+from flinkray.state.disk.engine import (
+    Engine,
+    EngineMemory,
+    StateStorageError,
+    load_module,
+    new_state_folder,
+)
+from flinkray.state.disk.store import DiskStore, RestoredTable, Spool
 from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
-from flinkray.state.disk.timers import DiskTimerQueue
+from flinkray.state.disk.timers import MOST_IN_MEMORY, DiskTimerQueue
 from flinkray.state.errors import StateError
 from flinkray.state.key_values import as_key, as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
-from flinkray.state.row_table import KeysOf, RowTable
+from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
 from flinkray.state.serializers import (
     Frame,
     StateSerializer,
@@ -39,7 +42,7 @@ from flinkray.state.snapshots import (
     SnapshotStream,
     StateCapture,
 )
-from flinkray.state.timer_queue import TimerQueue
+from flinkray.state.table import TimerQueue
 
 if TYPE_CHECKING:
     import rocksdict
@@ -325,3 +328,19 @@ def _add(known: RestoredTable, more: RestoredTable | None) -> None:
     if more is not None:
         for group, frames in more.groups.items():
             known.groups.setdefault(group, []).extend(frames)
+
+
+@dataclass(frozen=True)
+class DiskSettings:
+    """Settings of all disk backends of a process."""
+
+    directories: tuple[str, ...] = ()
+    """Directories for folders of state, in turn; empty: the machine's temporary directory."""
+    memory_bytes: int = 128 << 20
+    """Memory of RocksDB in the process, in bytes: read blocks and tables being filled."""
+    write_buffer_ratio: float = 0.5
+    """Largest share of ``memory_bytes`` for tables that are being filled."""
+    cache_bytes: int = 64 << 20
+    """Memory for decoded values in each subtask of an operator, in bytes; approximate."""
+    timers_in_memory: int = MOST_IN_MEMORY
+    """Largest number of timers in memory, for each queue."""

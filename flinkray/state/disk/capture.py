@@ -13,9 +13,8 @@ from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.engine import Pair, Snapshot
-from flinkray.state.disk.places import PlaceCodec, table_prefix
-from flinkray.state.disk.spool import RestoredTable, Spool
-from flinkray.state.disk.store import changed_places
+from flinkray.state.disk.rows import PlaceCodec, table_prefix
+from flinkray.state.disk.store import RestoredTable, Spool, changed_places
 from flinkray.state.disk.tables import DiskTable
 from flinkray.state.disk.timers import DiskTimerQueue, Timer, read_timers_of_rows
 from flinkray.state.expiry import without_expired

@@ -1,13 +1,17 @@
-"""Wraps RocksDB as a store of ordered key-value pairs on a local disk.
+"""Wraps RocksDB as a store of ordered key-value pairs in a folder on a local disk.
 
 No other module imports ``rocksdict``. The data is temporary: it belongs to one attempt of one
 subtask and is deleted with the attempt. Durable state is in checkpoints, so there is no write-ahead
 log and no sync here. RocksDB raises plain exceptions, which become :class:`StateStorageError`.
+
+Creating a folder removes the folders below the same directory that killed processes have left.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +20,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flinkray.core.locked_folders import LockedFolder
+from flinkray.core.locked_folders import LockedFolder, sweep_locked_folders
 from flinkray.state.errors import StateError
 
 if TYPE_CHECKING:
@@ -282,3 +286,25 @@ def after(prefix: bytes) -> bytes:
     """Return the lowest bytes that are above all keys that begin with *prefix*."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1])
+
+
+_PREFIX = "flinkray-state-"
+
+
+def new_state_folder(directory: str | None) -> LockedFolder:
+    """Create a folder for the state of this process, and remove abandoned ones.
+
+    Args:
+        directory: parent directory; None: the temporary directory of the machine.
+
+    Raises:
+        OSError: the directory cannot be created or written to.
+    """
+    root = Path(directory or tempfile.gettempdir())
+    sweep_state_folders(root)
+    return LockedFolder(root, _PREFIX)
+
+
+def sweep_state_folders(root: Path) -> int:
+    """Remove the folders of processes that have died. Returns the number of folders. Blocks."""
+    return sweep_locked_folders(root, _PREFIX, time.time())

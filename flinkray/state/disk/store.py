@@ -1,16 +1,20 @@
-"""The store that all tables of a disk backend share: engine, cache size, notes of changes."""
+"""What all tables of a disk backend share: engine, cache size, changes, restored frames."""
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from flinkray.state.disk.engine import Engine, Snapshot
-from flinkray.state.disk.places import Exact
-from flinkray.state.disk.rows import with_exact, without_exact
+from flinkray.state.disk.engine import Engine, Snapshot, disk_errors
+from flinkray.state.disk.rows import Exact, with_exact, without_exact
+from flinkray.state.snapshots import SerializerSnapshot
 
 if TYPE_CHECKING:
     import rocksdict
@@ -224,3 +228,51 @@ class FairLock:
             self._owner, turn = self._waiting.popleft()
             self._depth = 1
             turn.release()
+
+
+class SpooledFrames(NamedTuple):
+    """Says where in the :class:`Spool` a payload of frames is."""
+
+    offset: int
+    size: int
+
+
+class Spool:
+    """A file to which one thread appends, and which any thread reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with disk_errors(folder, "written"):
+            self._file = os.open(folder / "restored", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        weakref.finalize(self, os.close, self._file)  # captures may still read the file
+        self._size = 0
+
+    def add(self, payload: bytes | memoryview) -> SpooledFrames:
+        """Append a payload of frames and return its position. Raises StateStorageError."""
+        with disk_errors(self._folder, "written"):
+            left = memoryview(payload)
+            while left:
+                left = left[os.write(self._file, left) :]
+        added = SpooledFrames(self._size, len(payload))
+        self._size += len(payload)
+        return added
+
+    def read(self, frames: SpooledFrames) -> bytes:
+        """Return the frames at a position. Raises StateStorageError."""
+        with disk_errors(self._folder, "read"):
+            return os.pread(self._file, frames.size, frames.offset)
+
+
+@dataclass
+class RestoredTable:
+    """A restored table that is not in use yet, or a restored queue of timers."""
+
+    kind: str
+    namespaced: bool
+    serializers: list[SerializerSnapshot] = field(default_factory=list)
+    groups: dict[int, list[SpooledFrames]] = field(default_factory=dict)
+    """Positions of frames by key group, oldest first."""
+
+    def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
+        """Return the frames of a key group, oldest first."""
+        return (spool.read(frames) for frames in self.groups.get(group, ()))

@@ -23,18 +23,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.engine import Pair, after
-from flinkray.state.disk.places import (
+from flinkray.state.disk.rows import (
     Exact,
     PlaceCodec,
+    ValueRows,
+    decode_value,
     encode_part,
+    encoded_at,
     exact_part,
     part_of,
     table_prefix,
-)
-from flinkray.state.disk.rows import (
-    ValueRows,
-    decode_value,
-    encoded_at,
     with_exact,
     without_exact,
 )

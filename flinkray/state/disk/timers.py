@@ -14,12 +14,11 @@ from itertools import groupby
 from typing import Any
 
 from flinkray.state.disk.engine import Pair, after
-from flinkray.state.disk.places import PlaceCodec, table_prefix
-from flinkray.state.disk.rows import with_exact, without_exact
+from flinkray.state.disk.rows import PlaceCodec, table_prefix, with_exact, without_exact
 from flinkray.state.disk.store import DiskStore
 from flinkray.state.heap_tables import HeapTimerQueue, TableCapture
 from flinkray.state.keys import KeyGroupAssigner
-from flinkray.state.timer_queue import TimerQueue
+from flinkray.state.table import TimerQueue
 
 MOST_IN_MEMORY = 100_000
 

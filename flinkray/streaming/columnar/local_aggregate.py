@@ -1,18 +1,37 @@
-"""The first half of an aggregate in batch mode, in the tasks before the exchange by key.
+"""The first half of aggregates by key, or key and window, before the exchange by key.
 
 A task sends one row for each key, instead of every record. If a sample shows that keys hardly
 repeat, batches are passed on as they come (Flink: ``table.exec.local-hash-agg.adaptive.enabled``).
+
+A task sends one row for each key and pane, instead of every record. A pane is put out when the
+watermark passes its end, before that watermark: the operator behind the exchange does not need it
+earlier. This holds while that operator waits for this task's watermark. After this task was idle,
+the operator waits for its watermark again only when it has caught up with those of other tasks, and
+this task cannot know when that is. So once it was idle, it puts everything out after each batch.
+
+Everything is put out before a barrier, so there is no state. If a sample shows that keys hardly
+repeat, aggregating gains nothing: then batches are passed on as they come (as in Flink's SQL:
+``table.exec.local-hash-agg.adaptive.enabled``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.row_table import RowTable
-from flinkray.streaming.columnar.aggregate_state import AggregateState, AggregateTables
+from flinkray.streaming.columnar.keyed_aggregate import AggregateState, AggregateTables
+from flinkray.streaming.columnar.panes import ColumnAggregate, Panes, PaneTimes
 from flinkray.streaming.operators.operator import StreamOperator
-from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Barrier,
+    Block,
+    Columns,
+)
 from flinkray.streaming.records.keying import Keys
 
 SAMPLE = 500_000
@@ -94,3 +113,97 @@ class LocalAggregateOperator(StreamOperator):
         state, self._state = self._state, None
         if state is not None and len(state):
             self.output.emit_columns(Columns(state.result()))
+
+
+MOST_NUMBERS = 1 << 20
+"""Most numbers (keys times panes) that a task remembers, so that its memory is bounded."""
+
+
+class LocalWindowAggregateOperator(StreamOperator):
+    """Aggregates columns by key and pane before the exchange. Rows are passed on as they are.
+
+    Args:
+        sample: records after which the operator decides whether to aggregate further records.
+        most_numbers: with more numbers, the operator puts out all rows that it has.
+    """
+
+    def __init__(
+        self,
+        times: PaneTimes,
+        aggregates: Sequence[ColumnAggregate],
+        keys: Keys,
+        sample: int = SAMPLE,
+        most_numbers: int = MOST_NUMBERS,
+    ) -> None:
+        self._times = times
+        self._aggregates = tuple(aggregates)
+        self._keys = keys
+        self._sample = sample
+        self._most_numbers = most_numbers
+
+    def open(self) -> None:
+        super().open()
+        self._begin_anew()
+        self._watermark = MIN_TIMESTAMP
+        self._records_in = self._rows_out = 0
+        self._is_passing_on = False
+        self._was_idle = False
+
+    def _begin_anew(self) -> None:
+        table = ColumnarTable(namespaced=True)
+        self._panes = Panes(self._times, self._aggregates, self._keys, table, self.context.name)
+
+    def process_block(self, block: Block) -> None:
+        self.output.emit(block)
+
+    def process_columns(self, columns: Columns) -> None:
+        times = columns.timestamps
+        if self._is_passing_on or times is None or not len(times):
+            self.output.emit_columns(columns)
+            return
+        self._panes.add(columns, times)
+        self._records_in += len(times)
+        table = self._panes.table
+        if len(table) * len(table.namespaces) > self._most_numbers:
+            self._put_out_all()
+            self._begin_anew()
+        elif self._was_idle:  # the operator behind the exchange may be ahead
+            self._put_out_all()
+        elif int(times.min()) <= self._watermark:  # behind the exchange it may be in time
+            self._put_out_up_to(self._watermark)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        self._put_out_up_to(timestamp)
+        self.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        if idle:  # time goes on without this task
+            self._was_idle = True
+            self._put_out_all()
+        self.output.emit_status(idle)
+
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._put_out_all()
+
+    def finish(self) -> None:
+        self._put_out_all()
+
+    def _put_out_all(self) -> None:
+        self._put_out_up_to(MAX_TIMESTAMP)
+
+    def _put_out_up_to(self, timestamp: int) -> None:
+        panes = self._panes.table.namespaces
+        ended = sorted(pane for pane in panes if self._times.begin_of(pane + 1) - 1 <= timestamp)
+        if not ended:
+            return
+        part = self._panes.part(ended)
+        self._panes.table.remove_up_to(ended[-1])
+        self._rows_out += len(part)
+        self.output.emit_columns(part)
+        if self._is_passing_on or self._records_in < self._sample:
+            return
+        if self._rows_out > MOST_DISTINCT * self._records_in:
+            self._is_passing_on = True
+            self._put_out_all()
+            self._begin_anew()

@@ -2,13 +2,10 @@
 
 __all__ = [
     "async_functions",
-    "batch_functions",
-    "coroutines",
     "functions",
     "global_aggregates",
     "metrics",
     "output_tag",
     "runtime_context",
     "signatures",
-    "window_functions",
 ]

@@ -1,4 +1,4 @@
-"""The functions that users implement.
+"""The functions that users implement, also those of windows and of many records at once.
 
 Functions run in the thread of their task, one record at a time, and each task has its own copy.
 ``open`` is called before the first record and ``close`` after the last one. Asynchronous functions
@@ -8,13 +8,16 @@ are in :mod:`flinkray.streaming.functions.async_functions`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
+import pyarrow as pa
 from typing_extensions import TypeVar
 
+from flinkray.state.key_numbers import Slots
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.runtime_context import KeyedStateStore
 
 if TYPE_CHECKING:
     from flinkray.state.descriptors import K, MapStateDescriptor, V
@@ -441,3 +444,139 @@ class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     @abstractmethod
     def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT | Tagged] | None:
         """Return the results for the records of both streams. One of the lists may be empty."""
+
+
+WINDOW = TypeVar("WINDOW", covariant=True, default=Any)
+
+
+class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
+    """A function that returns the results of a window of one key."""
+
+    @abstractmethod
+    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT | Tagged] | None:
+        """Return the results for the records of the key's window."""
+
+
+class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
+    """A function that returns the results of a window over the whole stream."""
+
+    @abstractmethod
+    def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT | Tagged] | None:
+        """Return the results for the records of the window."""
+
+
+class WindowContext(ABC, Generic[WINDOW]):
+    """Context of the window that a process window function processes."""
+
+    @abstractmethod
+    def window(self) -> WINDOW:
+        """Return the window that is evaluated or cleared."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the time of the clock, in milliseconds since the epoch."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the current watermark; the least possible time before the first watermark."""
+
+    @abstractmethod
+    def window_state(self) -> KeyedStateStore:
+        """Return state of this key and window. Clear it in ``clear``."""
+
+    @abstractmethod
+    def global_state(self) -> KeyedStateStore:
+        """Return state of this key, which all its windows share."""
+
+
+class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
+    """A function that returns the results of a window of one key, with state and time."""
+
+    Context: TypeAlias = WindowContext
+
+    @abstractmethod
+    def process(
+        self, key: KEY, context: WindowContext[W], elements: Iterable[IN]
+    ) -> Iterable[OUT | Tagged] | None:
+        """Return the results for the records of the key's window."""
+
+    def clear(self, context: WindowContext[W]) -> None:
+        """Called when the window is removed: clear its state."""
+
+
+class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
+    """A function that returns the results of a window over the whole stream.
+    It can use state and time."""
+
+    Context: TypeAlias = WindowContext
+
+    @abstractmethod
+    def process(
+        self, context: WindowContext[W], elements: Iterable[IN]
+    ) -> Iterable[OUT | Tagged] | None:
+        """Return the results for the records of the window."""
+
+    def clear(self, context: WindowContext[W]) -> None:
+        """Called when the window is removed: clear its state."""
+
+
+class BatchContext(ABC):
+    """Context of the batch that a :class:`KeyedBatchFunction` processes."""
+
+    slots: Slots
+    """For each row, the index (slot) of its key in array state."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> Sequence[Any]:
+        """All keys that the subtask has seen so far; the index of a key is its slot."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the watermark in milliseconds; the least time before the first watermark."""
+
+
+class KeyedBatchFunction(Function, ABC):
+    """Gets whole Arrow batches, and for each row the index (slot) of its key in arrays of state.
+
+    State comes from ``runtime_context.get_array_state`` and is read and written as NumPy arrays: no
+    Python object is made for a record or a key.
+    """
+
+    @abstractmethod
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Return the results for a batch: a record batch, a table, several of them, or None.
+
+        Rows with timestamps have them in the last column, ``$timestamp``; so have rows of the
+        results.
+        """
+
+    def on_watermark(self, timestamp: int, ctx: BatchContext) -> Any:
+        """Return results that go before a watermark, in the form of :meth:`process_batch`.
+
+        At the end of the input comes the last watermark, Java's greatest ``long``. ``ctx.slots`` is
+        empty.
+        """
+        return None
+
+
+class GroupContext(TimerContext):
+    """Context of the records of one key that a :class:`KeyedGroupFunction` processes."""
+
+    timestamps: Sequence[int] | None
+    """The timestamps of the records; None if they have none. The results get the latest of them,
+    which :meth:`timestamp` returns."""
+
+
+class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
+    """Gets all records of a key that have come together, so that it reads the key's state once."""
+
+    @abstractmethod
+    def process_group(
+        self, key: KEY, values: list[IN], ctx: GroupContext
+    ) -> Iterable[OUT | Tagged] | None:
+        """Return the results for records of a key, which are in the order in which they came."""
+
+    def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
+        """Called when a timer that this function registered fires."""
+        return None

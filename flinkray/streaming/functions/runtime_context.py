@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.state.backend import KeyedStateBackend
@@ -31,8 +31,10 @@ from flinkray.state.interfaces import (
     ReducingState,
     ValueState,
 )
-from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
+
+if TYPE_CHECKING:
+    from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 
 
 class DistributedCache:

@@ -1,23 +1,28 @@
-"""The Kafka sink, its serializers, and their builders."""
+"""The Kafka sink that a builder creates: its writers, and the check of records before a commit."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import repeat
+from operator import index
+from typing import Any, Generic, SupportsIndex, cast
 from uuid import uuid4
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.kafka.committer import KafkaCommittable, KafkaCommitter
-from flinkray.streaming.kafka.record_check import max_bytes_of
+from flinkray.streaming.kafka.client import KafkaException, RecordProducer, sink_error, text_of
+from flinkray.streaming.kafka.committer import CHUNK_BYTES, KafkaCommittable, KafkaCommitter, pack
 from flinkray.streaming.kafka.records import OF_JAVA, KafkaProducerRecord
-from flinkray.streaming.kafka.writers import DirectWriter, Serialize, TransactionalWriter
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.serialization import SerializationSchema
-from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.sink import (
     Committer,
     CommitterContext,
+    DeliveryGuarantee,
     Sink,
+    SinkError,
     SinkWriter,
     T,
     U,
@@ -220,3 +225,211 @@ class KafkaSinkBuilder(Generic[T]):
             raise StreamError("set_transactional_id_prefix is in place of transactional.id")
         serialize = self._serializer.serialize_record
         return KafkaSink(properties, serialize, self._guarantee, self._prefix)
+
+
+MAX_BYTES = 1_000_000
+"""librdkafka's default of ``message.max.bytes``."""
+
+_OVERHEAD = 36
+"""Bytes that librdkafka counts in addition to key, value and headers.
+Its name there is ``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``."""
+
+_TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Valid topic names, by the rules of ``org.apache.kafka.common.internals.Topic``."""
+
+_BYTES = (bytes, str, type(None))
+"""Types of key, value and header values. The client accepts text, too."""
+
+_LONGEST_TEXT = 100
+"""Most characters of a wrong part in an error text."""
+
+
+def max_bytes_of(properties: Mapping[str, Any]) -> int:
+    """Return the most bytes of a record. Raises StreamError if the property is no number."""
+    value = properties.get("message.max.bytes", MAX_BYTES)
+    try:
+        return int(value)
+    except ValueError:
+        raise StreamError(f"message.max.bytes is a number of bytes, not {value!r}") from None
+
+
+def why_refused(record: Any, max_bytes: int) -> str:
+    """Return the reason for which no producer accepts the record.
+    Empty: the record is acceptable."""
+    if not isinstance(record, KafkaProducerRecord):
+        return f"it has to be a KafkaProducerRecord, and is {_shown(record)}"
+    return next(_faults(record, max_bytes), "")
+
+
+def _faults(record: KafkaProducerRecord, max_bytes: int) -> Iterator[str]:
+    topic, value, key, partition, timestamp, headers = record
+    if not isinstance(topic, str) or not _is_topic(topic):
+        yield (
+            "a topic's name has up to 249 letters of ASCII, digits, '.', '_' and '-', and its "
+            f"topic is {_shown(topic)}"
+        )
+    for name, part in (("value", value), ("key", key)):
+        if not isinstance(part, _BYTES):
+            yield f"its {name} has to be bytes or None, and is {_shown(part)}"
+    if partition is not None and not _is_integer(partition, -1, 31):  # -1: any
+        yield f"its partition has to be a number from 0 on or None, and is {_shown(partition)}"
+    if timestamp is not None and not _is_integer(timestamp, 0, 63):
+        yield (
+            "its timestamp has to be milliseconds since 1970, or None for the time of writing, and "
+            f"is {_shown(timestamp)}"
+        )
+    if headers:
+        if not isinstance(headers, (tuple, list)):
+            yield f"its headers have to be a tuple of pairs, and are {_shown(headers)}"
+        for header in headers:
+            if not _is_header(header):
+                yield (
+                    "its headers have to be pairs of a name and bytes or None, and one is "
+                    f"{_shown(header)}"
+                )
+    size = _OVERHEAD + _length(value) + _length(key)
+    if headers:
+        size += sum(map(_size_of_header, headers))
+    if size > max_bytes:
+        yield f"it has {size} bytes, and the property message.max.bytes allows {max_bytes}"
+
+
+@lru_cache
+def _is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None
+
+
+def _is_integer(value: Any, least: int, bits: int) -> bool:
+    is_one = type(value) is int or isinstance(value, SupportsIndex)  # the latter is slow
+    return is_one and least <= index(value) < 1 << bits
+
+
+def _is_header(header: Any) -> bool:
+    if not isinstance(header, tuple) or len(header) != 2:
+        return False
+    name, value = header
+    return isinstance(name, str) and isinstance(value, _BYTES)
+
+
+def _length(part: bytes | str | None) -> int:
+    if part is None:
+        return 0
+    return len(part.encode() if isinstance(part, str) else part)
+
+
+def _size_of_header(header: tuple[str, bytes | None]) -> int:
+    name, value = map(_length, header)
+    return _varint(name) + name + _varint(value) + value
+
+
+def _varint(number: int) -> int:
+    return number.bit_length() // 7 + 1
+
+
+def _shown(part: Any) -> str:
+    text = repr(part)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+Serialize = Callable[[Any, int | None], KafkaProducerRecord]
+"""Function that converts a value and its timestamp to a record."""
+
+
+def _records_of(
+    block: Block, serialize: Serialize, max_bytes: int
+) -> Iterator[KafkaProducerRecord]:
+    timestamps = repeat(None) if block.timestamps is None else block.timestamps
+    for value, timestamp in zip(block.values, timestamps, strict=False):
+        record = serialize(value, timestamp)
+        if why := why_refused(record, max_bytes):
+            raise SinkError(
+                f"Kafka does not take the record that was made of {value!r:.200}: {why}"
+            )
+        yield record
+
+
+class TransactionalWriter(SinkWriter[KafkaCommittable]):
+    """Keeps records for a transaction: those since the last checkpoint become one committable."""
+
+    def __init__(
+        self, transactional_id: str, run: str, serialize: Serialize, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._transactional_id = transactional_id
+        self._run = run
+        self._serialize = serialize
+        self._max_bytes = max_bytes
+        self._sequence = 0
+        self._marker_topic = ""
+        self._records: list[tuple[Any, ...]] = []
+        self._size = 0
+        self._count = 0
+        self._chunks: list[tuple[int, bytes]] = []
+
+    def write(self, block: Block) -> None:
+        for record in _records_of(block, self._serialize, self._max_bytes):
+            self._records.append(tuple(record))
+            self._size += len(record.value or b"") + len(record.key or b"")
+            if self._size >= CHUNK_BYTES:
+                self._pack()
+
+    def _pack(self) -> None:
+        if self._records:
+            self._marker_topic = self._marker_topic or self._records[0][0]
+            self._chunks.append(pack(self._records))
+            self._count += len(self._records)
+            self._records, self._size = [], 0
+
+    def prepare_commit(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
+        self._pack()
+        if not self._chunks:
+            return ()
+        self._sequence += 1
+        committable = KafkaCommittable(
+            self._transactional_id,
+            self._run,
+            self._sequence,
+            self._marker_topic,
+            self._count,
+            self._chunks,
+        )
+        self._chunks, self._count = [], 0
+        return (committable,)
+
+
+class DirectWriter(SinkWriter[KafkaCommittable]):
+    """Writes records at once.
+
+    Args:
+        waits: whether to wait for delivery before each checkpoint. At the end it waits in any case.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
+        self._producer = RecordProducer(properties)
+        self._max_bytes = max_bytes_of(properties)
+        self._serialize = serialize
+        self._waits = waits
+
+    def write(self, block: Block) -> None:
+        producer = self._producer
+        try:
+            for record in _records_of(block, self._serialize, self._max_bytes):
+                producer.send(record)
+            producer.inner.poll(0)
+            producer.check()
+        except KafkaException as error:
+            raise _not_written(error) from None
+
+    def prepare_commit(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
+        if self._waits or end_of_input:
+            try:
+                self._producer.flush()
+            except KafkaException as error:
+                raise _not_written(error) from None
+        return ()
+
+    def close(self) -> None:
+        self._producer.give_up()
+
+
+def _not_written(error: KafkaException) -> SinkError:
+    return sink_error(error)(f"Kafka does not take a record: {text_of(error)}")

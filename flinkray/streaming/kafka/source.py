@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.kafka.cluster import KafkaCluster
+from flinkray.streaming.kafka.client import KafkaCluster
 from flinkray.streaming.kafka.enumerator import KafkaEnumerator, PartitionFinder
 from flinkray.streaming.kafka.offsets import KafkaOffsetsInitializer
 from flinkray.streaming.kafka.reader import KafkaReader

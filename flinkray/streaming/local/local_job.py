@@ -31,8 +31,11 @@ from flinkray.streaming.program.chain_builder import (
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all
-from flinkray.streaming.time.time_service import ProcessingTimeService
-from flinkray.streaming.time.waiting_clock import WaitingClock, WaitingSystemClock
+from flinkray.streaming.time.time_service import (
+    ProcessingTimeService,
+    WaitingClock,
+    WaitingSystemClock,
+)
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups, TaskAlignment
 
 POLL_INTERVAL = 0.005

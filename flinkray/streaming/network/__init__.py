@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
-    from flinkray.streaming.network.connection import Connection
+    from flinkray.streaming.network.connection import Connection, FrameReader
     from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
     from flinkray.streaming.network.errors import (
         BatchTooLargeError,
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
     from flinkray.streaming.network.input_gate import NetworkInputGate
     from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
-    from flinkray.streaming.network.receiving import FrameReader
-    from flinkray.streaming.network.record_writer import PartitionWriter
-    from flinkray.streaming.network.result_partition import ResultPartition, Subpartition
+    from flinkray.streaming.network.result_partition import (
+        PartitionWriter,
+        ResultPartition,
+        Subpartition,
+    )
     from flinkray.streaming.network.settings import NetworkSettings
     from flinkray.streaming.network.signal import Signal
     from flinkray.streaming.network.sockets import DataAddress
@@ -80,14 +82,14 @@ __getattr__ = lazy_door(
         "Connection": "connection",
         "ConsumerLostError": "errors",
         "DataAddress": "sockets",
-        "FrameReader": "receiving",
+        "FrameReader": "connection",
         "NetworkEnvironment": "environment",
         "NetworkInputGate": "input_gate",
         "NetworkSettings": "settings",
         "Part": "frames",
         "PartitionReleasedError": "errors",
         "PartitionUnavailableError": "errors",
-        "PartitionWriter": "record_writer",
+        "PartitionWriter": "result_partition",
         "ProducerLostError": "errors",
         "ResultPartition": "result_partition",
         "Signal": "signal",

@@ -1,13 +1,16 @@
-"""Buffers: the unit that is sent, and that waits when the consumer does not keep up."""
+"""What waits in a channel: buffers of batches, merged and split to size, and barriers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.network.queued_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
     Barrier,
     Block,
@@ -17,6 +20,7 @@ from flinkray.streaming.records.elements import (
     EndOfData,
     EndOfInput,
 )
+from flinkray.streaming.records.in_flight import InFlight, Settled
 
 OVERHEAD = 256
 """Bytes counted per buffer in addition to its data, so that many tiny buffers are not free."""
@@ -68,3 +72,129 @@ def count_records(elements: Sequence[Element]) -> int:
         if isinstance(element, _BATCHES):
             count += len(element)
     return count
+
+
+class QueuedBarrier:
+    """A barrier in the queue of a channel.
+    Its position divides the elements that it overtakes from those sent later. The task gets the
+    barrier once: early from the gate, or when the task reaches its position. Only the task's thread
+    calls the methods."""
+
+    __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
+
+    def __init__(self, barrier: Barrier, was_urgent: bool = False) -> None:
+        self.barrier = barrier
+        self.was_urgent = was_urgent
+        """Whether the barrier has already overtaken buffers at its sender."""
+        self.is_reached = False
+        """Whether all elements that were sent before the barrier were taken."""
+        self._is_given = False
+
+    def give(self) -> Barrier | None:
+        """Return the barrier, to be given to the task. None if it was given before."""
+        if self._is_given:
+            return None
+        self._is_given = True
+        return self.barrier
+
+    def reach(self) -> Barrier | None:
+        """Note that the task has taken all elements before the barrier in the queue.
+        Return the barrier, to be given to the task. None if it was given before."""
+        self.is_reached = True
+        return self.give()
+
+
+class WaitingBarrier:
+    """Follows a barrier that was written to all subpartitions until each of them has sent it.
+    A subpartition sends the barrier in line, or before buffers that wait.
+    The partition's lock is held in all methods except :meth:`tell`.
+
+    Args:
+        subpartitions: number of subpartitions in which the barrier waits.
+        settled: gets the overtaken elements, once they are known for all subpartitions.
+    """
+
+    def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
+        self.barrier = barrier
+        self._left = subpartitions
+        self._overtaken: dict[int, Sequence[InFlight]] = {}
+        self._settled = settled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the barrier waits in no subpartition any more."""
+        return not self._left
+
+    def leave(self, subpartition: int, overtaken: Sequence[InFlight]) -> None:
+        """Note that a subpartition has sent the barrier, before the elements *overtaken*."""
+        self._left -= 1
+        if overtaken:
+            self._overtaken[subpartition] = overtaken
+
+    def tell(self) -> None:
+        """Call *settled* with the overtaken elements of each subpartition that has some."""
+        self._settled(self._overtaken)
+
+
+_SPLIT_ABOVE: Final = 16 * 2**20
+"""Bytes. Larger batches are sent in pieces, so that other channels do not wait for long."""
+
+
+def in_pieces(element: Element, size: int) -> list[Element]:
+    """Split a batch of *size* bytes into pieces of about :data:`_SPLIT_ABOVE` bytes.
+    Smaller batches and elements that are no batches are returned whole."""
+    if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
+        return [element]
+    rows = max(1, len(element) * _SPLIT_ABOVE // size)
+    return [element.part(begin, begin + rows) for begin in range(0, len(element), rows)]
+
+
+def in_halves(element: Element) -> list[Element]:
+    """Split a batch of more than one record into two or more pieces."""
+    return in_pieces(element, 2 * _SPLIT_ABOVE)
+
+
+def together(elements: Sequence[Element]) -> list[Element]:
+    """Return the elements, with consecutive batches of one kind merged into one batch."""
+    merged: list[Element] = []
+    run: list[Any] = []
+    for element in chain(elements, (None,)):
+        if run and not (element is not None and _may_join(run[0], element)):
+            merged.append(run[0] if len(run) == 1 else _joined(run))
+            run = []
+        if element is None:
+            break
+        if isinstance(element, Block | Columns):
+            run.append(element)
+        else:
+            merged.append(element)
+    return merged
+
+
+def _may_join(first: Any, second: Any) -> bool:
+    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
+        return False
+    if isinstance(first, Block):
+        return (first.keys is None) == (second.keys is None)
+    schema: pa.Schema = first.batch.schema
+    return first.scalar == second.scalar and bool(
+        schema.equals(second.batch.schema, check_metadata=True)
+    )
+
+
+def _joined(run: list[Any]) -> Element:
+    first = run[0]
+    times: Any = None
+    if isinstance(first, Block):
+        values = list(chain.from_iterable(block.values for block in run))
+        keys = None
+        if first.timestamps is not None:
+            times = list(chain.from_iterable(block.timestamps for block in run))
+        if first.keys is not None:
+            keys = list(chain.from_iterable(block.keys for block in run))
+        return Block(values, times, keys, first.origin)
+    if first.timestamps is not None:
+        times = np.concatenate([part.timestamps for part in run])
+    table = pa.Table.from_batches([part.batch for part in run]).combine_chunks()
+    batch = next(iter(table.to_batches()), first.batch)
+    return Columns(batch, times, first.origin, first.scalar)

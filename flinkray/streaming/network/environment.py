@@ -27,7 +27,7 @@ from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.transport import DataTransport, SocketTransport, Welcome
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
-from flinkray.streaming.time.waiting_clock import WaitingSystemClock
+from flinkray.streaming.time.time_service import WaitingSystemClock
 
 _IDLE_LOOKS = 4
 """Number of looks in a row without use after which a connection counts as idle.

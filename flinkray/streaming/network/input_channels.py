@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc.wire import codec
-from flinkray.streaming.network.buffers import OVERHEAD, count_records
+from flinkray.streaming.network.buffers import OVERHEAD, QueuedBarrier, count_records
 from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
 from flinkray.streaming.network.element_codec import (
@@ -28,7 +28,6 @@ from flinkray.streaming.network.frames import CREDIT, PROCESSED, RELEASE, REQUES
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.partitions import PartitionRegistry
-from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers

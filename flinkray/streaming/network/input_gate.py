@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from flinkray.streaming.channels import InputGate
+from flinkray.streaming.network.buffers import QueuedBarrier
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.records.in_flight import InFlight

@@ -1,4 +1,4 @@
-"""The producing end: the output of a task, divided into one subpartition per consumer."""
+"""The producing end: a task's output with one subpartition per consumer, and its writer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import UnpicklableRecordsError
-from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
-from flinkray.streaming.network.buffers import EVENTS, OVERHEAD, Buffer, count_records
+from flinkray.streaming.network.buffers import (
+    EVENTS,
+    OVERHEAD,
+    Buffer,
+    WaitingBarrier,
+    count_records,
+    in_halves,
+    in_pieces,
+    together,
+)
 from flinkray.streaming.network.element_codec import ElementEncoder
 from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.queued_barrier import WaitingBarrier
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import (
@@ -31,6 +39,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
 )
 from flinkray.streaming.records.in_flight import EncodedElements, InFlight, Settled, kept
+from flinkray.streaming.records.partitioners import StreamPartitioner
 from flinkray.streaming.records.sizes import bytes_of
 
 _SIGN_SIZE = 64
@@ -694,3 +703,48 @@ class Subpartition:
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
         """Fail the partition: the consumer was lost before it had read everything."""
         self.partition.consumer_lost(failure)
+
+
+class PartitionWriter(RecordWriter):
+    """Divides batches among the subpartitions of a partition.
+
+    The subpartitions merge small batches, by size and buffer time-out.
+    """
+
+    def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
+        super().__init__(partition.subpartitions, partitioner)
+        self.partition = partition
+        self._puts = [subpartition.put for subpartition in partition.subpartitions]
+
+    def has_room(self) -> bool:
+        """Return whether the consumers keep up.
+
+        Raises:
+            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
+        """
+        return self.partition.has_room()
+
+    def process_block(self, block: Block) -> None:
+        for channel, part in self.partitioner.split_block(block):
+            self._puts[channel](part)
+
+    def process_columns(self, columns: Columns) -> None:
+        for channel, part in self.partitioner.split_columns(columns):
+            self._puts[channel](part)
+
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
+        self.partition.barrier(barrier, settled)
+
+    def end_of_data(self) -> None:
+        self.partition.end_of_data()
+
+    def is_processed(self) -> bool:
+        """Return whether every consumer has processed all data.
+
+        Raises:
+            ConsumerLostError, PartitionReleasedError: a consumer will never do so.
+        """
+        return self.partition.is_processed
+
+    def end_of_input(self) -> None:
+        self.partition.end_of_input()

@@ -17,8 +17,7 @@ from types import coroutine
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.core.message import message
 from flinkray.rpc.wire import handshake
-from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, MAX_STRANGERS, PATIENCE
-from flinkray.rpc.wire.refusals import RefusalLog
+from flinkray.rpc.wire.listener import HANDSHAKE_TIMEOUT, MAX_STRANGERS, PATIENCE, RefusalLog
 from flinkray.rpc.wire.tls import SWITCH, Tls
 from flinkray.streaming.network.wire import (
     PlainWire,

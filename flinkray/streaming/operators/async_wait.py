@@ -1,10 +1,18 @@
-"""The operator for asynchronous functions: many records at once, without blocking the task."""
+"""The operator for asynchronous functions: many records at once, in a thread with an event loop.
+
+Results leave a queue in the order of the records, or in the order in which they are complete. No
+result crosses a watermark.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from asyncio import Task, TimerHandle
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -14,21 +22,14 @@ from flinkray.core.values import IMMUTABLE
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.async_functions import AsyncFunctionDescriptor
-from flinkray.streaming.operators.async_queue import (
-    AsyncCall,
-    AsyncQueue,
-    OrderedQueue,
-    UnorderedQueue,
-)
 from flinkray.streaming.operators.collector import Collector
-from flinkray.streaming.operators.event_loop_thread import EventLoopThread
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorStateCapture,
     Output,
     StreamOperator,
 )
-from flinkray.streaming.records.elements import Block, Watermark, WatermarkStatus
+from flinkray.streaming.records.elements import Block, Origin, Watermark, WatermarkStatus
 from flinkray.streaming.records.row import Row
 
 _ON_THEIR_WAY: ListStateDescriptor[Any] = ListStateDescriptor("async-wait-operator")
@@ -273,3 +274,244 @@ class AsyncWaitOperator(StreamOperator):
 def _go_together(one: AsyncCall, other: AsyncCall) -> bool:
     same = one.origin is other.origin
     return same and (one.timestamp is None) == (other.timestamp is None)
+
+
+Mark = Watermark | WatermarkStatus
+
+
+class AsyncCall:
+    """A call of the asynchronous function for one record.
+    The event loop's thread settles the call once, with results or with a failure."""
+
+    __slots__ = (
+        "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
+        "timestamp", "value",
+    )  # fmt: skip
+
+    def __init__(self, value: Any, timestamp: int | None, origin: Origin | None) -> None:
+        self.value = value
+        self.timestamp = timestamp
+        self.origin = origin
+        self.results: list[Any] = []
+        self.failure: BaseException | None = None
+        self.is_settled = False
+        """Whether the call has results or a failure. Set by the event loop's thread."""
+        self.is_complete = False
+        """Whether the queue knows of the results. Set by :class:`OrderedQueue`."""
+        self.segment: _Segment | None = None
+        self.task: Task[None] | None = None
+        self.timer: TimerHandle | None = None
+
+
+class AsyncQueue(ABC):
+    """Base class of both queues of an asynchronous operator.
+    The length is the number of records that were not taken out yet."""
+
+    def __init__(self) -> None:
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @abstractmethod
+    def add(self, call: AsyncCall) -> None:
+        """Append *call*, the call of the function for a record."""
+
+    @abstractmethod
+    def mark(self, mark: Mark) -> None:
+        """Append a watermark or a status, behind all records that were added before."""
+
+    @abstractmethod
+    def complete(self, call: AsyncCall) -> None:
+        """Note that a call has its results, so that :meth:`take` may return the call."""
+
+    @abstractmethod
+    def take(self) -> AsyncCall | Mark | None:
+        """Remove and return the next record or mark. None if the next one is not complete yet."""
+
+    @abstractmethod
+    def calls(self) -> Iterator[AsyncCall]:
+        """Yield the calls in the queue, in an order in which a restore may repeat them."""
+
+
+class OrderedQueue(AsyncQueue):
+    """A queue that gives results out in the order of the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[AsyncCall | Mark] = deque()
+
+    def add(self, call: AsyncCall) -> None:
+        self._waiting.append(call)
+        self._length += 1
+
+    def mark(self, mark: Mark) -> None:
+        waiting = self._waiting
+        if waiting and isinstance(mark, Watermark) and isinstance(waiting[-1], Watermark):
+            waiting[-1] = mark  # nothing is between the two
+        else:
+            waiting.append(mark)
+
+    def complete(self, call: AsyncCall) -> None:
+        call.is_complete = True
+
+    def take(self) -> AsyncCall | Mark | None:
+        if not self._waiting:
+            return None
+        first = self._waiting[0]
+        if isinstance(first, AsyncCall):
+            if not first.is_complete:
+                return None
+            self._length -= 1
+        return self._waiting.popleft()
+
+    def calls(self) -> Iterator[AsyncCall]:
+        return (waiting for waiting in self._waiting if isinstance(waiting, AsyncCall))
+
+
+class _Segment:
+    """The records between two marks, and the mark behind them. The mark is None until it comes."""
+
+    __slots__ = ("complete", "mark", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[AsyncCall, None] = {}
+        self.complete: deque[AsyncCall] = deque()
+        self.mark: Mark | None = None
+
+
+class UnorderedQueue(AsyncQueue):
+    """A queue that gives results out in the order in which they are complete.
+    No result leaves before an earlier mark, or after a later one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._segments = deque([_Segment()])
+
+    def add(self, call: AsyncCall) -> None:
+        call.segment = self._segments[-1]
+        call.segment.pending[call] = None
+        self._length += 1
+
+    def mark(self, mark: Mark) -> None:
+        segments = self._segments
+        last = segments[-1]
+        if len(segments) > 1 and not last.pending and not last.complete:
+            before = segments[-2]
+            if isinstance(mark, Watermark) and isinstance(before.mark, Watermark):
+                before.mark = mark  # nothing is between the two
+                return
+        last.mark = mark
+        segments.append(_Segment())
+
+    def complete(self, call: AsyncCall) -> None:
+        assert call.segment is not None
+        del call.segment.pending[call]
+        call.segment.complete.append(call)
+
+    def take(self) -> AsyncCall | Mark | None:
+        first = self._segments[0]
+        if first.complete:
+            self._length -= 1
+            return first.complete.popleft()
+        if first.pending or first.mark is None:
+            return None
+        self._segments.popleft()
+        return first.mark
+
+    def calls(self) -> Iterator[AsyncCall]:
+        for segment in self._segments:
+            yield from segment.complete
+            yield from segment.pending
+
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds that coroutines may take to end after they were cancelled."""
+
+_LOOK = 0.1
+"""Longest seconds until an interrupt reaches a thread that waits for the event loop."""
+
+
+class EventLoopThread:
+    """Runs an event loop in a daemon thread, which never waits for other threads.
+
+    Args:
+        on_failure: called in this thread with an exception that stops the event loop, such as
+            ``SystemExit`` in one of the user's tasks.
+    """
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._on_failure = on_failure
+        self._is_ending = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def do(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Schedule *work* in the event loop's thread and return at once."""
+        self.loop.call_soon_threadsafe(work, *arguments)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call *function* in the event loop's thread and wait for its result.
+
+        A coroutine that *function* returns is awaited. An exception of *function* or of the
+        coroutine is raised in the calling thread.
+        """
+        outcome: list[Any] = []
+        failure: list[BaseException] = []
+        done = threading.Event()
+
+        async def run() -> None:
+            try:
+                result = function(*arguments)
+                outcome.append(await result if isinstance(result, Awaitable) else result)
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                failure.append(error)
+            finally:
+                done.set()
+
+        tasks: list[asyncio.Task[None]] = []  # an event loop does not keep them itself
+        self.do(lambda: tasks.append(self.loop.create_task(run())))
+        _wait_for(done)
+        if failure:
+            raise failure[0]
+        return outcome[0]
+
+    def end(self, close: Callable[[], Any]) -> None:
+        """Cancel all coroutines, wait for them, call *close* in the thread, and end the thread."""
+        try:
+            self.call(self._cancel_all)
+            self.call(close)
+            self.call(self.loop.shutdown_asyncgens)
+        finally:
+            self._is_ending = True
+            self.do(self.loop.stop)
+        _wait_for(self._ended)
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return
+        _, stubborn = await asyncio.wait(tasks, timeout=PATIENCE)
+        for task in stubborn:
+            log.warning("a coroutine does not end after it was cancelled, and is left: %r", task)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._is_ending:
+            try:
+                self.loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - the task's thread raises it again
+                self._on_failure(error)
+        self.loop.close()
+        self._ended.set()
+
+
+def _wait_for(event: threading.Event) -> None:
+    while not event.wait(_LOOK):
+        """Nothing to do: the loop only lets an interrupt (KeyboardInterrupt) through."""

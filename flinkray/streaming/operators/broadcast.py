@@ -7,8 +7,8 @@ from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.key_context import NO_KEY
 from flinkray.state.operator_state import HeapBroadcastState, OperatorStateBackend
+from flinkray.state.table import NO_KEY
 from flinkray.streaming.functions.functions import TimerService
 from flinkray.streaming.operators.process import (
     KeyedRecordContext,

@@ -1,4 +1,4 @@
-"""Map, flat map, filter and reduce on keyed streams. The current key is set for each record."""
+"""Map, flat map, filter, reduce and queryable state on keyed streams, record by record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
-from flinkray.state.descriptors import ReducingStateDescriptor
+from flinkray.state.descriptors import (
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 from flinkray.state.keys import KeyHash
 from flinkray.state.table import MISSING
 from flinkray.streaming.operators.basic import DROPPED, emit_kept, without_context
@@ -153,3 +157,27 @@ class BatchReduceOperator(ReduceOperator):
 
     def finish(self) -> None:
         self.emit_all()
+
+
+class QueryableStateOperator(KeyedFunctionOperator):
+    """Writes each record into the queryable state of its key, and puts nothing out.
+
+    Value state holds the last record of a key. Reducing and aggregating state add the record.
+    """
+
+    def __init__(self, descriptor: StateDescriptor, keys: Keys) -> None:
+        super().__init__(None, keys)
+        self.descriptor = descriptor
+
+    def open(self) -> None:
+        assert self.keyed_state is not None
+        self._state: Any = self.keyed_state.state(self.descriptor)
+
+    def process_block(self, block: Block) -> None:
+        is_value = isinstance(self.descriptor, ValueStateDescriptor)
+        take = self._state.update if is_value else self._state.add
+        context = self.key_context
+        keys = self.keys.of_block(block)
+        for value, key in zip(self.read(block), keys, strict=True):
+            context.key = key
+            take(value)

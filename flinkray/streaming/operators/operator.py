@@ -22,6 +22,7 @@ from flinkray.state.operator_state import (
     OperatorCapture,
     OperatorSnapshot,
     OperatorStateBackend,
+    StateFile,
 )
 from flinkray.state.snapshots import SnapshotStream, StateCapture
 from flinkray.state.table import StateTable
@@ -34,8 +35,7 @@ from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.elements import Barrier, Block, Columns
-from flinkray.streaming.sources.source_hold import SourceHold, SplitsToRead
-from flinkray.streaming.state_file import StateFile
+from flinkray.streaming.sources.source import SourceHold, SplitsToRead
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
-from flinkray.state.key_context import KeyContext
+from flinkray.state.table import KeyContext
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.functions import (
     ProcessContext,
@@ -250,3 +251,54 @@ class KeyedProcessOperator(KeyedTimersOperator):
 
     def process_block(self, block: Block) -> None:
         self.process_keyed(self._process, self.keys.of_block(block), block)
+
+
+class _GroupContext(KeyedRecordContext):
+    __slots__ = ("timestamps",)
+
+    def __init__(self, key_context: Any, service: TimerService, own: Callable[[Any], Any]) -> None:
+        super().__init__(key_context, service, own)
+        self.timestamps: list[int] | None = None
+
+
+class KeyedGroupOperator(KeyedTimersOperator):
+    """Calls a function once per key of a block. Results have the latest timestamp of the key."""
+
+    _group: tuple[Any, int] | None = None
+    """Key and number of records of the call that is running, for error messages."""
+
+    def make_context(self) -> Any:
+        return _GroupContext(self.key_context, self.timer_service, self.context.own)
+
+    def process_block(self, block: Block) -> None:
+        process, context, key_context = (
+            self.function.process_group,
+            self.record_context,
+            self.key_context,
+        )
+        own = self.context.own
+        keys = self.keys.of_block(block)
+        groups = _by_key(keys, self.read(block))
+        times = None if block.timestamps is None else _by_key(keys, block.timestamps)
+        self.results.begin(block.origin)
+        for key, values in groups.items():
+            key_context.key = key
+            context.timestamps = None if times is None else times[key]
+            latest = context.record_timestamp = None if times is None else max(times[key])
+            self._group = key, len(values)
+            self.results.add(process(own(key), values, context), latest)
+        self._group = None
+        self.results.flush()
+
+    def describe_occasion(self) -> str:
+        if self._group is None:
+            return super().describe_occasion()
+        key, number = self._group
+        return f"{number} records of key {text_of(key)}"
+
+
+def _by_key(keys: Sequence[Any], things: Iterable[Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = defaultdict(list)
+    for key, thing in zip(keys, things, strict=True):
+        groups[key].append(thing)
+    return groups

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import UnavailableError
 from flinkray.streaming.operators.operator import (
     OperatorContext,
@@ -28,7 +29,6 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SourceReaderWithFiles,
 )
-from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 BLOCK_RECORDS = 4096

@@ -14,8 +14,8 @@ import pyarrow as pa
 from flinkray.streaming.errors import StreamError, reading_at
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.time.combined_watermarks import PartialWatermark, WatermarkMultiplexer
 from flinkray.streaming.time.given_times import NO_TIMES, first_wrong, wrong_timestamp
-from flinkray.streaming.time.split_watermarks import PartialWatermark, WatermarkMultiplexer
 from flinkray.streaming.time.watermark_alignment import AlignedMember
 from flinkray.streaming.time.watermarks import (
     WatermarkGenerator,

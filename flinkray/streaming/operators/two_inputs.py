@@ -22,8 +22,7 @@ from flinkray.streaming.operators.process import (
 )
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys, functions_of
-from flinkray.streaming.time.combined_watermark import CombinedWatermark
-from flinkray.streaming.time.watermark_valve import ValveOutput
+from flinkray.streaming.time.combined_watermarks import CombinedWatermark, ValveOutput
 
 
 class InputPort:

@@ -23,7 +23,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, Pl
 from flinkray.streaming.program.graph import StreamEdge
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.partitioners import StreamPartitioner
-from flinkray.streaming.sources.source_hold import SourceHold, SplitsToRead
+from flinkray.streaming.sources.source import SourceHold, SplitsToRead
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment

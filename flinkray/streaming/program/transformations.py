@@ -12,9 +12,8 @@ from typing import Any
 
 from flinkray.state.backends import IN_MEMORY
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
+from flinkray.streaming.operators.batch_mode import BroadcastFirstOperator, SortedInputsOperator
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
-from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.program.graph import (
@@ -33,8 +32,7 @@ from flinkray.streaming.records.partitioners import (
     StreamPartitioner,
 )
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.streaming.sinks.committer_operator import CommitterOperator
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import CommitterOperator, SinkWriterOperator
 
 
 @dataclass(eq=False)

@@ -2,13 +2,11 @@
 
 __all__ = [
     "elements",
-    "exact_numbers",
     "in_flight",
-    "java_text",
     "json_text",
-    "kept_batches",
     "key_sorter",
     "keying",
+    "number_text",
     "partitioners",
     "python_values",
     "row",

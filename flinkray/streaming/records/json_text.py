@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from flinkray.core.arguments import first_twice
-from flinkray.streaming.records.exact_numbers import is_exact
+from flinkray.streaming.records.number_text import is_exact
 from flinkray.streaming.records.row import Row
 
 

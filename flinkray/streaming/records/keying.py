@@ -11,9 +11,8 @@ import pyarrow as pa
 from flinkray.state.key_values import are_plain, as_key, can_change, own_key
 from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import Reading, StreamError
-from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.functions.functions import Function
-from flinkray.streaming.functions.signatures import refuse_signatures
+from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flinkray.core.arguments import first_twice
 from flinkray.core.values import IMMUTABLE
-from flinkray.state.stored_forms import RecordForm
+from flinkray.state.snapshots import RecordForm
 from flinkray.state.value_encoding import (
     HIDDEN,
     NAMED_ROWS,

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 
 from flinkray.core.arguments import first_twice
 from flinkray.streaming.errors import StreamError, text_of
-from flinkray.streaming.records.java_text import (
+from flinkray.streaming.records.number_text import (
     java_double,
     java_float,
     java_time,

@@ -11,10 +11,10 @@ from typing import Any, Generic, NamedTuple
 from typing_extensions import TypeVar
 
 from flinkray.core.errors import SuppressRestartsError
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 T = TypeVar("T", contravariant=True, default=Any)
@@ -144,7 +144,7 @@ class CommitRequest(Generic[CommitT]):
 
     def retry_later(self, reason: BaseException) -> None:
         """Report that the commit failed and may succeed later.
-        The job continues. After :data:`~flinkray.streaming.sinks.committer_operator.MOST_RETRIES`
+        The job continues. After :data:`~flinkray.streaming.sinks.sink_operators.MOST_RETRIES`
         failed retries the task fails."""
         self.outcome, self.reason = CommitOutcome.RETRY, reason
 
@@ -295,3 +295,14 @@ class Sink(ABC, Generic[T, CommitT]):
     def create_committer(self, context: CommitterContext) -> Committer[CommitT]:
         """Create the committer of one subtask. A sink without this method has no commit phase."""
         raise SinkError(f"{type(self).__name__} has no committer")
+
+
+class DeliveryGuarantee(Enum):
+    """Says whether a sink may lose or repeat records when a job fails and is restarted."""
+
+    EXACTLY_ONCE = 0
+    """Each record is delivered exactly once."""
+    AT_LEAST_ONCE = 1
+    """Each record is delivered, perhaps several times."""
+    NONE = 2
+    """Records may be lost or duplicated."""

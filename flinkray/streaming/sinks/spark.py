@@ -11,6 +11,7 @@ from flinkray.core.arguments import first_twice
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobVertexID
 from flinkray.file_results import EpochPart, Epochs, PublishedBatches, ResultWriter
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
@@ -26,7 +27,6 @@ from flinkray.streaming.sinks.sink import (
     SinkWriter,
     WriterContext,
 )
-from flinkray.streaming.state_file import StateFile
 
 _MOST_HELD = 8 << 20
 """Bytes held in memory before a row group is written: many small groups are slow to read."""

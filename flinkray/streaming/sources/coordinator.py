@@ -24,17 +24,15 @@ from typing import Any, Final
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError, UnavailableError
-from flinkray.streaming.sources.enumerator_state import (
-    EnumeratorState,
-    read_enumerator_state,
-    write_enumerator_state,
-)
 from flinkray.streaming.sources.source import EnumeratorContext, Source, SplitEnumerator
 from flinkray.streaming.sources.source_progress import (
     AssignedSplit,
+    EnumeratorState,
     ReaderState,
     SourceProgress,
     SubtaskReset,
+    read_enumerator_state,
+    write_enumerator_state,
 )
 
 

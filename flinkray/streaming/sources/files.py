@@ -22,8 +22,13 @@ from flinkray.streaming.errors import FileNotReadyError, StreamError
 from flinkray.streaming.records.elements import Block, Columns, Origin
 from flinkray.streaming.records.json_text import parse_json
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.streaming.sources.csv_columns import Classes
-from flinkray.streaming.sources.csv_files import CsvOptions, csv_schema, find_classes, read_csv
+from flinkray.streaming.sources.csv_files import (
+    Classes,
+    CsvOptions,
+    csv_schema,
+    find_classes,
+    read_csv,
+)
 from flinkray.streaming.sources.file_input import (
     Reading,
     check_encoding,
@@ -33,7 +38,6 @@ from flinkray.streaming.sources.file_input import (
     shown,
 )
 from flinkray.streaming.sources.parquet_files import add_columns, parquet_schema, read_parquet
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
@@ -41,6 +45,7 @@ from flinkray.streaming.sources.source import (
     FixedSplitsEnumerator,
     Polled,
     ReaderContext,
+    SequentialReader,
     Source,
     SourceReader,
     SplitEnumerator,

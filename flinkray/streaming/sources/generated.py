@@ -9,10 +9,9 @@ from typing import Any
 from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError, UnavailableError
-from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.collection import Slice, slices
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -21,6 +20,7 @@ from flinkray.streaming.sources.source import (
     FixedSplitsEnumerator,
     Polled,
     ReaderContext,
+    SequentialReader,
     Source,
     SourceReader,
     SplitEnumerator,

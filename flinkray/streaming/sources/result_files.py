@@ -13,13 +13,13 @@ from flinkray.core.ids import IntermediateDataSetID
 from flinkray.file_results import RowGroupSplit, read_batches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
     EnumeratorContext,
     Polled,
     ReaderContext,
+    SequentialReader,
     Source,
     SourceReader,
     SplitEnumerator,

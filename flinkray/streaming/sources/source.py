@@ -1,4 +1,4 @@
-"""The interface of sources, modelled on Flink's FLIP-27.
+"""The interface of sources, modelled on Flink's FLIP-27, with a base class of readers.
 
 A *source* creates one *enumerator*, which finds *splits* (a file, a range of offsets, a partition)
 and hands them out, and one *reader* per subtask, which reads them. A split includes the position to
@@ -7,7 +7,9 @@ read from, so any other reader can continue from the snapshot of a reader.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple
@@ -15,9 +17,9 @@ from typing import Any, ClassVar, Generic, NamedTuple
 from typing_extensions import TypeVar
 
 from flinkray.core.clock import Clock
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.streaming.state_file import StateFile
 
 T = TypeVar("T", covariant=True, default=Any)
 U = TypeVar("U", default=Any)
@@ -323,3 +325,95 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
 
     def restore(self, checkpoint: Any) -> None:
         self._remaining = list(checkpoint)
+
+
+class SourceHold:
+    """Switch that stops the reading of one task's source; used by that task's thread.
+
+    A held source is not read. Barriers of checkpoints are still sent, and records that were read
+    flow on to the sinks.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = True
+        """Whether the source must not be read. True until :meth:`tell` says otherwise."""
+
+    def tell(self, is_held: bool) -> None:
+        """Set whether the source is held."""
+        self.is_held = is_held
+
+
+class SplitsToRead:
+    """Tells watermark generators how far one task has come with the splits of its source.
+    Only the task's thread uses it.
+    """
+
+    def __init__(self) -> None:
+        self.are_awaited = False
+        """Whether some splits have no reader yet, or wait while their reader reads another split.
+        No watermarks are emitted while this is True."""
+        self.begun = 0
+        """Number of splits begun.
+        The last one is being read. Earlier splits do not affect its watermark."""
+
+
+class SequentialReader(SourceReader[SplitT]):
+    """Reads one split to its end, then requests the next one."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        super().__init__(context)
+        self._waiting: deque[SplitT] = deque()
+        self._current: SplitT | None = None
+        self._no_more = False
+
+    def start(self) -> None:
+        if not self._waiting:
+            self.context.send_split_request()
+
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        self._waiting.extend(splits)
+        self.context.unread_splits = len(self._waiting)
+
+    def notify_no_more_splits(self) -> None:
+        self._no_more = True
+
+    def poll(self, max_records: int) -> Polled:
+        while True:
+            if self._current is None:
+                if not self._waiting:
+                    return END_OF_INPUT if self._no_more else NOTHING_NOW
+                self._current = self._waiting.popleft()
+                self.context.unread_splits = len(self._waiting)
+                self.context.begin_split()
+                self.open_split(self._current)
+            split_id = self.split_id(self._current)
+            polled = self.read(max_records)
+            if polled is not END_OF_INPUT:
+                if split_id is None or isinstance(polled, (NoRecords, OfSplit)):
+                    return polled
+                return OfSplit(split_id, polled)
+            if split_id is not None:
+                self.context.finish_split(split_id)
+            self._current = None
+            if not self._waiting and not self._no_more:
+                self.context.send_split_request()
+                return NOTHING_NOW
+
+    def next_poll_time(self) -> float | None:
+        return math.inf if self._current is None and not self._waiting else None
+
+    @abstractmethod
+    def open_split(self, split: SplitT) -> None:
+        """Begin to read this split, at its position."""
+
+    @abstractmethod
+    def read(self, max_records: int) -> Polled:
+        """Return the next batch of the split, or END_OF_INPUT at its end."""
+
+    @abstractmethod
+    def remaining(self) -> SplitT:
+        """Return the current split with the position from which to continue."""
+
+    def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
+        current = [] if self._current is None else [self.remaining()]
+        return [*current, *self._waiting]

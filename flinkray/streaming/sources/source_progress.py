@@ -1,9 +1,16 @@
-"""The progress of a source: its coordinator's whole state, from which another one continues."""
+"""The progress of a source: the state of its enumerator, and its coordinator's whole state."""
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
 from flinkray.core.message import message
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
+from flinkray.core.schema import stored
+from flinkray.state.snapshots import SerializerSnapshot
+
+if TYPE_CHECKING:
+    from flinkray.state.serializers import StateSerializer
 
 
 @message
@@ -63,3 +70,39 @@ class SourceProgress:
     readers: tuple[ReaderState, ...]
     resets: tuple[SubtaskReset, ...] = ()
     """Pending resets. The states of these readers are those before the reset."""
+
+
+@cache
+def _serializer() -> StateSerializer:
+    """Return the serializer of enumerator states.
+    The serializer is loaded only when a state is written or read, because clients do not need
+    it."""
+    from flinkray.state.descriptors import ListStateDescriptor
+    from flinkray.state.serializers import StateSerializer
+
+    return StateSerializer(ListStateDescriptor("source-enumerator"))
+
+
+@stored("streaming.EnumeratorState")
+@message
+class EnumeratorState:
+    """The stored state of an enumerator: the serialized result of ``snapshot_state``."""
+
+    serializer: SerializerSnapshot
+    """How the state was written, and which parts only pickle covers."""
+    data: bytes
+
+
+def write_enumerator_state(state: Any) -> EnumeratorState:
+    """Serialize the state of an enumerator. Raises StateError if it cannot be stored."""
+    writer = _serializer().writer()
+    data = writer.write_element(state)
+    return EnumeratorState(writer.snapshot(), data)
+
+
+def read_enumerator_state(stored_state: EnumeratorState) -> Any:
+    """Deserialize the state of an enumerator.
+    Raises StateMigrationError, with the reason, if it cannot be read any more."""
+    _serializer().check(stored_state.serializer)
+    ((state,),) = _serializer().read_elements([stored_state.data])
+    return state

@@ -12,22 +12,21 @@ import pyarrow as pa
 from flinkray.core.clock import Clock
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.file_results import PublishedBatches, QueryCheckpointError
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
-from flinkray.streaming.sources.published_splits import PublishedSplitsEnumerator
-from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
     EnumeratorContext,
     Polled,
     ReaderContext,
+    SequentialReader,
     SourceReader,
     SourceReaderWithFiles,
     SplitEnumerator,
 )
-from flinkray.streaming.sources.spark import SparkSource
-from flinkray.streaming.state_file import StateFile
+from flinkray.streaming.sources.spark import PublishedSplitsEnumerator, SparkSource
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 

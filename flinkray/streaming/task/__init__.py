@@ -1,3 +1,7 @@
 """A task: one subtask of a chain, driven through its mailbox."""
 
-__all__ = ["freed_memory", "task", "task_loop", "task_mailbox"]
+__all__ = [
+    "task",
+    "task_loop",
+    "task_mailbox",
+]

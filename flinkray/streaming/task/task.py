@@ -42,9 +42,9 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.sources.source import END_OF_INPUT
 from flinkray.streaming.task.task_mailbox import TaskMailbox
+from flinkray.streaming.time.combined_watermarks import WatermarkValve
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
-from flinkray.streaming.time.watermark_valve import WatermarkValve
 
 
 class StreamTaskOutput(Protocol):

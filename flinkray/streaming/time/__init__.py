@@ -1,14 +1,11 @@
 """Event time and processing time."""
 
 __all__ = [
-    "combined_watermark",
+    "combined_watermarks",
     "given_times",
-    "split_watermarks",
     "time_service",
     "timers",
     "turn",
-    "waiting_clock",
     "watermark_alignment",
-    "watermark_valve",
     "watermarks",
 ]

@@ -1,10 +1,13 @@
-"""Processing time: the clock of a task, and callbacks at moments of processing time."""
+"""Processing time: the clock of a task, waiting on a clock, and callbacks at moments."""
 
 from __future__ import annotations
 
 import heapq
+import threading
+import time
 from collections.abc import Callable
 from itertools import count
+from typing import Protocol
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.time.turn import TARGET
@@ -99,3 +102,23 @@ class ProcessingTimeService:
         """Note that the task ends: drop all callbacks, and accept no more."""
         self._quiesced = True
         self._heap.clear()
+
+
+class WaitingClock(Clock, Protocol):
+    """A clock on which a thread can wait until a time or until it is woken."""
+
+    def wait(self, seconds: float, woken: threading.Event) -> None:
+        """Return after *seconds* of this clock, or earlier when *woken* is set."""
+
+
+class WaitingSystemClock:
+    """The system clock, on which a thread waits in real time."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wait(self, seconds: float, woken: threading.Event) -> None:
+        woken.wait(seconds)

@@ -10,8 +10,7 @@ from typing import Any
 
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.errors import StateError
-from flinkray.state.key_context import NO_KEY
-from flinkray.state.timer_queue import TimerQueue
+from flinkray.state.table import NO_KEY, TimerQueue
 from flinkray.streaming.errors import text_of
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.time.time_service import ProcessingTimeService, ScheduledCallback

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from flinkray.core.durations import Duration, Time, milliseconds
-from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.time.given_times import time_of_field
 from flinkray.streaming.time.watermark_alignment import Alignment

@@ -4,7 +4,6 @@ __all__ = [
     "aligned",
     "assigners",
     "contents",
-    "continuous_triggers",
     "evictors",
     "operator",
     "triggers",

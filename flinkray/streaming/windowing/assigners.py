@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.state.descriptors import ValueStateDescriptor
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
 from flinkray.streaming.windowing import window
 from flinkray.streaming.windowing.triggers import (

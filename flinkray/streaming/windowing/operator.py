@@ -1,35 +1,54 @@
-"""The window operator: any assigner, trigger and evictor, record by record.
+"""The window operator, record by record: merging of windows, and contexts for user code.
 
 Tumbling and sliding event-time windows with their default trigger use the faster operator of
 :mod:`flinkray.streaming.windowing.aligned`, with the same results.
+
+Each window in flight has a *state window*: the first of the windows that were merged into it. The
+contents are stored under the state window, so a merge does not move the contents of this window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE, own, own_all
-from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.state.backend import KeyedStateBackend
+from flinkray.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 from flinkray.state.keys import KeyHash
+from flinkray.state.table import KeyContext, MapTable
 from flinkray.streaming.errors import StreamError, text_of
+from flinkray.streaming.functions.functions import WindowContext
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.runtime_context import (
+    KeyedStateStore,
+    RuntimeContext,
+    typed_state,
+)
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.operators.process import WithTimers
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
-from flinkray.streaming.windowing.assigners import MergingWindowAssigner, WindowAssigner
-from flinkray.streaming.windowing.contents import PassOn, WindowContents, WindowEvaluation
-from flinkray.streaming.windowing.contexts import (
-    AssignerContext,
-    FunctionContext,
-    WindowTriggerContext,
+from flinkray.streaming.time.given_times import timer_time
+from flinkray.streaming.time.timers import InternalTimerService
+from flinkray.streaming.windowing.assigners import (
+    MergingWindowAssigner,
+    WindowAssigner,
+    WindowAssignerContext,
 )
+from flinkray.streaming.windowing.contents import PassOn, WindowContents, WindowEvaluation
 from flinkray.streaming.windowing.evictors import Evictor
-from flinkray.streaming.windowing.merging import MergingWindowSet
-from flinkray.streaming.windowing.triggers import Trigger, TriggerResult
+from flinkray.streaming.windowing.triggers import OnMergeContext, Trigger, TriggerResult
+from flinkray.streaming.windowing.window import MergeCallback
 
 _IN_FLIGHT: MapStateDescriptor[Any, Any] = MapStateDescriptor("windows-in-flight")
 
@@ -317,3 +336,193 @@ class WindowOperator(WithTimers):
         self.spec.evaluation.clear(self.function_context.at(key, window))
         if self._merging:
             self._windows_in_flight(key).retire(window)
+
+
+OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
+"""Called with the merged window, the windows that were merged, the state window of the result, and
+the other state windows, whose contents have to be added to those of that state window."""
+
+
+class _Collected(MergeCallback[Any]):
+    def __init__(self) -> None:
+        self.merges: list[tuple[Any, list[Any]]] = []
+
+    def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
+        self.merges.append((merge_result, list(to_be_merged)))
+
+
+class MergingWindowSet:
+    """The windows in flight of one key. *table*: for each key, window -> state window."""
+
+    def __init__(self, assigner: MergingWindowAssigner, table: MapTable, key: Any) -> None:
+        self._assigner = assigner
+        self._table = table
+        self._key = key
+
+    def state_window(self, window: Any) -> Any:
+        """Return the state window of *window*; None if *window* is not in flight."""
+        return self._table.get(self._key, window)
+
+    def retire(self, window: Any) -> None:
+        """Remove a window that has ended."""
+        self._table.remove_entry(self._key, window)
+
+    def add(self, window: Any, on_merge: OnMerge) -> Any:
+        """Add a window and merge it with others. Returns the merged window that contains it, or the
+        window itself if nothing was merged."""
+        table, key = self._table, self._key
+        in_flight = [known for known, _ in table.items(key)]
+        collected = _Collected()
+        self._assigner.merge_windows(dict.fromkeys([*in_flight, window]), collected)
+        result, merged_new = window, False
+        for merge_result, members in collected.merges:
+            old = list(members)
+            if window in old:
+                # The window has no contents yet, unless it was in flight already.
+                old.remove(window)
+                merged_new = True
+                result = merge_result
+                if table.contains(key, window):
+                    old.append(window)
+            old = [member for member in old if table.contains(key, member)]
+            if not old:
+                continue
+            sources = [table.get(key, member) for member in old]
+            state_window = sources.pop(0)
+            for member in old:
+                table.remove_entry(key, member)
+            table.put(key, merge_result, state_window)
+            if old != [merge_result]:
+                on_merge(merge_result, old, state_window, sources)
+        if not merged_new and result == window and not table.contains(key, window):
+            table.put(key, window, window)
+        return result
+
+
+class AssignerContext(WindowAssignerContext):
+    """The context that the window operator gives to window assigners."""
+
+    def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
+        self._timers = timers
+        self._runtime_context = runtime_context
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_runtime_context(self) -> RuntimeContext:
+        return self._runtime_context
+
+
+class WindowTriggerContext(OnMergeContext):
+    """The context that the window operator gives to triggers.
+    It is for the key and window with which :meth:`at` was called last."""
+
+    def __init__(
+        self, timers: InternalTimerService, backend: KeyedStateBackend, metrics: Any
+    ) -> None:
+        self._timers = timers
+        self._backend = backend
+        self._metrics = metrics
+        self._namespace = KeyContext()
+        self._key: Any = None
+        self._window: Any = None
+        self._merged: Sequence[Any] = ()
+
+    def at(self, key: Any, window: Any, merged: Sequence[Any] = ()) -> WindowTriggerContext:
+        self._key, self._window, self._merged = key, window, merged
+        self._namespace.key = (key, window)
+        return self
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    def get_metric_group(self) -> Any:
+        return self._metrics
+
+    def register_processing_time_timer(self, time: int) -> None:
+        self._timers.register_processing_time_timer(self._window, timer_time(time))
+
+    def register_event_time_timer(self, time: int) -> None:
+        self._timers.register_event_time_timer(self._window, timer_time(time))
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        self._timers.delete_processing_time_timer(self._window, timer_time(time))
+
+    def delete_event_time_timer(self, time: int) -> None:
+        self._timers.delete_event_time_timer(self._window, timer_time(time))
+
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+        return self._backend.state(state_descriptor, self._namespace)
+
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        self._backend.merge_namespaces(state_descriptor, self._key, self._window, self._merged)
+
+
+class _Store(KeyedStateStore):
+    """Gives functions the state of the current key, or of the key and window in *context*.
+    *context* None: the state of the current key, which all its windows share."""
+
+    def __init__(self, backend: KeyedStateBackend, context: KeyContext | None) -> None:
+        self._backend = backend
+        self._context = context
+
+    def get_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ValueStateDescriptor, self._context)
+
+    def get_list_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ListStateDescriptor, self._context)
+
+    def get_map_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, MapStateDescriptor, self._context)
+
+    def get_reducing_state(self, state_descriptor: Any) -> Any:
+        return typed_state(self._backend, state_descriptor, ReducingStateDescriptor, self._context)
+
+    def get_aggregating_state(self, state_descriptor: Any) -> Any:
+        return typed_state(
+            self._backend, state_descriptor, AggregatingStateDescriptor, self._context
+        )
+
+
+class FunctionContext(WindowContext[Any]):
+    """The context of process window functions, for the key and window of the last :meth:`at`
+    call."""
+
+    def __init__(
+        self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
+    ) -> None:
+        """Make the context of a window operator.
+        *merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
+        self._timers = timers
+        self._namespace = KeyContext()
+        self._window: Any = None
+        self._window_state = None if merges else _Store(backend, self._namespace)
+        self._global_state = _Store(backend, None)
+
+    def at(self, key: Any, window: Any) -> FunctionContext:
+        self._window = window
+        self._namespace.key = (key, window)
+        return self
+
+    def window(self) -> Any:
+        return self._window
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    def window_state(self) -> KeyedStateStore:
+        if self._window_state is None:
+            raise StreamError(
+                "there is no state of windows that merge, such as sessions: keep it per key, with "
+                "global_state()"
+            )
+        return self._window_state
+
+    def global_state(self) -> KeyedStateStore:
+        return self._global_state

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.serving import base_service, dispatch
-from flinkray.rpc.serving.handler_call import HandlerCall
+from flinkray.rpc.serving.dispatch import HandlerCall
 from flinkray.rpc.wire.envelope import unpack_request
 from flinkray.testing.simulation.link import End
 from flinkray.testing.simulation.process import SimulatedProcess

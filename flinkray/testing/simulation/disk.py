@@ -1,21 +1,30 @@
-"""Simulates disks: written data is not durable at once, and crashes come at the worst moment."""
+"""Simulates disks, whose crashes come at the worst moment, as storage and for pyarrow."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from typing import Any, Protocol
+from weakref import proxy
 
-from flinkray.ha.directory import FileSystem
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
+
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, StateFiles
+from flinkray.ha.directory import Directory, FileDirectory, FileSystem
 from flinkray.testing.simulation.errors import ProcessDied
 from flinkray.testing.simulation.process import SimulatedProcess
-from flinkray.testing.simulation.step_threads import StepThread
+from flinkray.testing.simulation.step_threads import StepThread, pause_thread
 
 
 @dataclass(slots=True, eq=False)
@@ -374,3 +383,232 @@ def _put(entries: dict[str, _File], path: str, file: _File | None) -> None:
         entries.pop(path, None)
     else:
         entries[path] = file
+
+
+_LONGEST = 0.01
+"""Seconds that an operation takes at most in a thread, while no fault slows it down."""
+_PAUSES = 0.3
+"""The fraction of operations during which other threads get a turn."""
+
+
+class SimulatedStateFiles(StateFiles):
+    """Checkpoint storage on a simulated disk; call it as blocking work."""
+
+    def __init__(self, disk: SimulatedDisk, writer: str) -> None:
+        """Represent the checkpoint storage on *disk*.
+
+        *writer* is part of the names of temporary files; no other process that writes entries at
+        the same time may have this name.
+        """
+        self._disk = disk
+        self._writer = writer
+
+    def create(self, location: str) -> OutputFile:
+        self._take_time()
+        path = _path(location)
+        self._make_durable(_folder(path))
+        self._disk.write(path, b"")
+        return _Output(self._disk, path)
+
+    def _make_durable(self, folder: str) -> None:
+        if folder:
+            parent = _folder(folder)
+            self._make_durable(parent)
+            self._disk.make_directory(folder)
+            self._disk.sync_directory(parent)
+
+    def _take_time(self) -> None:
+        """Let virtual time pass in a thread of a task process, while other threads run."""
+        pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
+
+    def open(self, location: str) -> InputFile:
+        self._take_time()
+        data = self._disk.read(_path(location))
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
+        return _Input(data)
+
+    def delete(self, location: str) -> None:
+        self._take_time()
+        path = _path(location)
+        self._disk.delete(path)
+        self._disk.sync_directory(_folder(path))
+
+    def names(self, location: str) -> list[str]:
+        return sorted(self._disk.listed_late(_path(location)))
+
+    def sizes(self, location: str) -> dict[str, int]:
+        folder = _path(location)
+        contents = {n: self._disk.read(f"{folder}/{n}") for n in self._disk.list(folder)}
+        return {name: len(data) for name, data in contents.items() if data is not None}
+
+    def is_directory(self, location: str) -> bool:
+        return self._disk.is_directory(_path(location))
+
+    def remove_if_empty(self, location: str) -> None:
+        self._disk.remove_directory(_path(location))
+
+    def entries(self, location: str) -> Directory:
+        return FileDirectory(self._disk, _path(location), self._writer)
+
+
+class _Output:
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._data = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        self._data += data
+
+    def close(self) -> None:
+        pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
+        self._disk.write(self._path, bytes(self._data))
+        self._disk.sync(self._path)
+        self._disk.sync_directory(_folder(self._path))
+
+    def discard(self) -> None:
+        self._disk.delete(self._path)
+
+
+class _Input:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        """Do nothing, because no file is open."""
+
+
+def _path(location: str) -> str:
+    return locations.path_of(location).strip("/")
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+class Disk(Protocol):
+    """Interface to the needed part of :class:`~flinkray.testing.simulation.disk.SimulatedDisk`."""
+
+    def make_directory(self, path: str) -> None: ...
+    def read(self, path: str) -> bytes | None: ...
+    def list(self, directory: str) -> list[str]: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def sync(self, path: str) -> None: ...
+    def rename(self, path: str, new_path: str) -> None: ...
+    def delete(self, path: str) -> None: ...
+    def delete_tree(self, directory: str) -> None: ...
+    def sync_directory(self, directory: str) -> None: ...
+    def unsynced(self, directory: str) -> Sequence[str]: ...
+
+
+def arrow_file_system(disk: Disk) -> PyFileSystem:
+    """Return a file system for reading and writing Parquet files; use it in blocking work."""
+    return PyFileSystem(_DiskHandler(disk))
+
+
+class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
+    """An Arrow file system that behaves like an object store.
+
+    A file exists, and is durable, when it is closed. Deleted files are gone for good. Selectors see
+    the files directly in a directory.
+
+    The handler holds only a weak reference to its disk: Python's garbage collector does not see
+    references through Arrow, and a disk refers to its whole run, which refers to the user of the
+    file system.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk: Disk = proxy(disk)
+
+    def get_type_name(self) -> str:
+        return "simulated"
+
+    def normalize_path(self, path: str) -> str:
+        return path.strip("/")
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def _info(self, path: str) -> FileInfo:
+        data = self._disk.read(path)
+        if data is None:
+            return FileInfo(path, FileType.NotFound)
+        return FileInfo(path, FileType.File, size=len(data))
+
+    def get_file_info_selector(self, selector: Any) -> list[FileInfo]:
+        folder = selector.base_dir.strip("/")
+        return [self._info(f"{folder}/{name}") for name in self._disk.list(folder)]
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        parts = path.split("/")
+        for depth in range(1 if recursive else len(parts), len(parts) + 1):
+            self._disk.make_directory("/".join(parts[:depth]))
+            self._disk.sync_directory("/".join(parts[: depth - 1]))
+
+    def delete_dir(self, path: str) -> None:
+        self._disk.delete_tree(path)
+        for folder in self._disk.unsynced(path):  # also the changes of an earlier, failed attempt
+            self._disk.sync_directory(folder)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        self.delete_dir(path)
+
+    def delete_root_dir_contents(self) -> None:
+        raise OSError(errno.EPERM, "somebody wants to delete all of a disk")
+
+    def delete_file(self, path: str) -> None:
+        self._disk.delete(path)
+        self._disk.sync_directory(_folder(path))
+
+    def move(self, src: str, dest: str) -> None:
+        self._disk.rename(src, dest)
+        self._disk.sync_directory(_folder(dest))
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self._write(dest, self._read(src))
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return pa.BufferReader(self._read(path))
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return pa.BufferReader(self._read(path))
+
+    def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        return pa.PythonFile(_Unwritten(self, path), mode="w")
+
+    def open_append_stream(self, path: str, metadata: object) -> pa.NativeFile:
+        raise OSError(errno.ENOTSUP, "files are written as a whole", path)
+
+    def _read(self, path: str) -> bytes:
+        data = self._disk.read(path)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return data
+
+    def _write(self, path: str, data: bytes) -> None:
+        self._disk.write(path, data)
+        self._disk.sync(path)
+        self._disk.sync_directory(_folder(path))
+
+
+class _Unwritten(io.BytesIO):
+    """A file that is being written; the disk gets the file when it is closed."""
+
+    def __init__(self, handler: _DiskHandler, path: str) -> None:
+        super().__init__()
+        self._handler = handler
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            data = self.getvalue()
+            super().close()
+            # The garbage collector closes files that a killed process left open, maybe after the
+            # run.
+            with suppress(ReferenceError):
+                self._handler._write(self._path, data)

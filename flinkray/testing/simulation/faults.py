@@ -13,11 +13,11 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.metrics import MethodRecorder
 from flinkray.rpc.wire.envelope import Kind, unpack, unpack_request
 from flinkray.testing.simulation.disk import SimulatedDisk
+from flinkray.testing.simulation.interfaces import World
 from flinkray.testing.simulation.link import End
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.step_threads import StepThread
-from flinkray.testing.simulation.world import World
 
 _AIMS_ALONE = 0.4
 """The fraction of seeds in which all faults but aims are off."""

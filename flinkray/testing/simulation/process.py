@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.dead_processes import Graveyard
 from flinkray.testing.simulation.errors import ForbiddenInSimulationError
 from flinkray.testing.simulation.forbidden import call_site
-from flinkray.testing.simulation.graveyard import Graveyard
 
 T = TypeVar("T")
 

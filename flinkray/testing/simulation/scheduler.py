@@ -13,6 +13,7 @@ from math import inf
 from random import Random
 from typing import Any
 
+from flinkray.testing.simulation.dead_processes import Graveyard
 from flinkray.testing.simulation.errors import (
     LivelockError,
     NothingWillHappenError,
@@ -20,7 +21,6 @@ from flinkray.testing.simulation.errors import (
     UnhandledError,
 )
 from flinkray.testing.simulation.forbidden import nothing_real
-from flinkray.testing.simulation.graveyard import Graveyard
 from flinkray.testing.simulation.process import ProcessState, SimulatedProcess, Timer
 from flinkray.testing.simulation.trace import SimulationStory, Trace
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flinkray.core.error_text import summary_of
-from flinkray.testing.simulation.graveyard import collected_after_each
+from flinkray.testing.simulation.dead_processes import collected_after_each
 from flinkray.testing.simulation.simulation import Simulation
 
 LAST_LINES = 120

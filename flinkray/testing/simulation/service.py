@@ -15,11 +15,11 @@ from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec, process_of
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.interfaces import World
 from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.step_threads import StepThreads
-from flinkray.testing.simulation.world import World
 
 T = TypeVar("T")
 

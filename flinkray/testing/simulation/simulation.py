@@ -12,16 +12,15 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem as ArrowFileSystem
 
-from flinkray.checkpoint.storages import register_state_files
+from flinkray.checkpoint.state_files import register_state_files
 from flinkray.core.ids import random_bytes_from
 from flinkray.file_results import register_files
 from flinkray.ha.directory import FileDirectory
 from flinkray.ha.locations import register_scheme
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
-from flinkray.testing.simulation.arrow_files import arrow_file_system
 from flinkray.testing.simulation.conditions import Conditions
-from flinkray.testing.simulation.disk import SimulatedDisk
+from flinkray.testing.simulation.disk import SimulatedDisk, SimulatedStateFiles, arrow_file_system
 from flinkray.testing.simulation.durations import Durations
 from flinkray.testing.simulation.errors import SimulationError
 from flinkray.testing.simulation.faults import Faults, Nemesis
@@ -31,7 +30,6 @@ from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.service import SimulatedRpcService
-from flinkray.testing.simulation.state_files import SimulatedStateFiles
 from flinkray.testing.simulation.supervisor import Supervisor
 from flinkray.testing.simulation.trace import SimulationStory
 from flinkray.testing.waiting import Errors, ask_again

@@ -17,9 +17,9 @@ from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import EndpointSpec
 from flinkray.rpc.time_limit import retrieve
 from flinkray.rpc.wire import codec
+from flinkray.testing.simulation.interfaces import World
 from flinkray.testing.simulation.network import NetworkedService
 from flinkray.testing.simulation.process import SimulatedProcess
-from flinkray.testing.simulation.world import World
 
 logger = logging.getLogger(__name__)
 

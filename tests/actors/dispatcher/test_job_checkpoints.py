@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.dispatcher.endpoint import Dispatcher
-from flinkray.actors.dispatcher.job_checkpoints import forget_checkpoints
+from flinkray.actors.dispatcher.job_cleanup import forget_checkpoints
 from flinkray.actors.gateways.messages import ArchivedJob, ClusterArguments, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership

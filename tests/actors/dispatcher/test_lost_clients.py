@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.dispatcher.client_leases import ClientLeases
+from flinkray.actors.dispatcher.job_cancelling import ClientLeases
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.python_job import python_job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.actors.job_master.deployment_reconciliation import (
+from flinkray.actors.job_master.task_deployer import (
     DeploymentReconciliation,
     Differences,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import ClusterArguments
-from flinkray.actors.job_master.job_end import report_end
+from flinkray.actors.job_master.reports_to_dispatcher import report_end
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId

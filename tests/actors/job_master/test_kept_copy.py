@@ -6,9 +6,8 @@ import asyncio
 
 from flinkray.actors.gateways import TaskExecutorGateway
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
-from flinkray.actors.job_master.kept_copy import KeptCopy
-from flinkray.actors.job_master.past_copies import PastCopies
-from flinkray.actors.job_master.past_pools import Left
+from flinkray.actors.job_master.kept_for_successor import KeptCopy
+from flinkray.actors.job_master.left_by_past_job_masters import Left, PastCopies
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, ResourceID, WorkerGroupId

@@ -11,14 +11,13 @@ import pytest
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
-from flinkray.actors.job_master.kept_copy import KeptCopy
-from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
+from flinkray.actors.job_master.kept_for_successor import KeptCopy, KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.streaming.sources.source_progress import SourceProgress

@@ -9,9 +9,9 @@ import pytest
 
 from flinkray.actors.gateways import SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
-from flinkray.actors.job_master.kept_copy import KeptCopy
+from flinkray.actors.job_master.kept_for_successor import KeptCopy
+from flinkray.actors.job_master.left_by_past_job_masters import PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.actors.job_master.overview_news import OverviewNews
+from flinkray.actors.job_master.reports_to_dispatcher import OverviewNews
 from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest

@@ -9,7 +9,7 @@ import pytest
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.slot_pool import HandedOver
-from flinkray.actors.job_master.past_pools import PastPools
+from flinkray.actors.job_master.left_by_past_job_masters import PastPools
 from flinkray.core.errors import RpcTimeoutError, SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,

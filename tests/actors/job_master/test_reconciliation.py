@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flinkray.actors.gateways import TaskExecutorGateway
-from flinkray.actors.job_master.reconciliation import Reconciliation
+from flinkray.actors.job_master.taking_over import Reconciliation
 from flinkray.core.ids import JobID, JobMasterId, ResourceID, WorkerGroupId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.slots import WorkerLocation

@@ -10,7 +10,7 @@ from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.ids import ExecutionGraphID
 from flinkray.rpc import LocalRpcService
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import ResetSubtasks

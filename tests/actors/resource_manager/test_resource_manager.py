@@ -40,7 +40,7 @@ from flinkray.ha import (
     MemoryDirectory,
     StandaloneHaServices,
 )
-from flinkray.local_cluster.local_workers import LocalResourceManagerDriver
+from flinkray.local_cluster.local_cluster import LocalResourceManagerDriver
 from flinkray.rpc import LocalRpcService, RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from flinkray.testing.virtual_time import on_virtual_time

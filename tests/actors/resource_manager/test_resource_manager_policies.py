@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost

@@ -11,7 +11,7 @@ import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotAnswer, WantedSlot
-from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import WorkerGroupRequest
 from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -21,7 +21,7 @@ from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.local_cluster.local_workers import LocalResourceManagerDriver
+from flinkray.local_cluster.local_cluster import LocalResourceManagerDriver
 from flinkray.rpc import (
     LocalRpcService,
     RegistrationFailure,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.shared.archives import ArchiveError, is_archive, unpack
+from flinkray.actors.shared.job_files import ArchiveError, is_archive, unpack
 
 
 def zipped() -> bytes:

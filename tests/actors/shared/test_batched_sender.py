@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flinkray.actors.gateways.task_reports import MOST_REPORTS
-from flinkray.actors.shared.batched_sender import BatchedSender
+from flinkray.actors.shared.notifications import BatchedSender
 from flinkray.core.error_text import MOST_BYTES
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import (

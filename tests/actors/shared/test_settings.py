@@ -25,7 +25,7 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     SchedulerMode,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.job_info import JobSettings
 from tests.scheduler.builders import JOB
 from tests.scheduler.graphs import python_vertex
 

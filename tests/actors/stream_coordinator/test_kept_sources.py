@@ -17,7 +17,6 @@ from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.sources.coordinator import END_OF_SPLITS
-from flinkray.streaming.sources.enumerator_state import read_enumerator_state
 from flinkray.streaming.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -27,7 +26,7 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
 )
-from flinkray.streaming.sources.source_progress import SourceProgress
+from flinkray.streaming.sources.source_progress import SourceProgress, read_enumerator_state
 from flinkray.testing.virtual_time import on_virtual_time
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from flinkray.actors.gateways.stream_coordinator import PrintedPart, PrintedText
-from flinkray.actors.stream_coordinator.printed_lines import (
+from flinkray.actors.stream_coordinator.printed_lines_store import (
     END_PATIENCE,
     MOST_KEPT,
     MOST_READ,

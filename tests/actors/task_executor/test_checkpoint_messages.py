@@ -20,7 +20,7 @@ from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcTimeoutEr
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.rpc import LocalRpcService
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,

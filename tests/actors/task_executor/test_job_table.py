@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.task_executor.job_table import Job, JobTable
+from flinkray.actors.task_executor.job_connections import Job, JobTable
 from flinkray.core.errors import IllegalTransitionError
 from tests.scheduler.builders import JOB, OTHER_JOB
 

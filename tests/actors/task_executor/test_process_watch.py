@@ -14,14 +14,18 @@ import pytest
 
 from flinkray.actors.gateways.task_process import TaskProcessHost
 from flinkray.actors.shared import leftover_processes
-from flinkray.actors.shared.leftover_processes import end_orphans, end_with_descendants
-from flinkray.actors.shared.task_process_notes import noted_processes, write_note
+from flinkray.actors.shared.leftover_processes import (
+    end_orphans,
+    end_with_descendants,
+    noted_processes,
+    write_note,
+)
 from flinkray.actors.task_executor.task_processes import ProcessWatch
 
 NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
 
 MARKED = """
-from flinkray.actors.shared.task_process_notes import write_note
+from flinkray.actors.shared.leftover_processes import write_note
 from flinkray.actors.task_process.endpoint import mark_process
 write_note(mark_process())
 """

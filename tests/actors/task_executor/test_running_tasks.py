@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from flinkray.actors.gateways.task_reports import TaskReport
-from flinkray.actors.task_executor.running_tasks import RunningTasks
-from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
+from flinkray.actors.task_executor.task_runners import RunnerTask, RunningTasks, TaskRunner
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.errors import FlinkRayError
@@ -21,7 +20,7 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.rpc import LocalRpcService, RpcEndpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
     CheckpointCompleted,

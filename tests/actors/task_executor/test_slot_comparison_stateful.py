@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flinkray.actors.gateways.messages import AllocatedSlotReport
-from flinkray.actors.task_executor.slot_comparison import SlotComparison
+from flinkray.actors.task_executor.slot_offering import SlotComparison
 from flinkray.core.ids import AllocationID, JobID, ResourceID
 from flinkray.scheduler.task_slots.task_slot_table import CleanSlot, SlotTableAction, TaskSlotTable
 from tests.scheduler.builders import JOB, OTHER_JOB, SMALL, allocation

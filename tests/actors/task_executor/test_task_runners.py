@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.gateways.task_executor_arguments import NodeAddress
+from flinkray.actors.gateways.task_executor import NodeAddress
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.actors.task_executor.task_runners import RunnerTask, SparkExecutorTasks
 from flinkray.core.ids import (

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
-from flinkray.actors.task_process.restored_states import own_keyed_state, read_states
+from flinkray.actors.task_process.task_checkpoints import TaskCheckpointResponder
+from flinkray.actors.task_process.task_snapshots import own_keyed_state, read_states
 from flinkray.checkpoint.handles import TaskState
 from flinkray.core.ids import (
     ExecutionAttemptID,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders, barrier_of
+from flinkray.actors.task_process.task_checkpoints import TaskCheckpointOrders, barrier_of
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
     CheckpointCompleted,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.task_process import checkpoint_responder
-from flinkray.actors.task_process.checkpoint_responder import MOST_CHANGES
-from flinkray.actors.task_process.restored_states import read_in_flight
+from flinkray.actors.task_process import task_checkpoints
+from flinkray.actors.task_process.task_checkpoints import MOST_CHANGES
+from flinkray.actors.task_process.task_snapshots import read_in_flight
 from flinkray.checkpoint import files
 from flinkray.checkpoint.handles import (
     FileState,
@@ -19,7 +19,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.streaming.checkpoint.barrier_handler import ABORTED, DECLINED_BEFORE, SUBSUMED
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
@@ -372,7 +372,7 @@ def test_abort_just_before_the_acknowledgement_declines_the_checkpoint(
 
     answering.stateful.put("k", 1)
     answering.capture(1)
-    monkeypatch.setattr(checkpoint_responder, "TaskState", acknowledging)
+    monkeypatch.setattr(task_checkpoints, "TaskState", acknowledging)
     answering.declined(1)
     assert answering.files() == []
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flinkray.actors.task_process.code_thread import CodeThread
+from flinkray.actors.task_process.task_runtime import CodeThread
 
 log = logging.getLogger("tests of code threads")
 
@@ -66,7 +66,7 @@ async def test_user_function_is_interrupted_only_after_it_has_finished_writing_a
 
 TRACED = """
 import asyncio, sys, threading
-from flinkray.actors.task_process.code_thread import CodeThread
+from flinkray.actors.task_process.task_runtime import CodeThread
 
 async def main():
     await CodeThread(lambda: None, "returns").returned

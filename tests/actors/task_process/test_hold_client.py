@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 
 from flinkray.actors.gateways.stream_coordinator import Holders, StreamCoordinatorGateway
-from flinkray.actors.task_process.hold_client import HoldClient
+from flinkray.actors.task_process.coordinator_clients import HoldClient
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalRpcService

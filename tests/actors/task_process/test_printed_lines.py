@@ -10,7 +10,11 @@ from flinkray.actors.gateways.stream_coordinator import (
     PrintedText,
     StreamCoordinatorGateway,
 )
-from flinkray.actors.task_process.printed_lines import MAX_PIECE, MOST_WAITING, PrintedLinesOutput
+from flinkray.actors.task_process.printed_lines_sender import (
+    MAX_PIECE,
+    MOST_WAITING,
+    PrintedLinesOutput,
+)
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcConnectionError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService

@@ -30,7 +30,7 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.state import ValueStateDescriptor
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,

@@ -22,7 +22,7 @@ import msgpack
 from flinkray.core.ids import AbstractID
 from flinkray.core.records import stored_types
 from flinkray.core.schema import Schema, schema_of, schemas, stored_fields
-from flinkray.scheduler.reports.execution_table import ExecutionTable
+from flinkray.scheduler.reports.execution_info import ExecutionTable
 from tests.ha.golden.kinds import KINDS, Kind
 
 FOLDER = Path(__file__).parent

@@ -24,7 +24,6 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
-from flinkray.checkpoint.keyed_state_format import KeyedStateHeader, StoredColumns, StoredTable
 from flinkray.checkpoint.metadata import (
     CheckpointedEdge,
     CheckpointedOperator,
@@ -33,7 +32,13 @@ from flinkray.checkpoint.metadata import (
     MasterState,
     SnapshotKind,
 )
-from flinkray.checkpoint.operator_state_format import OperatorStateHeader, StoredOperatorState
+from flinkray.checkpoint.state_format import (
+    KeyedStateHeader,
+    OperatorStateHeader,
+    StoredColumns,
+    StoredOperatorState,
+    StoredTable,
+)
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.records import decode_record, encode_record
@@ -69,27 +74,26 @@ from flinkray.scheduler.graph.job_graph import (
     ParallelismBounds,
     ResultPartitionType,
     SchedulerMode,
+    VertexOperator,
 )
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
     CheckpointStatistics,
     CheckpointStatus,
 )
-from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import ExecutionTable
+from flinkray.scheduler.reports.execution_info import ExecutionInfo, ExecutionTable
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
     JobResult,
+    JobSettings,
     StageProgressInfo,
     VertexInfo,
 )
-from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.state.stored_forms import RecordForm, SerializerSnapshot
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
+from flinkray.state.snapshots import RecordForm, SerializerSnapshot
+from flinkray.streaming.sources.source_progress import EnumeratorState
 
 JOB = JobID(b"the specimen job")
 PROFILE = ResourceProfile(1.5, 2**30, {"GPU": 0.5, "custom": 2.0})

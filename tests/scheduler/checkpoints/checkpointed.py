@@ -20,9 +20,8 @@ from flinkray.checkpoint.metadata import (
     SnapshotKind,
 )
 from flinkray.core.key_groups import key_group_range
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
-from flinkray.scheduler.graph.job_graph import DistributionPattern
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
+from flinkray.scheduler.graph.job_graph import DistributionPattern, VertexOperator
 from tests.scheduler.builders import JOB
 from tests.scheduler.graphs import vertex_id
 

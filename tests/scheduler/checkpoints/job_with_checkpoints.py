@@ -28,12 +28,12 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.graph.job_graph import VertexOperator
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, JOB, only
 from tests.scheduler.checkpoints.checkpointed import file, named, vertex

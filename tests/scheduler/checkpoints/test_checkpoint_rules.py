@@ -9,10 +9,12 @@ import pytest
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.job_options import ENDLESS
 from flinkray.rpc.wire.codec import decode, encode
-from flinkray.scheduler.checkpoints.errors import CheckpointError, CheckpointFailureReason
-from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
+from flinkray.scheduler.checkpoints.failures import (
+    CheckpointError,
+    CheckpointFailureManager,
+    CheckpointFailureReason,
+)
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
-from flinkray.scheduler.checkpoints.periodic_trigger import PeriodicTrigger
 from flinkray.scheduler.checkpoints.plan import (
     TasksMissingError,
     calculate_plan,
@@ -24,9 +26,10 @@ from flinkray.scheduler.checkpoints.properties import (
     savepoint,
     synchronous_savepoint,
 )
-from flinkray.scheduler.checkpoints.request_decider import (
+from flinkray.scheduler.checkpoints.trigger_decisions import (
     CheckpointRequest,
     CheckpointRequestDecider,
+    PeriodicTrigger,
     TooEarly,
 )
 from flinkray.scheduler.graph.checkpoint_configuration import (

@@ -19,7 +19,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.scheduler.checkpoints.properties import (
     savepoint,

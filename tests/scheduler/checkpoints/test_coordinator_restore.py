@@ -22,7 +22,7 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason, StateRestoreError
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason, StateRestoreError
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
 from flinkray.scheduler.checkpoints.restores import Restored
 from tests.scheduler.builders import one, only

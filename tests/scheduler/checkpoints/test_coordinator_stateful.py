@@ -40,7 +40,7 @@ from flinkray.scheduler.checkpoints.actions import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.scheduler.checkpoints.operators_with_state import state_locations
 from flinkray.scheduler.checkpoints.properties import (

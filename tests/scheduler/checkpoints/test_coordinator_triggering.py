@@ -18,9 +18,9 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerMasterHooks,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.periodic_trigger import CATCH_UP_PAUSE
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
+from flinkray.scheduler.checkpoints.trigger_decisions import CATCH_UP_PAUSE
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import one, only
 from tests.scheduler.checkpoints.checkpointed import file

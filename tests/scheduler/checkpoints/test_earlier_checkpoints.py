@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
 from flinkray.scheduler.checkpoints.actions import (
     DiscardDirectory,
     NotifyCheckpointAborted,
@@ -13,7 +12,7 @@ from flinkray.scheduler.checkpoints.actions import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.earlier_checkpoints import MOST_GIVEN_UP, EarlierCheckpoints
-from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
 from tests.scheduler.builders import one, only
 from tests.scheduler.checkpoints.checkpointed import metadata

@@ -9,9 +9,9 @@ from flinkray.scheduler.checkpoints.actions import (
     StartCheckpointTimer,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.final_checkpoints import FIRST_DELAY, NEXT_DELAY
 from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint
 from flinkray.scheduler.checkpoints.properties import savepoint
+from flinkray.scheduler.checkpoints.trigger_decisions import FIRST_DELAY, NEXT_DELAY
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints.job_with_checkpoints import (

@@ -6,11 +6,9 @@ import pytest
 
 from flinkray.checkpoint.handles import OperatorSubtaskState, TaskState
 from flinkray.checkpoint.metadata import CheckpointedOperator
-from flinkray.scheduler.checkpoints.errors import StateRestoreError
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
-from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
-from flinkray.scheduler.graph.job_graph import DistributionPattern
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
+from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex, StateAssignment
+from flinkray.scheduler.graph.job_graph import DistributionPattern, VertexOperator
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.checkpointed import metadata, operator, vertex
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, vertex_id

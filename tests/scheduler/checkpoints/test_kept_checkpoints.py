@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState, StateLocation
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     DiscardCheckpoint,
@@ -15,13 +14,16 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoint,
     CompletedCheckpoints,
 )
-from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.kept_checkpoints import (
+    AbortedCheckpoints,
+    KeptCheckpoints,
+    SharedStateRegistry,
+)
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,
     synchronous_savepoint,
 )
-from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointRetentionPolicy
 from flinkray.scheduler.shared.states import JobStatus
 from tests.scheduler.checkpoints.checkpointed import file, keyed, metadata, operator, written

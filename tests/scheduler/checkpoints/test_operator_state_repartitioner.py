@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.checkpoint.handles import OperatorStateHandle, OperatorStateMode
-from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
+from flinkray.scheduler.checkpoints.state_assignment import repartition
 from tests.scheduler.checkpoints.checkpointed import BROADCAST, LIST, UNION, named, written
 
 Element = tuple[str, str, int]

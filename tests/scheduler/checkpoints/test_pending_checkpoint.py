@@ -25,7 +25,7 @@ from flinkray.scheduler.checkpoints.pending_checkpoint import (
     PendingPhase,
 )
 from flinkray.scheduler.checkpoints.plan import calculate_plan
-from flinkray.scheduler.checkpoints.request_decider import CheckpointRequest
+from flinkray.scheduler.checkpoints.trigger_decisions import CheckpointRequest
 from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.checkpointed import UNION, file, named, written

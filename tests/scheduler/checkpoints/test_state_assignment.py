@@ -18,10 +18,13 @@ from flinkray.checkpoint.handles import (
 )
 from flinkray.checkpoint.metadata import CheckpointedEdge, CheckpointMetadata
 from flinkray.core.key_groups import NO_KEY_GROUPS, KeyGroupRange, owner_of
-from flinkray.scheduler.checkpoints.errors import StateRestoreError
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
-from flinkray.scheduler.checkpoints.state_assignment import StateAssignment, divide_keyed_state
-from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
+from flinkray.scheduler.checkpoints.state_assignment import (
+    RestoredVertex,
+    StateAssignment,
+    divide_keyed_state,
+)
+from flinkray.scheduler.graph.job_graph import VertexOperator
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.checkpointed import (
     file,

@@ -19,7 +19,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StartCheckpointTimer,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,

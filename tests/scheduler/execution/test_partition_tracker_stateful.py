@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
-from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import (
     IntermediateDataSet,
@@ -22,6 +21,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
+from flinkray.scheduler.job.result_partitions import PartitionTracker, PlacedPartition
 from flinkray.scheduler.shared.failure import Failure
 from tests.scheduler.builders import GRAPH, JOB, allocated_slot
 from tests.scheduler.graphs import ALL_TO_ALL, POINTWISE, data_set_id, python_vertex

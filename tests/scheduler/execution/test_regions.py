@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
-from flinkray.scheduler.execution.failover_strategy import (
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.job.failover import (
     FailoverStrategy,
     RestartAllFailoverStrategy,
     RestartPipelinedRegionFailoverStrategy,
 )
-from flinkray.scheduler.execution.regions import PipelinedRegions
 from tests.scheduler.builders import GRAPH, spark_job, spark_vertex
 from tests.scheduler.graphs import execution_graph, job
 

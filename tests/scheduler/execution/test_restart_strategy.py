@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.scheduler.execution.restart_strategy import (
+from flinkray.scheduler.execution.restarts import (
     RestartBackoffTimeStrategy,
     new_restart_strategy,
 )

@@ -37,7 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.reports.json_plan import json_plan
+from flinkray.scheduler.reports.job_info import json_plan
 from tests.scheduler.builders import GIB, JOB, LARGE, SMALL, VERTEX, spark_job, spark_vertex
 from tests.scheduler.graphs import ALL_TO_ALL, data_set_id, job, python_vertex, vertex_id
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
     STREAM,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.checkpoint_statistics import (

@@ -22,7 +22,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason, StopWithSavepointError
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason, StopWithSavepointError
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
     CheckpointCompleted,

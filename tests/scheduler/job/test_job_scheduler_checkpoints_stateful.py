@@ -28,7 +28,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StartCheckpointTimer,
     StoreCheckpoint,
 )
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     CheckpointAborted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (

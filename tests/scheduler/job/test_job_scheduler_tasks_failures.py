@@ -8,10 +8,10 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, ResultPartitionID
-from flinkray.core.outlook import ProgramError
+from flinkray.core.recurring_errors import ProgramError
 from flinkray.rpc.wire import codec
-from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord

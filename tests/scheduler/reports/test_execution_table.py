@@ -16,8 +16,7 @@ from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway,
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution import job_archive
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.reports.execution_info import ExecutionInfo
-from flinkray.scheduler.reports.execution_table import FEW, ExecutionTable, packed
+from flinkray.scheduler.reports.execution_info import FEW, ExecutionInfo, ExecutionTable, packed
 from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.worker_demand import redundant_workers_missing, workers_for
+from flinkray.scheduler.resources.requirement_check import redundant_workers_missing, workers_for
 from flinkray.scheduler.shared.slots import ResourceRequirement, profile_of_slot
 
 WORKER = ResourceProfile(4.0, 4000)

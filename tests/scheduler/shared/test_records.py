@@ -13,8 +13,7 @@ from flinkray.core.ids import (
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.io_metrics import IOMetrics
-from flinkray.scheduler.shared.requirement_matching import missing_slots
-from flinkray.scheduler.shared.slots import ResourceRequirement, SameWorkerGroup
+from flinkray.scheduler.shared.slots import ResourceRequirement, SameWorkerGroup, missing_slots
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.story import Story
 from flinkray.scheduler.shared.tasks import PartitionLocations, TaskExecutionState, pack_numbers

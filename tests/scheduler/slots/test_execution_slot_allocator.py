@@ -11,13 +11,13 @@ from flinkray.core.ids import (
     JobVertexID,
     ResourceID,
 )
-from flinkray.scheduler.slots.execution_slot_allocator import (
+from flinkray.scheduler.slots.logical_slots import (
     ExecutionSlotAllocator,
+    FailPayload,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
-from flinkray.scheduler.slots.logical_slot import FailPayload
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,

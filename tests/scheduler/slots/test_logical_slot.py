@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
-from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
+from flinkray.scheduler.slots.logical_slots import FailPayload, LogicalSlot
 from tests.scheduler.builders import GRAPH, VERTEX, allocated_slot
 
 SUBTASK = ExecutionVertexID(VERTEX, 0)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.requirement_matching import size_of
+from flinkray.scheduler.shared.slots import size_of
 from flinkray.scheduler.slots.pooled_slots import PooledSlot, PooledSlots
 from tests.scheduler.builders import GIB, LARGE, SMALL, allocation, id_of, slot_on
 

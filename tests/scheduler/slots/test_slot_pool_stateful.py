@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.shared.requirement_matching import missing_slots
-from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage, missing_slots
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_pool import (
     DeclarativeSlotPool,

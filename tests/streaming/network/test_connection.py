@@ -10,7 +10,7 @@ import pytest
 from flinkray.rpc.wire import codec
 from flinkray.streaming.network import NetworkEnvironment, ResultPartition, WireFormatError
 from flinkray.streaming.network.buffers import OVERHEAD
-from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.connection import Connection, FrameReader
 from flinkray.streaming.network.frames import (
     ACCEPTED,
     CREDIT,
@@ -21,7 +21,6 @@ from flinkray.streaming.network.frames import (
     Part,
     head,
 )
-from flinkray.streaming.network.receiving import FrameReader
 from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Columns
 from tests.streaming.network.networks import PATIENCE, network, numbers
 

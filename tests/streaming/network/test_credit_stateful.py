@@ -24,9 +24,8 @@ from flinkray.streaming.network import (
     Welcome,
     Wire,
 )
-from flinkray.streaming.network.buffers import OVERHEAD
+from flinkray.streaming.network.buffers import OVERHEAD, QueuedBarrier
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
-from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.records.elements import (
     ACTIVE,

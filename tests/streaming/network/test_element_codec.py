@@ -21,7 +21,7 @@ from flinkray.streaming.network import (
     WireFormatError,
     element_codec,
 )
-from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
+from flinkray.streaming.network.buffers import in_halves, in_pieces, together
 from flinkray.streaming.network.element_codec import (
     SCATTER_FROM,
     ElementDecoder,

@@ -11,6 +11,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from flinkray.streaming.network.connection import ALONE_FROM, COPIED_BELOW, SLAB, FrameReader
 from flinkray.streaming.network.errors import WireFormatError
 from flinkray.streaming.network.frames import (
     DATA,
@@ -22,7 +23,6 @@ from flinkray.streaming.network.frames import (
     head,
     padding,
 )
-from flinkray.streaming.network.receiving import ALONE_FROM, COPIED_BELOW, SLAB, FrameReader
 from flinkray.streaming.network.wire import PlainWire
 from tests.streaming.network.networks import PATIENCE, network, numbers, read
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.rpc.wire.listener import MAX_STRANGERS
-from flinkray.rpc.wire.refusals import MAX_LINES
+from flinkray.rpc.wire.listener import MAX_LINES, MAX_STRANGERS
 from flinkray.rpc.wire.tls import Tls, tls_of
 from flinkray.streaming.network import NetworkEnvironment, sockets
 from flinkray.streaming.records.elements import END_OF_INPUT, Block

@@ -25,7 +25,7 @@ from flinkray.streaming.network import (
     decode_elements,
     encode_elements,
 )
-from flinkray.streaming.network.queued_barrier import WaitingBarrier
+from flinkray.streaming.network.buffers import WaitingBarrier
 from flinkray.streaming.records.elements import (
     END_OF_INPUT,
     Barrier,

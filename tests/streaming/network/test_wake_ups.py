@@ -13,10 +13,10 @@ import pytest
 
 from flinkray.rpc.wire import codec
 from flinkray.streaming.network import ConsumerLostError, NetworkInputGate
+from flinkray.streaming.network.buffers import QueuedBarrier
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.frames import REQUEST
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Element, Watermark

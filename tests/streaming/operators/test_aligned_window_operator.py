@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from flinkray.core.durations import Time
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions.functions import ReduceFunction
+from flinkray.streaming.functions.functions import ProcessWindowFunction, ReduceFunction
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.window_functions import ProcessWindowFunction
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row

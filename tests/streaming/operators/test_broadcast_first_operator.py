@@ -9,8 +9,8 @@ import pytest
 from flinkray.state import MapStateDescriptor
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import BroadcastProcessFunction
+from flinkray.streaming.operators.batch_mode import BroadcastFirstOperator
 from flinkray.streaming.operators.broadcast import BroadcastProcessOperator
-from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
 from flinkray.testing.operator_harness import OperatorHarness, Record

@@ -7,7 +7,7 @@ from typing import Any
 
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.sinks.collect import CollectOperator
+from flinkray.streaming.sinks.simple import CollectOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from flinkray.datastream.connectors import CommitRequest, CommitterContext, SinkError
-from flinkray.streaming.sinks.committables import CommittableMessage
-from flinkray.streaming.sinks.committer_operator import (
+from flinkray.streaming.sinks.sink_operators import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     MOST_RETRIES,
     CommitLog,
+    CommittableMessage,
     CommitterOperator,
 )
 from flinkray.testing.operator_harness import OperatorHarness

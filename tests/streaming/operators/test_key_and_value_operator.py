@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.columnar.key_and_value import KeyAndValueOperator
+from flinkray.streaming.columnar.arrow_batches import KeyAndValueOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys

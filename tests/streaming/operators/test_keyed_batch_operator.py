@@ -12,7 +12,7 @@ from flinkray.datastream import KeyedBatchFunction, KeyedProcessFunction
 from flinkray.datastream.arrays import running_sums
 from flinkray.datastream.state import ArrayStateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.streaming.columnar.keyed_batches import KeyedBatchOperator
+from flinkray.streaming.columnar.arrow_batches import KeyedBatchOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns, Watermark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.datastream import KeyedGroupFunction
-from flinkray.streaming.operators.groups import KeyedGroupOperator
+from flinkray.streaming.operators.process import KeyedGroupOperator
 from flinkray.streaming.records.elements import Watermark
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (

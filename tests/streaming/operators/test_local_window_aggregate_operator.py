@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
+from flinkray.streaming.columnar.local_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes, is_part
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.errors import StreamError
@@ -25,7 +25,7 @@ from flinkray.streaming.records.elements import (
 )
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
+from flinkray.streaming.time.combined_watermarks import ValveOutput, WatermarkValve
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 

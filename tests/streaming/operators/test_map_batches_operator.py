@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flinkray.streaming.columnar.map_batches import MapBatchesOperator
+from flinkray.streaming.columnar.arrow_batches import MapBatchesOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.row import Row

@@ -11,7 +11,7 @@ from flinkray.state import (
     StateTable,
     ValueStateDescriptor,
 )
-from flinkray.streaming.operators.queryable import QueryableStateOperator
+from flinkray.streaming.operators.keyed import QueryableStateOperator
 from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import BY_FIRST, PAIRS, columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from flinkray.streaming.columnar import serialize_batches
-from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator, deserialized
+from flinkray.streaming.columnar import arrow_batches
+from flinkray.streaming.columnar.arrow_batches import SerializeBatchesOperator, deserialized
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import Types
@@ -47,7 +47,7 @@ def test_values_of_mixed_types_cannot_be_serialized_as_a_column() -> None:
 def test_large_batch_is_serialized_in_several_independent_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serialize_batches, "MOST_BYTES", 4000)
+    monkeypatch.setattr(arrow_batches, "MOST_BYTES", 4000)
     h = OperatorHarness(SerializeBatchesOperator())
     h.process_columns(columns(x=list(range(2000))))
     parts = batches(h)

@@ -9,8 +9,7 @@ import pytest
 from flinkray.datastream.connectors import CallbackSink, Sink, SinkError, SinkWriter, WriterContext
 from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.sinks.committables import CommittableMessage
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import CommittableMessage, SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five
 from tests.streaming.operators.two_phases import Shelf

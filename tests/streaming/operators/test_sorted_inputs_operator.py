@@ -15,10 +15,10 @@ from flinkray.streaming.functions.functions import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
+from flinkray.streaming.operators.batch_mode import SortedInputsOperator
 from flinkray.streaming.operators.broadcast import KeyedBroadcastProcessOperator
 from flinkray.streaming.operators.keyed import BatchReduceOperator, KeyedMapOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
-from flinkray.streaming.operators.sorted_inputs import SortedInputsOperator
 from flinkray.streaming.operators.two_inputs import KeyedCoProcessOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.records.keying import Keys

@@ -28,8 +28,7 @@ from flinkray.streaming.records.elements import (
     WatermarkStatus,
 )
 from flinkray.streaming.sources.collection import Slice
-from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, Boundedness
-from flinkray.streaming.sources.source_hold import SourceHold
+from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, Boundedness, SourceHold
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import columns, failure, unlike_five
 

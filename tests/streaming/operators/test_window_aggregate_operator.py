@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
+from flinkray.streaming.columnar.local_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.errors import StreamError

@@ -10,9 +10,8 @@ import pytest
 from flinkray.core.durations import Time
 from flinkray.state.errors import StateError
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.functions.functions import ReduceFunction
+from flinkray.streaming.functions.functions import ProcessWindowFunction, ReduceFunction
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.window_functions import ProcessWindowFunction
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import (
@@ -30,10 +29,10 @@ from flinkray.streaming.windowing.contents import (
     ReduceContents,
     TimestampedContents,
 )
-from flinkray.streaming.windowing.continuous_triggers import ContinuousEventTimeTrigger
 from flinkray.streaming.windowing.evictors import CountEvictor
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import (
+    ContinuousEventTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
     PurgingTrigger,

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from flinkray.datastream.connectors import Sink
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier
-from flinkray.streaming.sinks.committer_operator import CommitterOperator
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import CommitterOperator, SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 
 

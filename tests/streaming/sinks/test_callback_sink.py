@@ -10,7 +10,7 @@ import pytest
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import CallbackSink, Sink
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 

@@ -6,7 +6,7 @@ import pytest
 
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 

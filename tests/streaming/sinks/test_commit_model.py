@@ -22,9 +22,12 @@ from flinkray.datastream.connectors import (
 )
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Block
-from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
-from flinkray.streaming.sinks.committer_operator import CommitterOperator
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import (
+    CommittableCollector,
+    CommittableMessage,
+    CommitterOperator,
+    SinkWriterOperator,
+)
 from flinkray.testing.operator_harness import OperatorHarness
 
 RECORDS = 40
@@ -279,7 +282,7 @@ def test_random_crashes_reveal_a_missing_safeguard_of_the_commit_protocol(
     if safeguard == "wait for completion":
         monkeypatch.setattr(collector, "_is_due", lambda self, pending: True)
         monkeypatch.setattr(
-            "flinkray.streaming.sinks.committables._Pending.place", property(lambda self: (0, 0))
+            "flinkray.streaming.sinks.sink_operators._Pending.place", property(lambda self: (0, 0))
         )
     elif safeguard == "restore":
         monkeypatch.setattr(collector, "restore", lambda self, messages: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 

@@ -36,10 +36,10 @@ from flinkray.datastream.connectors import (
     Sink,
 )
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
 from flinkray.streaming.sinks.file_formats import FileFormat, PartFile, TextFormat
 from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
 from flinkray.streaming.sinks.sink import CommitOutcome, SinkError
+from flinkray.streaming.sinks.sink_operators import FIRST_PAUSE
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 from tests.streaming.sinks.sink_harness import SinkHarness

@@ -22,13 +22,11 @@ from flinkray.datastream.connectors.kafka import (
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.kafka import committer as committing
 from flinkray.streaming.kafka.client import KafkaError, KafkaException
-from flinkray.streaming.kafka.commit_history import CommitHistory
-from flinkray.streaming.kafka.committer import KafkaCommittable, KafkaCommitter
-from flinkray.streaming.kafka.record_check import why_refused
-from flinkray.streaming.kafka.writers import TransactionalWriter
+from flinkray.streaming.kafka.committer import CommitHistory, KafkaCommittable, KafkaCommitter
+from flinkray.streaming.kafka.sink import TransactionalWriter, why_refused
 from flinkray.streaming.records.elements import Barrier, Block
 from flinkray.streaming.sinks.sink import CommitOutcome, CommitRequest, SinkError, WriterContext
-from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.operator_harness import OperatorHarness

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flinkray.actors.task_process.restored_states import read_states
-from flinkray.actors.task_process.snapshot_writer import SnapshotWriter
+from flinkray.actors.task_process.task_snapshots import SnapshotWriter, read_states
 from flinkray.checkpoint.handles import TaskState
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
@@ -26,6 +25,7 @@ from flinkray.checkpoint.metadata import (
 from flinkray.checkpoint.storage import read_whole, state_writer, write_metadata
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import Epochs, PublishedBatches, ResultSchemaError
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Columns
@@ -36,7 +36,6 @@ from flinkray.streaming.sinks.spark import (
     SparkEpochSink,
     check_columns,
 )
-from flinkray.streaming.state_file import StateFile
 from tests.disk import Disk
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 

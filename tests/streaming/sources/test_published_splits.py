@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.sources.published_splits import LOOK_INTERVAL, PublishedSplitsEnumerator
+from flinkray.streaming.sources.spark import LOOK_INTERVAL, PublishedSplitsEnumerator
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers
 

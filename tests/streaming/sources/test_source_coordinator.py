@@ -15,7 +15,6 @@ from flinkray.state.errors import StateError
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
-from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -25,6 +24,7 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
 )
+from flinkray.streaming.sources.source_progress import EnumeratorState
 from flinkray.testing.manual_clock import ManualClock
 
 

@@ -18,7 +18,6 @@ from flinkray.core.clock import Clock
 from flinkray.core.records import decode_record, encode_record
 from flinkray.rpc.wire import codec
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
-from flinkray.streaming.sources.enumerator_state import EnumeratorState, read_enumerator_state
 from flinkray.streaming.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -27,7 +26,11 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
 )
-from flinkray.streaming.sources.source_progress import SourceProgress
+from flinkray.streaming.sources.source_progress import (
+    EnumeratorState,
+    SourceProgress,
+    read_enumerator_state,
+)
 from flinkray.testing.manual_clock import ManualClock
 
 RECORDS = 3

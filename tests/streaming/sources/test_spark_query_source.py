@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from flinkray.file_results import PublishedBatches, QueryCheckpointError
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources import spark_stream
 from flinkray.streaming.sources.source import ReaderContext
 from flinkray.streaming.sources.spark_stream import SparkStreamSource
-from flinkray.streaming.state_file import StateFile
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.test_spark_stream_source import Published, numbers_of, places
 

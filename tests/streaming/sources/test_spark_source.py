@@ -18,9 +18,8 @@ from flinkray.file_results import (
 )
 from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.sources.published_splits import LOOK_INTERVAL
 from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW
-from flinkray.streaming.sources.spark import SparkSource, SparkSplit
+from flinkray.streaming.sources.spark import LOOK_INTERVAL, SparkSource, SparkSplit
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers, reader_of
 

@@ -18,19 +18,19 @@ from flinkray.file_results import (
     PublishedBatches,
     ResultDirectory,
 )
-from flinkray.streaming.sources.published_splits import LOOK_INTERVAL
+from flinkray.state.operator_state import StateFile
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NoRecords,
     ReaderContext,
 )
+from flinkray.streaming.sources.spark import LOOK_INTERVAL
 from flinkray.streaming.sources.spark_stream import (
     MicroBatchLostError,
     MicroBatchSplit,
     SparkEpochsSource,
     SparkStreamSource,
 )
-from flinkray.streaming.state_file import StateFile
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers, reader_of
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flinkray.ha.zookeeper.election_driver import CONNECTION_INFO, LATCH, decode_information
+from flinkray.ha.zookeeper.leader_drivers import CONNECTION_INFO, LATCH, decode_information
 from tests.zookeeper_log import CREATE, DELETE, SET_DATA, Transaction
 
 

@@ -1,0 +1,282 @@
+"""Operators that handle a batch as one Arrow batch: functions of batches, and reshaping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+
+from flinkray.core.arguments import first_twice
+from flinkray.state.key_numbers import Slots
+from flinkray.state.key_values import can_change
+from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns, without_views
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.functions import BatchContext, KeyedBatchFunction
+from flinkray.streaming.operators.operator import FunctionOperator, StreamOperator
+from flinkray.streaming.operators.timestamps import column_as_timestamps
+from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns, Origin
+from flinkray.streaming.records.keying import Keys, functions_of
+from flinkray.streaming.records.typeinfo import TypeInformation
+
+TIMESTAMPS = "$timestamp"
+"""Name of the column that gives functions the timestamps of the rows, in milliseconds."""
+
+
+class MapBatchesOperator(FunctionOperator):
+    """Calls a function with each record batch. The function returns batches, tables, or None.
+
+    If rows have timestamps, these are in the last column, ``$timestamp``. The timestamps of the
+    results are taken from that column of the returned batch; without it the results have none.
+    """
+
+    def __init__(self, function: Any, input_type: TypeInformation | None = None) -> None:
+        super().__init__(function)
+        self._input_type = input_type
+
+    def open(self) -> None:
+        super().open()
+        self._map_batch = self.method("map_batch")
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            self.process_columns(block_to_columns(block, self._input_type))
+
+    def process_columns(self, columns: Columns) -> None:
+        for batch in batches_of(self._map_batch(with_timestamps(columns))):
+            if batch.num_rows:
+                self.output.emit_columns(without_timestamps(batch, columns.origin))
+
+
+def with_timestamps(columns: Columns) -> pa.RecordBatch:
+    """Return the batch with its timestamps in the column ``$timestamp``, as functions get it."""
+    batch = columns.batch
+    if columns.timestamps is None:
+        return batch
+    if TIMESTAMPS in batch.schema.names:
+        raise StreamError(
+            f"the records have a column {TIMESTAMPS!r} of their own, where a map_batches function "
+            "is given their timestamps: give it another name"
+        )
+    return batch.append_column(TIMESTAMPS, pa.array(columns.timestamps))
+
+
+def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
+    """Split a batch that a function has returned into columns and timestamps."""
+    place = batch.schema.get_field_index(TIMESTAMPS)
+    if place < 0:
+        return Columns(batch, None, origin)
+    times = column_as_timestamps(batch, TIMESTAMPS)
+    others = [name for name in range(batch.num_columns) if name != place]
+    return Columns(batch.select(others), times, origin)
+
+
+def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
+    """Return the record batches in the result of a function."""
+    if result is None:
+        return ()
+    if isinstance(result, pa.RecordBatch):
+        twice = first_twice(result.schema.names)
+        if twice is not None:
+            raise StreamError(
+                f"a map_batches function returned two columns named {twice!r}: rename one"
+            )
+        return (without_views(result),)
+    if isinstance(result, pa.Table):
+        return batches_of(result.combine_chunks().to_batches())
+    if isinstance(result, list | tuple | Iterator):
+        return (batch for part in result for batch in batches_of(part))
+    raise StreamError(
+        "a map_batches function returns an Arrow RecordBatch, a Table, several, or None; got "
+        f"{type(result).__name__}{_WAYS_OUT.get(type(result).__name__, '')}"
+    )
+
+
+_WAYS_OUT = {
+    "DataFrame": ": pyarrow.RecordBatch.from_pandas(frame) makes one of it",
+    "dict": ": pyarrow.record_batch(columns) makes one of it",
+}
+
+
+_NO_SLOTS: Slots = np.empty(0, np.int32)
+
+
+class KeyedBatchOperator(FunctionOperator):
+    """Calls a :class:`KeyedBatchFunction` with each batch and the slots of its keys."""
+
+    gives_slots = True
+
+    def __init__(
+        self, function: KeyedBatchFunction, keys: Keys, input_type: TypeInformation | None = None
+    ) -> None:
+        super().__init__(function)
+        self._keys = keys
+        self._input_type = input_type
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self._keys.functions
+
+    def open(self) -> None:
+        assert self.keyed_state is not None
+        self._table = self.keyed_state.columns()
+        self._context = _Context(self._table.keys, self.context.own)
+        super().open()
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            slots = self._table.slots_of(self._keys.of_block(block))
+            self._process(block_to_columns(block, self._input_type), slots)
+
+    def process_columns(self, columns: Columns) -> None:
+        if not len(columns):
+            return
+        keys = self._keys.of_columns(columns)
+        if keys is None:
+            slots = self._table.slots_of(self._keys.of_block(columns.to_block()))
+        else:
+            slots = self._table.slots_of_column(keys)
+        self._process(columns, slots)
+
+    def _process(self, columns: Columns, slots: Slots) -> None:
+        self._context.slots = slots
+        results = self.function.process_batch(with_timestamps(columns), self._context)
+        self._put_out(results, columns.origin)
+
+    def _put_out(self, results: Any, origin: Origin | None) -> None:
+        for batch in batches_of(results):
+            if batch.num_rows:
+                self.output.emit_columns(without_timestamps(batch, origin))
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._context.watermark = timestamp
+        self._context.slots = _NO_SLOTS
+        self._put_out(self.function.on_watermark(timestamp, self._context), None)
+        self.output.emit_watermark(timestamp)
+
+
+class _OwnedKeys(Sequence[Any]):
+    """A sequence of keys by slot that returns copies, since keys of mutable types can change."""
+
+    def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
+        self._keys = keys
+        self._own = own
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        found = self._keys[place]
+        return list(map(self._own, found)) if isinstance(place, slice) else self._own(found)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class _Context(BatchContext):
+    def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
+        self._keys = keys
+        self._owned = _OwnedKeys(keys, own)
+        self._looked_at = 0
+        """Number of keys, from the first one, that are known to be immutable."""
+        self.watermark = MIN_TIMESTAMP
+        self.slots = _NO_SLOTS
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        if can_change(self._keys[self._looked_at :]):
+            return self._owned
+        self._looked_at = len(self._keys)
+        return self._keys
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+
+MOST_BYTES = 2**20
+"""Most bytes of the rows in one value, which must fit into a message beside other content."""
+
+
+class SerializeBatchesOperator(StreamOperator):
+    """Turns each record batch into bytes in Arrow's format. Large batches become several values.
+
+    Streams of Python values are turned into columns first. Timestamps are left out.
+    """
+
+    def __init__(self, input_type: TypeInformation | None = None) -> None:
+        self._input_type = input_type
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            self._emit(block_to_batch(block, self._input_type))
+
+    def process_columns(self, columns: Columns) -> None:
+        self._emit(columns.batch)
+
+    def _emit(self, batch: pa.RecordBatch) -> None:
+        portions = max(1, -(-batch.nbytes // MOST_BYTES))
+        rows = max(1, -(-batch.num_rows // portions))
+        values = [serialized(batch.slice(begin, rows)) for begin in range(0, batch.num_rows, rows)]
+        if values:
+            self.output.emit(Block(values))
+
+
+def serialized(batch: pa.RecordBatch) -> bytes:
+    """Return the batch with its schema as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def deserialized(data: bytes) -> pa.RecordBatch:
+    """Return the batch that :func:`serialized` has turned into bytes."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()
+
+
+class KeyAndValueOperator(StreamOperator):
+    """Turns each record into a record of two columns: ``f0`` is its key, ``f1`` the record.
+
+    A record with fields becomes a struct. Records that come as Arrow columns are not converted to
+    Python values, nor are their keys if these are a column.
+    """
+
+    def __init__(self, keys: Keys, value_type: TypeInformation | None) -> None:
+        self._keys = keys
+        self._value_type = value_type
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(self._keys)
+
+    def process_block(self, block: Block) -> None:
+        if len(block):
+            keys = self._column_of(self._keys.of_block(block))
+            self._emit(keys, block_to_columns(block, self._value_type))
+
+    def process_columns(self, columns: Columns) -> None:
+        if not len(columns):
+            return
+        keys = self._keys.of_columns(columns)
+        if keys is None:
+            keys = self._column_of(self._keys.of_block(columns.to_block()))
+        self._emit(keys, columns)
+
+    def _column_of(self, keys: Sequence[Any]) -> pa.Array:
+        return _in_one(block_to_columns(Block(list(keys)), self._keys.key_type))
+
+    def _emit(self, keys: pa.Array, values: Columns) -> None:
+        batch = pa.RecordBatch.from_arrays([keys, _in_one(values)], names=["f0", "f1"])
+        self.output.emit_columns(Columns(batch, values.timestamps, values.origin))
+
+
+def _in_one(columns: Columns) -> pa.Array:
+    batch = columns.batch
+    if columns.scalar:
+        return batch.column(0)
+    return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))

@@ -1,0 +1,222 @@
+"""Tracks where the result partitions of a job are, and decides when they are released or promoted
+(EX-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.core.ids import ResourceID, ResultPartitionID
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionVertex,
+    IntermediateResult,
+)
+from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import (
+    RegionsFinished,
+    RegionsUnfinished,
+    ResultsFinished,
+    ResultsLost,
+    ResultsTakenBack,
+    SendReleases,
+    TaskExecutorLost,
+)
+from flinkray.scheduler.shared.slots import WorkerLocation
+
+
+class Results:
+    """Reports events of regions, attempts and TaskExecutors to the PartitionTracker. Turns its
+    decisions into releases and failures."""
+
+    def __init__(
+        self, graph: ExecutionGraph, regions: PipelinedRegions, tracker: PartitionTracker
+    ) -> None:
+        self._graph = graph
+        self._regions = regions
+        self._tracker = tracker
+
+    def finished(self, transition: ResultsFinished, now: float) -> Steps:
+        for execution in transition.executions:
+            self._tracker.finished(execution.vertex)
+        return ()
+
+    def regions_finished(self, transition: RegionsFinished, now: float) -> Steps:
+        """Release the partitions that only these regions still had to read."""
+        released: list[PlacedPartition] = []
+        for index in transition.regions:
+            released += self._tracker.region_finished(index)
+        return _releases(released)
+
+    def regions_unfinished(self, transition: RegionsUnfinished, now: float) -> Steps:
+        """Note that these regions will read their inputs again."""
+        for index in transition.regions:
+            self._tracker.region_unfinished(index)
+        return ()
+
+    def taken_back(self, transition: ResultsTakenBack, now: float) -> Steps:
+        """Release results that will be produced again."""
+        released: list[PlacedPartition] = []
+        for index in transition.regions:
+            for ordinal in self._regions.regions[index].vertices:
+                released += self._tracker.reset(self._graph.subtasks[ordinal])
+        return _releases(released)
+
+    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
+        return _lost(self._tracker.task_executor_lost(transition.resource_id), transition.cause)
+
+    def job_ends(self) -> Steps:
+        """Release all results."""
+        return _releases(self._tracker.let_go_of_all())
+
+
+def _releases(partitions: Iterable[PlacedPartition]) -> tuple[SendReleases, ...]:
+    partitions = tuple(partitions)
+    return (SendReleases(partitions),) if partitions else ()
+
+
+def _lost(producers: Iterable[ExecutionVertex], cause: str) -> Steps:
+    lost = tuple(vertex.current for vertex in producers)
+    return (ResultsLost(lost, cause),) if lost else ()
+
+
+PlacedPartition = tuple[WorkerLocation, ResultPartitionID]
+"""(location of a partition, id of the partition)"""
+
+
+class PartitionTracker:
+    """Tracks finished blocking partitions on TaskExecutors, and decides when to release them.
+    A partition can be released when every region that reads the partition is finished.  A
+    partition without a reader stays until the job ends.  TaskExecutors do not keep stored
+    partitions; these stay until the job ends, too.
+
+    A restarted region reads its inputs again.  Inputs that were released before are gone, and the
+    same failover produces them again.
+    """
+
+    def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
+        self._graph = graph
+        self._regions = regions
+        self._tracked: dict[ResourceID, dict[int, None]] = {}
+        """TaskExecutor -> ordinals of finished subtasks whose partitions are there."""
+        for group in blocking_groups(graph):
+            group.readers = len(regions.readers(group))
+
+    def finished(self, vertex: ExecutionVertex) -> None:
+        """Start to track the blocking partitions of a finished subtask. They are on the
+        TaskExecutor where the subtask ran."""
+        execution = vertex.current
+        if execution.slot is not None and _blocking_results(vertex):
+            where = execution.slot.location.resource_id
+            self._tracked.setdefault(where, {})[vertex.ordinal] = None
+
+    def disown(self, execution: Execution) -> list[PlacedPartition]:
+        """Return the blocking partitions of an attempt that is treated as failed. The caller
+        releases them: the attempt may have finished or may still finish, but nobody reads its
+        partitions."""
+        if execution.slot is None:
+            return []
+        vertex = execution.vertex
+        partitions = []
+        for result in _blocking_results(vertex):
+            assert result.data_set_id is not None
+            partition = ResultPartitionID(
+                self._graph.graph_id,
+                result.data_set_id,
+                vertex.subtask_index,
+                execution.attempt_number,
+            )
+            partitions.append((execution.slot.location, partition))
+        return partitions
+
+    def region_finished(self, index: int) -> list[PlacedPartition]:
+        """Note that a region is finished.  Returns the partitions that no unfinished region reads
+        any more. The caller must release these partitions."""
+        released: list[PlacedPartition] = []
+        for group in self._regions.regions[index].reads:
+            group.readers -= 1
+            if group.readers:
+                continue
+            result = group.edge.result
+            if result.is_stored:
+                continue
+            for partition in group.partitions:
+                if not any(e.group_of_partition(partition).readers for e in result.edges):
+                    released += self._take(result, partition)
+        return released
+
+    def region_unfinished(self, index: int) -> None:
+        """Note that a finished region is going to run again."""
+        for group in self._regions.regions[index].reads:
+            group.readers += 1
+
+    def reset(self, vertex: ExecutionVertex) -> list[PlacedPartition]:
+        """Forget the partitions of a subtask that is going to be executed again.
+        Returns the partitions to release."""
+        released: list[PlacedPartition] = []
+        for result in _blocking_results(vertex):
+            released += self._take(result, vertex.subtask_index)
+        self._untrack(vertex)
+        return released
+
+    def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
+        """Mark the partitions on a lost TaskExecutor as gone.
+        Returns the producers of partitions that a region still has to read.
+        """
+        needed = []
+        for ordinal in self._tracked.pop(resource_id, {}):
+            vertex = self._graph.subtasks[ordinal]
+            partition = vertex.subtask_index
+            is_needed = False
+            for result in _blocking_results(vertex):
+                if result.lose(partition):
+                    groups = (edge.group_of_partition(partition) for edge in result.edges)
+                    is_needed |= any(group.readers for group in groups)
+            if is_needed:
+                needed.append(vertex)
+        return needed
+
+    def let_go_of_all(self) -> list[PlacedPartition]:
+        """Stop tracking all partitions, because the job has ended.
+        Returns the partitions to release."""
+        released: list[PlacedPartition] = []
+        for tracked in tuple(self._tracked.values()):
+            for ordinal in tuple(tracked):
+                released += self.reset(self._graph.subtasks[ordinal])
+        return released
+
+    def holds_partitions_on(self, resource_id: ResourceID) -> bool:
+        """Return whether finished partitions are kept on this TaskExecutor (JM-15)."""
+        return bool(self._tracked.get(resource_id))
+
+    def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
+        """Stop tracking the partition and return it; empty if the partition was not there."""
+        if not result.lose(partition):
+            return ()
+        assert result.data_set_id is not None
+        vertex = result.producer.subtasks[partition]
+        execution = vertex.current
+        assert execution.slot is not None
+        if not any(r.is_there(partition) for r in _blocking_results(vertex)):
+            self._untrack(vertex)
+        partition_id = ResultPartitionID(
+            self._graph.graph_id, result.data_set_id, partition, execution.attempt_number
+        )
+        return ((execution.slot.location, partition_id),)
+
+    def _untrack(self, vertex: ExecutionVertex) -> None:
+        slot = vertex.current.slot
+        if slot is not None:
+            tracked = self._tracked.get(slot.location.resource_id, {})
+            tracked.pop(vertex.ordinal, None)
+            if not tracked:
+                self._tracked.pop(slot.location.resource_id, None)
+
+
+def _blocking_results(vertex: ExecutionVertex) -> list[IntermediateResult]:
+    return [
+        result
+        for result in vertex.job_vertex.results
+        if not result.is_pipelined and not result.is_stored
+    ]

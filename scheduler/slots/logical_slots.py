@@ -1,0 +1,388 @@
+"""Gives each subtask a logical slot: requests physical slots from the SlotPool, and divides each
+among the subtasks that share it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    ResourceID,
+    SlotRequestId,
+)
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    RestoredSlot,
+    ReturnSlots,
+    SlotAllocated,
+    SlotEvent,
+    SlotRequest,
+    SlotRequestFailed,
+    SlotRequestFailure,
+    SlotRequests,
+    SlotsLost,
+)
+from flinkray.scheduler.slots.slot_sharing import ExecutionSlotSharingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class FailPayload:
+    """Fail this attempt, which has lost its slot, and call ``payload_ended`` when it has ended."""
+
+    attempt_id: ExecutionAttemptID
+    cause: str
+
+
+class _State(Enum):
+    ALIVE = "alive"
+    RELEASING = "releasing"
+    RELEASED = "released"
+
+
+class LogicalSlot:
+    """A subtask's share of a slot: holds one attempt at a time, and is returned once. The attempt's
+    side returns the share with :meth:`release_slot`; the slot's owner takes the share away with
+    :meth:`release`.  Both fail an attempt that is still in the slot."""
+
+    __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
+
+    def __init__(self, vertex: ExecutionVertexID, slot: AllocatedSlot) -> None:
+        self.vertex = vertex
+        self.slot = slot
+        """The physical slot, which other subtasks may share."""
+        self._state = _State.ALIVE
+        self._payload: ExecutionAttemptID | None = None
+        self._payload_has_ended = True
+        self._is_given_back = False
+        """Whether ``release_slot`` was called; the owner takes the share back when the attempt has
+        ended."""
+
+    @property
+    def payload(self) -> ExecutionAttemptID | None:
+        """The attempt in the slot, running or ended; None if there is none."""
+        return self._payload
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the attempt has ended and the owner has taken the share back."""
+        return self._state is _State.RELEASED
+
+    @property
+    def wants_to_return(self) -> bool:
+        """Whether the owner can take the share back: it was returned and no attempt runs in it."""
+        return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
+
+    def try_assign_payload(self, attempt_id: ExecutionAttemptID) -> bool:
+        """Put an attempt into the slot.
+        Returns False if there was an attempt already, or the slot is not alive (SP-19)."""
+        if self._payload is not None or self._state is not _State.ALIVE:
+            return False
+        self._payload, self._payload_has_ended = attempt_id, False
+        return True
+
+    def replace_payload(self, before: ExecutionAttemptID, after: ExecutionAttemptID) -> bool:
+        """Let another attempt of the subtask continue in the slot.
+        Returns False if *before* is not in the slot, or the slot is not alive."""
+        if self._payload != before or self._state is not _State.ALIVE:
+            return False
+        self._payload, self._payload_has_ended = after, False
+        return True
+
+    def release(self, cause: str) -> list[FailPayload]:
+        """Take the share away, because the owner has lost the slot.  Returns the attempt to fail,
+        if any. The share is not returned to the owner afterwards (SP-19)."""
+        return self._begin_release(cause)
+
+    def release_slot(self, cause: str) -> list[FailPayload]:
+        """Return the share to its owner; see :attr:`wants_to_return`.  A second call changes
+        nothing."""
+        if self._state is not _State.RELEASED:
+            self._is_given_back = True
+        return self._begin_release(cause)
+
+    def payload_ended(self) -> None:
+        """Note that the attempt in the slot is in a terminal state."""
+        self._payload_has_ended = True
+
+    def taken_back(self) -> None:
+        """Note that the owner has taken the share back."""
+        self._state = _State.RELEASED
+
+    def _begin_release(self, cause: str) -> list[FailPayload]:
+        if self._state is not _State.ALIVE:
+            return []
+        self._state = _State.RELEASING
+        if self._payload is None or self._payload_has_ended:
+            return []
+        return [FailPayload(self._payload, cause)]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalSlotAllocated:
+    """Tells the scheduler that a subtask has its share of a slot."""
+
+    slot: LogicalSlot
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalSlotFailed:
+    """Tells the scheduler that a subtask gets no slot; ``allocate`` may be called again."""
+
+    vertex: ExecutionVertexID
+    failure: SlotRequestFailure
+    reason: str
+
+
+SlotAllocatorAction = (
+    SlotRequests
+    | CancelSlotRequests
+    | ReturnSlots
+    | LogicalSlotAllocated
+    | LogicalSlotFailed
+    | FailPayload
+)
+"""The first three types are messages to the SlotPool; the others are for the scheduler."""
+
+
+@dataclass(slots=True, eq=False)
+class _SharedSlot:
+    """The slot that an execution-slot-sharing group has or has requested."""
+
+    group: ExecutionSlotSharingGroup
+    request_id: SlotRequestId | None = None
+    """Id of the unanswered request; None if there is none."""
+    slot: AllocatedSlot | None = None
+    waiting: dict[ExecutionVertexID, None] = field(default_factory=dict)
+    logical: dict[ExecutionVertexID, LogicalSlot] = field(default_factory=dict)
+    last_allocation: AllocationID | None = None
+
+
+class ExecutionSlotAllocator:
+    """Allocates slots of the SlotPool to subtasks.
+    Each subtask passed to :meth:`allocate` gets exactly one LogicalSlotAllocated or
+    LogicalSlotFailed, unless it is canceled before.  The allocator takes events and returns
+    actions, in the order in which they must be carried out.  Time is constant per subtask.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[ExecutionSlotSharingGroup],
+        *,
+        is_batch: bool = False,
+        requests_made: int = 0,
+    ) -> None:
+        """Make an allocator without requests. *groups*: from
+        :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`. *requests_made*: number
+        of requests by an earlier allocator, whose ids are not reused.
+        """
+        self._is_batch = is_batch
+        self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
+        for group in groups:
+            shared = _SharedSlot(group)
+            self._shared.update(dict.fromkeys(group.vertices, shared))
+        self._by_request: dict[SlotRequestId, _SharedSlot] = {}
+        self._by_allocation: dict[AllocationID, _SharedSlot] = {}
+        self._requests_made = requests_made
+
+    def allocate(
+        self,
+        vertices: Sequence[ExecutionVertexID],
+        *,
+        near: dict[ExecutionVertexID, tuple[ResourceID, ...]] | None = None,
+        timeout: float | None = None,
+    ) -> list[SlotAllocatorAction]:
+        """Request slots for subtasks that have none, with one SlotRequests per kind of slot.
+        A group prefers the slot that it had before.  *near*: locations of each subtask's inputs.
+        Raises ValueError if a subtask has a slot, or waits for one."""
+        actions: list[SlotAllocatorAction] = []
+        wanted: dict[tuple[ResourceProfile, SameWorkerGroup | None], list[SlotRequest]] = {}
+        for vertex in vertices:
+            shared = self._shared[vertex]
+            if vertex in shared.waiting or vertex in shared.logical:
+                raise ValueError(f"subtask {vertex} has a slot already, or waits for one")
+            if shared.slot is not None:
+                actions.append(self._share(shared, vertex, shared.slot))
+                continue
+            shared.waiting[vertex] = None
+            if shared.request_id is None:
+                request = self._new_request(shared, near or {})
+                key = (shared.group.profile, shared.group.constraint)
+                wanted.setdefault(key, []).append(request)
+        for (profile, constraint), requests in wanted.items():
+            asked = SlotRequests(profile, tuple(requests), self._is_batch, timeout, constraint)
+            actions.append(asked)
+        return actions
+
+    def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> RestoredSlot | None:
+        """Record that an attempt runs in a slot that this allocator did not request. Returns the
+        slot for the SlotPool to restore; None if an earlier call has returned the slot for another
+        attempt of the group.  Raises ValueError if the group is in another slot, or has requested a
+        slot."""
+        vertex = attempt_id.vertex
+        shared = self._shared[vertex]
+        is_first = shared.slot is None
+        if is_first:
+            if shared.request_id is not None or slot.allocation_id in self._by_allocation:
+                raise ValueError(f"{attempt_id} cannot be in slot {slot.allocation_id}")
+            shared.slot, shared.last_allocation = slot, slot.allocation_id
+            self._by_allocation[slot.allocation_id] = shared
+        elif shared.slot != slot or vertex in shared.logical:
+            raise ValueError(f"{attempt_id} cannot be in slot {slot.allocation_id}")
+        self._share(shared, vertex, slot).slot.try_assign_payload(attempt_id)
+        if not is_first:
+            return None
+        return RestoredSlot(
+            slot, shared.group.constraint, self._new_request_id(), shared.group.profile
+        )
+
+    def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
+        """Handle events of the SlotPool, in their order."""
+        actions: list[SlotAllocatorAction] = []
+        for event in events:
+            match event:
+                case SlotAllocated():
+                    self._allocated(event, actions)
+                case SlotRequestFailed():
+                    self._failed(event, actions)
+                case SlotsLost(allocations, cause):
+                    for allocation_id in allocations:
+                        self._lost(allocation_id, cause, actions)
+        return actions
+
+    def cancel(
+        self, vertices: Iterable[ExecutionVertexID], reason: str
+    ) -> list[SlotAllocatorAction]:
+        """Cancel the requests of these subtasks.  Subtasks that do not wait for a slot are
+        ignored."""
+        cancelled = []
+        for vertex in vertices:
+            shared = self._shared[vertex]
+            if shared.waiting.pop(vertex, 0) is None and not shared.waiting:
+                assert shared.request_id is not None
+                del self._by_request[shared.request_id]
+                cancelled.append(shared.request_id)
+                shared.request_id = None
+        return [CancelSlotRequests(tuple(cancelled), reason)] if cancelled else []
+
+    def release(
+        self, vertices: Iterable[ExecutionVertexID], cause: str
+    ) -> list[SlotAllocatorAction]:
+        """Return the slot shares of these subtasks.
+        Attempts in them fail, and their share is returned when they end (:meth:`payload_ended`)."""
+        actions: list[SlotAllocatorAction] = []
+        returned: list[AllocationID] = []
+        for vertex in vertices:
+            logical = self._shared[vertex].logical.get(vertex)
+            if logical is not None:
+                actions += logical.release_slot(cause)
+                self._take_back(logical, returned)
+        return actions + _returned(returned, cause)
+
+    def payload_ended(
+        self, attempts: Iterable[ExecutionAttemptID], cause: str = "its task has ended"
+    ) -> list[SlotAllocatorAction]:
+        """Return the slot shares of ended attempts.  A slot is returned with its last share."""
+        returned: list[AllocationID] = []
+        for attempt_id in attempts:
+            logical = self._shared[attempt_id.vertex].logical.get(attempt_id.vertex)
+            if logical is not None and logical.payload == attempt_id:
+                logical.payload_ended()
+                logical.release_slot(cause)
+                self._take_back(logical, returned)
+        return list(_returned(returned, cause))
+
+    def logical_slot(self, vertex: ExecutionVertexID) -> LogicalSlot | None:
+        """Return the subtask's share of a slot; None if the subtask has no slot."""
+        return self._shared[vertex].logical.get(vertex)
+
+    def has_nothing(self, vertex: ExecutionVertexID) -> bool:
+        """Return whether the subtask neither has a slot share nor waits for one."""
+        shared = self._shared[vertex]
+        return vertex not in shared.logical and vertex not in shared.waiting
+
+    @property
+    def requests_made(self) -> int:
+        """Number of requests so far, answered or not."""
+        return self._requests_made
+
+    @property
+    def waiting(self) -> Counter[ResourceProfile]:
+        """Number of unanswered requests, by profile."""
+        return Counter(shared.group.profile for shared in self._by_request.values())
+
+    def _new_request(
+        self, shared: _SharedSlot, near: dict[ExecutionVertexID, tuple[ResourceID, ...]]
+    ) -> SlotRequest:
+        request_id = self._new_request_id()
+        shared.request_id = request_id
+        self._by_request[request_id] = shared
+        inputs = [place for v in shared.group.vertices for place in near.get(v, ())]
+        before = () if shared.last_allocation is None else (shared.last_allocation,)
+        near_to = tuple(dict.fromkeys(inputs))
+        return SlotRequest(request_id, shared.group.vertices, before, near_to, shared.group.bundle)
+
+    def _new_request_id(self) -> SlotRequestId:
+        self._requests_made += 1
+        return SlotRequestId(self._requests_made.to_bytes(SlotRequestId.SIZE, "big"))
+
+    def _allocated(self, event: SlotAllocated, actions: list[SlotAllocatorAction]) -> None:
+        shared = self._by_request.pop(event.request_id, None)
+        if shared is None:  # cancelled while the answer was on its way
+            actions.append(ReturnSlots((event.slot.allocation_id,), "its request was cancelled"))
+            return
+        shared.request_id, shared.slot = None, event.slot
+        shared.last_allocation = event.slot.allocation_id
+        self._by_allocation[event.slot.allocation_id] = shared
+        waiting, shared.waiting = shared.waiting, {}
+        actions += [self._share(shared, vertex, event.slot) for vertex in waiting]
+
+    def _share(
+        self, shared: _SharedSlot, vertex: ExecutionVertexID, slot: AllocatedSlot
+    ) -> LogicalSlotAllocated:
+        logical = shared.logical[vertex] = LogicalSlot(vertex, slot)
+        return LogicalSlotAllocated(logical)
+
+    def _failed(self, event: SlotRequestFailed, actions: list[SlotAllocatorAction]) -> None:
+        """Fail all subtasks that wait for the slot, because its request has failed (SP-20)."""
+        shared = self._by_request.pop(event.request_id, None)
+        if shared is None:
+            return
+        shared.request_id = None
+        waiting, shared.waiting = shared.waiting, {}
+        actions += [LogicalSlotFailed(v, event.failure, event.reason) for v in waiting]
+
+    def _lost(
+        self, allocation_id: AllocationID, cause: str, actions: list[SlotAllocatorAction]
+    ) -> None:
+        """Release all shares of a lost slot (SP-20)."""
+        shared = self._by_allocation.pop(allocation_id, None)
+        if shared is None:
+            return
+        shared.slot = None
+        logical_slots, shared.logical = shared.logical, {}
+        for logical in logical_slots.values():
+            actions += logical.release(cause)
+            logical.taken_back()
+
+    def _take_back(self, logical: LogicalSlot, returned: list[AllocationID]) -> None:
+        if not logical.wants_to_return:
+            return
+        logical.taken_back()
+        shared = self._shared[logical.vertex]
+        del shared.logical[logical.vertex]
+        if not shared.logical:
+            assert shared.slot is not None
+            returned.append(shared.slot.allocation_id)
+            del self._by_allocation[shared.slot.allocation_id]
+            shared.slot = None
+
+
+def _returned(allocations: list[AllocationID], cause: str) -> list[ReturnSlots]:
+    return [ReturnSlots(tuple(allocations), cause)] if allocations else []
