@@ -14,7 +14,6 @@ from flinkray.core.ids import (
     ExecutionVertexID,
     IntermediateDataSetID,
     JobVertexID,
-    ResultPartitionID,
 )
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import (
@@ -696,17 +695,6 @@ class ExecutionGraph:
     def result(self, data_set_id: IntermediateDataSetID) -> IntermediateResult | None:
         """Return the result with this id; None if the graph has no such result."""
         return self._results.get(data_set_id)
-
-    def partition_missing(self, missing: ResultPartitionID) -> None:
-        """Mark as gone a partition that a consumer could not read (FO-04). Nothing changes if the
-        producer has been executed again since."""
-        result = self.result(missing.data_set_id)
-        if missing.graph_id != self.graph_id or result is None or result.is_pipelined:
-            return
-        if 0 <= missing.partition < result.producer.parallelism:
-            producer = result.producer.subtasks[missing.partition]
-            if producer.current.attempt_number == missing.attempt_number:
-                result.lose(missing.partition)
 
     def task_text(self, attempt_id: ExecutionAttemptID) -> str:
         """Return ``<task> (<attempt id>)``, for users; the id alone if the graph has no such

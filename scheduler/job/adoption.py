@@ -180,6 +180,7 @@ class JobAdoption:
         unheard = {state.attempt_id for state in failed}
         steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints, unheard))
         if new:
+            self._notebook.not_deployed(new)
             steps.append(t.RestoreState(new, ()))
         job_id = self._graph.job_graph.job_id
         awaiting = tuple(

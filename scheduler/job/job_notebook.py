@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
@@ -48,6 +48,13 @@ class JobNotebook:
         self._attempts = unpack_numbers(notes.attempts)
         self._noted_before = notes.task_executors
         self.source_coordinator_is_at(notes.source_coordinator)
+
+    def not_deployed(self, subtasks: Iterable[ExecutionVertex]) -> None:
+        """Correct the continued notes: the deployments of these subtasks were never sent."""
+        for subtask in subtasks:
+            if self._attempts[subtask.ordinal]:
+                self._attempts[subtask.ordinal] |= NOT_DEPLOYED
+                self._is_new = True
 
     def source_coordinator_is_at(self, place: SourceCoordinatorPlace | None) -> None:
         self.source_coordinator = place

@@ -291,6 +291,7 @@ class JobScheduler:
         wire(t.ResultsFinished, results.finished, execution.results_finished)
         wire(t.ResultsTakenBack, results.taken_back, execution.take_back_results)
         wire(t.ResultsLost, failover.results_lost)
+        wire(t.PartitionsMissing, results.partitions_missing)
         wire(t.SendReleases, bulk.release)
         # failures and restarts
         wire(t.SubtasksFailed, failover.subtasks_failed)

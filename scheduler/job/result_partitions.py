@@ -1,4 +1,4 @@
-"""Tracks where the result partitions of a job are, and decides when they are released or promoted
+"""Tracks where the result partitions of a job are, and decides when they are released
 (EX-14)."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from flinkray.scheduler.execution.execution_graph import (
 from flinkray.scheduler.execution.regions import PipelinedRegions, blocking_groups
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
+    PartitionsMissing,
     RegionsFinished,
     RegionsUnfinished,
     ResultsFinished,
@@ -61,6 +62,13 @@ class Results:
         for index in transition.regions:
             for ordinal in self._regions.regions[index].vertices:
                 released += self._tracker.reset(self._graph.subtasks[ordinal])
+        return _releases(released)
+
+    def partitions_missing(self, transition: PartitionsMissing, now: float) -> Steps:
+        """Release the partitions, too: perhaps only the connection to them has failed."""
+        released: list[PlacedPartition] = []
+        for partition in transition.partitions:
+            released += self._tracker.missing(partition)
         return _releases(released)
 
     def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
@@ -159,6 +167,22 @@ class PartitionTracker:
             released += self._take(result, vertex.subtask_index)
         self._untrack(vertex)
         return released
+
+    def missing(self, missing: ResultPartitionID) -> Iterable[PlacedPartition]:
+        """Mark as gone a partition that a reader could not read. Returns the partition if it was
+        there until now. Nothing changes if the producer has been executed again since."""
+        result = self._graph.result(missing.data_set_id)
+        if missing.graph_id != self._graph.graph_id or result is None or result.is_pipelined:
+            return ()
+        if not 0 <= missing.partition < result.producer.parallelism:
+            return ()
+        producer = result.producer.subtasks[missing.partition]
+        if producer.current.attempt_number != missing.attempt_number:
+            return ()
+        if result.is_stored:
+            result.lose(missing.partition)
+            return ()
+        return self._take(result, missing.partition)
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
         """Mark the partitions on a lost TaskExecutor as gone.

@@ -34,6 +34,7 @@ from flinkray.scheduler.job.transitions import (
     AttemptsOver,
     CoordinatorEnded,
     CoordinatorsBegan,
+    PartitionsMissing,
     ResultsFinished,
     SendCancellations,
     SendDeployments,
@@ -243,8 +244,6 @@ class SparkDriverCoordinator(RegionCoordinator):
     def _failed(self, event: CoordinatorFailure, now: float) -> Steps:
         """Fail the subtasks; tasks that occupy their slots are canceled, as after success.
         Subtasks that are already being canceled end as CANCELED."""
-        for missing in event.missing_partitions:
-            self._graph.partition_missing(missing)
         text, name = event.text, self._vertex.vertex.name
         failure = Failure(
             text,
@@ -255,8 +254,10 @@ class SparkDriverCoordinator(RegionCoordinator):
         )
         executions = self._vertex.executions
         failed = tuple(e for e in executions if e.state in _DEPLOYED and e.end(failure, now))
-        told = SubtasksFailed(((self._vertex.ordinals, failure),))
-        return [told, SendCancellations(failed), AttemptsOver(failed)] if failed else [told]
+        steps: list[Step] = [SubtasksFailed(((self._vertex.ordinals, failure),))]
+        if event.missing_partitions:
+            steps.insert(0, PartitionsMissing(event.missing_partitions))
+        return [*steps, SendCancellations(failed), AttemptsOver(failed)] if failed else steps
 
 
 def _process_of(info: SparkExecutorInfo) -> ProcessOfTask:

@@ -542,7 +542,7 @@ class TakeOver:
     # --- missing attempts -------------------------------------------------------------------------
 
     def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
-        """Return whether the last JobMaster died after it noted all deployments and before it sent
+        """Return whether the last JobMaster died after it noted deployments and before it sent
         any. Then the tasks can be deployed as noted.  This is certain if no TaskExecutor to which
         it could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it
         any more), and no source has begun.
@@ -555,7 +555,6 @@ class TakeOver:
             and place.restores == self._notes.restores
             and bool(places)
             and all(task_executor.resource_id in there for task_executor in places)
-            and all(number and not number & NOT_DEPLOYED for number in self._noted)
         )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.region_slots import failure_of
@@ -14,6 +15,7 @@ from flinkray.scheduler.job.transitions import (
     AttemptsOver,
     CancellationsFailed,
     DeploymentsFailed,
+    PartitionsMissing,
     ResultsFinished,
     SendReleases,
     TasksReported,
@@ -53,6 +55,7 @@ class TaskReports:
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []
         disowned: list[PlacedPartition] = []
+        missing: list[ResultPartitionID] = []
         for state in transition.states:
             execution = self._graph.find(state.attempt_id)
             if execution is None:
@@ -70,8 +73,7 @@ class TaskReports:
                 finished.append(execution)
                 finishing.append(state)
             else:
-                for missing in state.missing_partitions:
-                    self._graph.partition_missing(missing)
+                missing += state.missing_partitions
                 ends.append((execution, _failure_of(execution, state)))
         steps: list[Step] = []
         if disowned:
@@ -85,6 +87,8 @@ class TaskReports:
             if noted:
                 steps.append(NoteFinished(tuple(noted)))
             steps += (AttemptsOver(tuple(finished)), ResultsFinished(tuple(finished)))
+        if missing:
+            steps.append(PartitionsMissing(tuple(missing)))
         if ends:
             steps.append(AttemptsFailed(tuple(ends)))
         return steps

@@ -526,6 +526,13 @@ class ResultsLost(Transition):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsMissing(Transition):
+    """A reader could not read these partitions, so that they have to be produced again (FO-04)."""
+
+    partitions: tuple[ResultPartitionID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendReleases(Transition):
     """Tell TaskExecutors to release partitions that are no longer needed."""
 

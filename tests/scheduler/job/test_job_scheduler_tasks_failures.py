@@ -119,6 +119,7 @@ def test_partition_that_a_reader_cannot_read_restarts_its_producer() -> None:
     missing = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
     actions = tasks.fail("b1", "not found", missing_partitions=(missing,))
     assert tasks.cancelled(actions) == "b2#0"
+    assert tasks.released(actions) == ["1.0#0 on te0"], "perhaps only the connection has failed"
     assert tasks.deployed(tasks.restart()) == "a1#1"
     assert tasks.states() == "a1:DEPLOYING#1 a2:FINISHED#0 b1:CREATED#1 b2:CREATED#1"
     tasks.finish("a1")

@@ -339,6 +339,25 @@ def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_after_two_take_overs
     assert tasks.scheduler.exceptions() == ()
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_unsent_tasks_are_not_lost_if_the_next_job_master_dies_as_it_deploys_them(
+    is_sent: bool,
+) -> None:
+    """The recovery notes of the first JobMaster said that all tasks were deployed."""
+    tasks = noted_and_not_sent()
+    tasks.next_job_master()
+    tasks.take_over()
+    assert tasks.notes is not None
+    place = tasks.notes.source_coordinator
+    tasks.carried_out = None if is_sent else 1  # the notes
+    tasks.give(1)
+    tasks.notes = replace(tasks.notes, source_coordinator=place)
+    tasks.next_job_master()
+    actions = tasks.take_over() + tasks.give()
+    assert tasks.deployed(actions) == ("a2#0" if is_sent else "a1#0 a2#0")
+    assert tasks.scheduler.exceptions() == ()
+
+
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
 def test_task_in_the_recovery_notes_that_was_not_sent_is_lost_if_a_source_has_begun(
     says: dict[str, object],

@@ -164,7 +164,7 @@ class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
             steps = self.steps(choice)
             if steps:
                 steps[choice % len(steps)]()
-            if self.tasks.ended is not None or self.closed:
+            if self.tasks.ended is not None:
                 return
         unheard = data.draw(st.integers(0, 2)) == 0 and self.happen_unheard(data)
         lost = data.draw(st.integers(0, 5)) == 0 and self.lose_some(data)
