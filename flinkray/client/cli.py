@@ -61,7 +61,7 @@ COMMANDS = {
     "list": "cli_jobs:list_jobs",
     "logs": "cli_logs:logs",
     "query": "cli_query:query",
-    "resize": "cli_resize:resize",
+    "resize": "cli_jobs:resize",
     "rest": "cli_rest:rest",
     "rest-token": "cli_rest:rest_token",
     "run": "cli_run:run",

@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
-
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.kafka.records import KafkaProducerRecord, KafkaTopicPartition
@@ -19,6 +15,9 @@ from flinkray.streaming.sinks.sink import SinkError, SinkUnavailableError
 
 try:
     import confluent_kafka
+    from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._listoffsets import OffsetSpec
 except ImportError as error:
     raise ImportError(
         "sources and sinks of Kafka need confluent-kafka: pip install 'flinkray[kafka]'"
