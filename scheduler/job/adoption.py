@@ -133,7 +133,7 @@ class JobAdoption:
         if notes is not None or strays.running or has_run:
             self._job.add_failure(failure, now)
         if notes is not None:
-            self._notebook.to_be_noted()
+            self._notebook.begins_after(notes)
             self._coordinators.count_on(notes.coordinators)
             if notes.source_coordinator is not None:
                 steps += self._coordinators.replace_adopted(

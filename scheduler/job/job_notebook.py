@@ -65,7 +65,7 @@ class JobNotebook:
         attempts = self._attempts
         for execution in transition.executions:
             attempts[execution.vertex.ordinal] = execution.attempt_number + 1
-        self._is_new = True
+        self._is_new, self._is_being_scaled = True, False
         return ()
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
@@ -88,9 +88,10 @@ class JobNotebook:
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
-    def to_be_noted(self) -> None:
-        """Request that the notes are stored again, whether or not they have changed."""
-        self._is_new = True
+    def begins_after(self, notes: JobNotes) -> None:
+        """Replace the notes of an earlier JobMaster, although nothing is deployed yet. A job that
+        is being scaled stays so until its tasks are deployed."""
+        self._is_new, self._is_being_scaled = True, notes.is_being_scaled
 
     @property
     def has_deployed(self) -> bool:

@@ -416,5 +416,19 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         self.to_be_scaled_is_no_failure()
 
 
+def test_scaling_counts_no_restart_if_two_job_masters_die_before_they_deploy_tasks() -> None:
+    """The second JobMaster replaced the recovery notes before it had deployed anything."""
+    machine = ElasticTakeOverMachine()
+    machine.submit(restarts=0)
+    machine.slots_change(MOST)
+    machine.resize(1, 1)
+    assert machine.ending(), "the job is being scaled"
+    for _ in range(2):
+        machine.take_over(None)
+        machine.to_be_scaled_is_no_failure()
+    machine.teardown()
+    assert machine.job.status is JobStatus.FINISHED
+
+
 TestElasticTakeOver = ElasticTakeOverMachine.TestCase
 TestElasticTakeOver.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)

@@ -352,7 +352,7 @@ def test_closing_the_coordinator_closes_the_enumerator() -> None:
     assert source.notes == ["closed"]
 
 
-def test_restarted_reader_that_a_new_coordinator_does_not_know_waits_for_no_earlier_cut() -> None:
+def test_restarted_reader_unknown_to_a_new_coordinator_waits_for_no_earlier_cut() -> None:
     """The coordinator died before it had heard of the reader. The reader was restarted after
     savepoint 1, so it takes no snapshot for the savepoint, and messages of its former attempt that
     arrive now change nothing."""
