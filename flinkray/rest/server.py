@@ -70,6 +70,10 @@ _ANSWER_TIMEOUT = 10.0
 """Seconds that the cluster has to answer."""
 _CLOSE_TIMEOUT = 5.0
 """Seconds that clients have to fetch results when the server closes."""
+_STEPS_OF_A_NEW_CONNECTION = 3
+"""Steps of the event loop from accepting a connection until aiohttp knows the connection."""
+_BACKLOG = 128
+"""Connections that the system accepts before the server does."""
 _MINIMUM_PORT, _MAXIMUM_PORT = 0, 65535
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -172,6 +176,7 @@ class RestServer:
         self._runner = web.AppRunner(
             self._app, access_log=None, handle_signals=False, logger=_log_of_aiohttp
         )
+        self._listener: asyncio.Server | None = None
         self._address: str | None = None
 
     @property
@@ -189,11 +194,11 @@ class RestServer:
         settings = self._settings
         context = _ssl_context(settings)
         await self._runner.setup()
-        await self._bind(context)
         server = self._runner.server
         assert server is not None
+        self._listener = await self._bind(server, context)
         self._idle.watch(lambda: server.connections)
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listener.sockets[0].getsockname()[:2]
         scheme = "http" if context is None else "https"
         self._address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         if context is None and not _is_loopback(host):
@@ -205,12 +210,12 @@ class RestServer:
                 REST_SSL_KEY.key,
             )
 
-    async def _bind(self, context: ssl.SSLContext | None) -> None:
+    async def _bind(self, server: web.Server, context: ssl.SSLContext | None) -> asyncio.Server:
         host, ports = self._settings.host, self._settings.ports
+        loop = asyncio.get_running_loop()
         for port in ports:
-            site = web.TCPSite(self._runner, host, port, ssl_context=context)
             try:
-                await site.start()
+                return await loop.create_server(server, host, port, ssl=context, backlog=_BACKLOG)
             except (OSError, UnicodeError) as error:  # UnicodeError: no host can have that name
                 if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                     continue
@@ -218,7 +223,6 @@ class RestServer:
                     f"the REST endpoint cannot be at {host}:{port} ({REST_BIND_ADDRESS.key}): "
                     f"{error}"
                 ) from error
-            return
         taken = str(ports[0]) if len(ports) == 1 else f"{ports[0]} to {ports[-1]}"
         raise ConfigurationError(
             f"no port is free for the REST endpoint at {host} ({REST_BIND_PORT.key}: {taken}); "
@@ -232,8 +236,21 @@ class RestServer:
         """
         await self._operations.close(_CLOSE_TIMEOUT)
         self._idle.close()
+        if self._listener is not None:
+            await _stop_listening(self._listener)
         await self._runner.cleanup()
         self._view.close()
+
+
+async def _stop_listening(listener: asyncio.Server) -> None:
+    """Accept no more connections. Connections that were just accepted are set up before, because
+    asyncio 3.11 would leave their sockets open, and their clients would wait for an answer."""
+    loop = asyncio.get_running_loop()
+    for listening in listener.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_STEPS_OF_A_NEW_CONNECTION):
+        await asyncio.sleep(0)
+    listener.close()
 
 
 def application(routes: Iterable[Route], settings: RestSettings) -> web.Application:

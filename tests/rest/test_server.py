@@ -195,6 +195,26 @@ def test_closing_the_rest_server_waits_for_the_answer_in_progress(cluster: Threa
             ask("GET", "/jobs")
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_connection_made_while_the_rest_server_closes_is_closed(
+    cluster: ThreadedCluster, counting: Counting, steps: int
+) -> None:
+    """*steps*: steps of the event loop between the connection and the call of close."""
+    server = RestServer(counting, settings())
+
+    async def connect_and_close() -> socket.socket:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        client = socket.create_connection((host, int(port)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await asyncio.create_task(server.close())
+        return client
+
+    cluster.session.run(server.start())
+    with closing(cluster.session.run(connect_and_close())) as client:
+        assert until_closed(client) == b""
+
+
 def test_concurrent_requests_for_the_same_overview_ask_the_dispatcher_once(
     cluster: ThreadedCluster,
 ) -> None:
