@@ -15,6 +15,8 @@ from flinkray.streaming.functions.functions import AggregateFunction
 from flinkray.streaming.functions.global_aggregates import GlobalAggregates, global_aggregate_error
 from flinkray.user_code import load_function
 
+_ENVELOPE = 1024
+"""Most bytes of an answer beside the result."""
 _Number = tuple[int, int]
 """(attempt number, number of the update within the attempt)."""
 
@@ -41,7 +43,7 @@ class AggregateUpdates:
         self._rpc_service = rpc_service
         self._coordinator = coordinator
         self._provide_files = provide_files
-        self._aggregates = GlobalAggregates()
+        self._aggregates = GlobalAggregates(rpc_service.max_frame_size - _ENVELOPE)
         self._turns: dict[str, asyncio.Lock] = {}
         """Name of an aggregate -> lock that is held during an update of the aggregate."""
         self._functions: dict[str, tuple[bytes, AggregateFunction[object, object, object]]] = {}

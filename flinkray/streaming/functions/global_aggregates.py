@@ -112,12 +112,15 @@ class GlobalAggregates:
     one aggregate must not run at the same time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest_result: int | None = None) -> None:
+        """Create no aggregate yet. *largest_result*: most bytes of a pickled result. None: any."""
+        self._largest_result = largest_result
         self._accumulators: dict[str, bytes] = {}
 
     def update(self, name: str, value: bytes, function: AggregateFunction[Any, Any, Any]) -> bytes:
         """Add a pickled value, and return the pickled result of the aggregate.
-        Raises what *function* raises; then nothing was added.
+        Raises what *function* raises, and StreamError if the result is too large; then nothing was
+        added.
         """
         known = self._accumulators.get(name)
         before = function.create_accumulator() if known is None else pickle.loads(known)
@@ -125,6 +128,11 @@ class GlobalAggregates:
         # a value that cannot be loaded must fail this update, not the ones that follow
         result = cloud_pickle.dumps(function.get_result(pickle.loads(added)))
         pickle.loads(result)
+        if self._largest_result is not None and len(result) > self._largest_result:
+            raise StreamError(
+                f"a result of {len(result)} bytes cannot be sent; the largest may have "
+                f"{self._largest_result} bytes (rpc.frame-size)"
+            )
         self._accumulators[name] = added
         return result
 

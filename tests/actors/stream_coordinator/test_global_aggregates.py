@@ -20,6 +20,7 @@ from flinkray.core.ids import (
 )
 from flinkray.datastream import AggregateFunction
 from flinkray.rpc import LocalRpcService
+from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.streaming.functions.global_aggregates import GlobalAggregateError
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.user_code import dump_function
@@ -67,7 +68,7 @@ def update(n: int, value: int = 1, attempt_number: int = 0, name: str = "a") -> 
 class Updates:
     """The coordinator's part."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         self.provided: list[str | None] = []
         self.has_files = True
 
@@ -76,7 +77,8 @@ class Updates:
             if not self.has_files:
                 raise RpcConnectionError("no blob server")
 
-        self._updates = AggregateUpdates(LocalRpcService("coordinator"), HERE, provide)
+        service = LocalRpcService("coordinator", max_frame_size=max_frame_size)
+        self._updates = AggregateUpdates(service, HERE, provide)
 
     async def answer(self, one: AggregateUpdate) -> AggregateAnswer:
         return await self._updates.update(one)
@@ -167,6 +169,21 @@ async def test_function_that_raises_system_exit_adds_nothing_and_ends_nothing() 
         with pytest.raises(GlobalAggregateError, match="SystemExit: negative"):
             await updates.answer(update(1, value=-1))
     assert await updates.result(update(2)) == 1
+
+
+@on_virtual_time
+async def test_update_whose_result_is_too_large_to_be_sent_adds_nothing() -> None:
+    class Text(Total):
+        def get_result(self, accumulator: int) -> int:
+            return int(10**accumulator)
+
+    updates = Updates(max_frame_size=4096)
+    text = dump_function(lambda _: Text())
+    with pytest.raises(GlobalAggregateError, match=r"cannot be sent.*rpc\.frame-size"):
+        await updates.answer(replace(update(1, value=10_000), function=text))
+    answer = await updates.answer(replace(update(2, value=3), function=text))
+    assert answer.result is not None
+    assert pickle.loads(answer.result) == 1000
 
 
 @on_virtual_time
