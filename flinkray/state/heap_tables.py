@@ -290,6 +290,8 @@ class HeapValueTable(HeapTable, ValueTable):
         self._rest = 0
         """Number of captures until changes are noted again; 0: changes are being noted."""
         self._next_rest = _SHORTEST_REST
+        self._copies: list[TableCapture] = []
+        """Captures made during rests that are not written yet. Values in them must not change."""
         self._looked_at: list[tuple[Any, Any]] = []
         """(place, value) of some places, for comparison at the end of a rest."""
         self._write_directly()
@@ -312,7 +314,15 @@ class HeapValueTable(HeapTable, ValueTable):
         self._looked_at = self._some() if self._rest == 1 else []
         self._changed, self._past, self._captures = None, [], []
         self._write_directly()
-        return TableCapture(self._entries.copy(), places, is_copy=True)
+        capture = TableCapture(self._entries.copy(), places, is_copy=True)
+        self._copies = [*(other for other in self._copies if not other.done), capture]
+        return capture
+
+    def _is_kept(self) -> bool:
+        """Return whether captures that are not written yet may hold values of this table."""
+        if self._copies:
+            self._copies = [capture for capture in self._copies if not capture.done]
+        return bool(self._copies) or self._is_captured()
 
     def _some(self) -> list[tuple[Any, Any]]:
         """Return (place, value) of up to ``_MOST_LOOKED_AT`` places, spread over the table."""
@@ -371,7 +381,7 @@ class HeapValueTable(HeapTable, ValueTable):
             return value
         if place not in self._changed:
             self._first_change(place)
-            if self._is_captured():
+            if self._is_kept():
                 value = self._entries[place] = own(value)
         return value
 
@@ -379,7 +389,7 @@ class HeapValueTable(HeapTable, ValueTable):
         value = self._remove(place)
         if value is MISSING:
             return default
-        return own(value) if self._is_shared or self._rest or self._is_captured() else value
+        return own(value) if self._is_shared or self._rest or self._is_kept() else value
 
     def put(self, place: Any, value: Any) -> None:
         assert self._changed is not None

@@ -177,13 +177,12 @@ class Run:
             handle.update(value)
             self.model[place] = kept, now
         elif name.endswith("list"):
-            added = [(part, now) for part in kept]
             if how % 3 == 0:
                 handle.update(value)
-                self.model[place] = added
+                self.model[place] = [(part, now) for part in kept]
             elif how % 3 == 1:
                 handle.add_all(value)
-                self.model.setdefault(place, []).extend(added)
+                self.model.setdefault(place, []).extend((part, now) for part in kept)
             else:
                 handle.add(value)
                 self.model.setdefault(place, []).append((kept, now))
@@ -367,6 +366,16 @@ def check_story(run: Run, story: list[Any]) -> None:
     assert run.real.everything() == seen(run.model, run.real.now)
     run.check()
     run.real.backend.close()
+
+
+@pytest.mark.parametrize(
+    "change", [("write", "w-aggregating", 1, "w1", 1, 0), ("merge", "w-aggregating", 1)]
+)
+def test_unwritten_capture_has_no_later_change_once_the_next_capture_is_written(change: Any) -> None:
+    """The first capture finds a table of which all places have changed."""
+    writes = [("write", "w-aggregating", 1, window, "text", 0) for window in WINDOWS]
+    steps = [("snapshot",), *writes, ("capture", 0), ("snapshot",), change]
+    check_story(Run(), [(step, 0) for step in steps])
 
 
 @on_every_backend
