@@ -371,7 +371,9 @@ def check_story(run: Run, story: list[Any]) -> None:
 @pytest.mark.parametrize(
     "change", [("write", "w-aggregating", 1, "w1", 1, 0), ("merge", "w-aggregating", 1)]
 )
-def test_unwritten_capture_has_no_later_change_once_the_next_capture_is_written(change: Any) -> None:
+def test_unwritten_capture_has_no_later_change_once_the_next_capture_is_written(
+    change: Any,
+) -> None:
     """The first capture finds a table of which all places have changed."""
     writes = [("write", "w-aggregating", 1, window, "text", 0) for window in WINDOWS]
     steps = [("snapshot",), *writes, ("capture", 0), ("snapshot",), change]

@@ -276,7 +276,9 @@ def test_records_that_expire_before_they_are_read_are_counted_in_a_warning(
     topic = mock_broker.topic()
     mock_broker.produce(topic, "a")
     source = builder(mock_broker, topic).set_starting_offsets(KafkaOffsetsInitializer.latest())
-    (split,) = Reading(source.build(), whole(topic)).until_it_has(1).splits
+    before = Reading(source.build(), whole(topic)).until_it_has(1)
+    (split,) = before.splits
+    before.reader.close()
     mock_broker.produce(topic, ["x" * 200_000] * 60)  # it keeps 5 MB of each partition
     reading = Reading(source.build(), split)
     reading.until(lambda: reading.splits[0].offset == 61, "the end")
