@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from kazoo.exceptions import NoNodeError
+
 from flinkray.core.ids import LeaderSessionID
 from flinkray.ha import LeaderContender, LeaderElection, LeaderRetrievalListener
+from flinkray.ha.zookeeper import ZooKeeperHaServices
+from flinkray.testing.waiting import eventually
 
 Leader = tuple[str | None, LeaderSessionID | None]
 
@@ -60,3 +64,16 @@ async def start(election: LeaderElection) -> RecordingContender:
     await election.start_leader_election(contender)
     await callbacks_delivered()
     return contender
+
+
+async def place_taken(services: ZooKeeperHaServices, component: str, number: int) -> None:
+    """Wait until so many contenders for the leadership of a component have taken their places."""
+    path = services._client.path("leader", component, "latch")
+
+    def are_there() -> bool:
+        try:
+            return len(services._client.blocking(lambda zk: zk.get_children(path))) == number
+        except NoNodeError:
+            return False
+
+    await eventually(are_there, 300, f"{number} contenders")

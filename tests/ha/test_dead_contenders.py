@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.exceptions import NoNodeError
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.core.message import message
@@ -21,7 +20,7 @@ from flinkray.ha.zookeeper.leader_drivers import DeadContenders
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
-from tests.ha.recorders import RecordingContender
+from tests.ha.recorders import RecordingContender, place_taken
 from tests.zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(600)
@@ -75,18 +74,6 @@ async def granted(contender: RecordingContender) -> LeaderSessionID:
         "a grant",
     )
     return contender.session_id
-
-
-async def place_taken(services: ZooKeeperHaServices, component: str, number: int) -> None:
-    path = services._client.path("leader", component, "latch")
-
-    def are_there() -> bool:
-        try:
-            return len(services._client.blocking(lambda zk: zk.get_children(path))) == number
-        except NoNodeError:
-            return False
-
-    await eventually(are_there, 300, f"{number} contenders")
 
 
 def stop_looking(services: ZooKeeperHaServices) -> None:

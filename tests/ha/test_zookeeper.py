@@ -32,7 +32,13 @@ from flinkray.ha.zookeeper.leader_drivers import _Latch
 from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.testing.waiting import eventually
 from tests.ha.conftest import on_zookeeper
-from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
+from tests.ha.recorders import (
+    Leader,
+    RecordingContender,
+    RecordingListener,
+    callbacks_delivered,
+    place_taken,
+)
 from tests.rpc.test_patience import SteppedLoop
 from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 
@@ -233,6 +239,7 @@ async def test_past_leader_does_not_change_the_address_published_by_its_successo
     first, second = (it.get_dispatcher_leader_election() for it in (services, others))
     one = await lead(first, "one")
     other = await contend(second)
+    await place_taken(others, "dispatcher", 2)  # or else the first may be there before it again
     expire(services, zookeeper)
     await granted(other)
     await second.confirm_leadership(other.session_id, "other")
