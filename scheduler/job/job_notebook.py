@@ -65,7 +65,7 @@ class JobNotebook:
         attempts = self._attempts
         for execution in transition.executions:
             attempts[execution.vertex.ordinal] = execution.attempt_number + 1
-        self._is_new, self._is_being_scaled = True, False
+        self._is_new = True
         return ()
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
@@ -90,7 +90,7 @@ class JobNotebook:
 
     def begins_after(self, notes: JobNotes) -> None:
         """Replace the notes of an earlier JobMaster, although nothing is deployed yet. A job that
-        is being scaled stays so until its tasks are deployed."""
+        is being scaled stays so until its tasks are deployed, in another execution graph."""
         self._is_new, self._is_being_scaled = True, notes.is_being_scaled
 
     @property

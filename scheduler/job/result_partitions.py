@@ -1,5 +1,4 @@
-"""Tracks where the result partitions of a job are, and decides when they are released
-(EX-14)."""
+"""Tracks where result partitions of a job are, and decides when they are released (EX-14)."""
 
 from __future__ import annotations
 

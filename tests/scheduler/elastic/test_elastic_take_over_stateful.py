@@ -426,7 +426,11 @@ def test_scaling_counts_no_restart_if_two_job_masters_die_before_they_deploy_tas
     for _ in range(2):
         machine.take_over(None)
         machine.to_be_scaled_is_no_failure()
+        assert machine.job.notes is not None
+        assert machine.job.notes.is_being_scaled
     machine.teardown()
+    assert machine.job.notes is not None
+    assert not machine.job.notes.is_being_scaled, "its tasks were deployed"
     assert machine.job.status is JobStatus.FINISHED
 
 

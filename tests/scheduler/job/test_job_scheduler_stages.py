@@ -286,7 +286,8 @@ def test_stored_result_is_produced_again_when_a_task_does_not_find_its_files() -
     job.finish_stage()
     job.give()
     missing = ResultPartitionID(GRAPH, data_set_id(1), 1, 0)
-    job.fail("b1", "no such file", missing_partitions=(missing,))
+    actions = job.fail("b1", "no such file", missing_partitions=(missing,))
+    assert only(actions, ReleasePartitions) == [], "no TaskExecutor keeps it"
     job.confirm_cancellations()
     job.delay_over()
     started = one(job.give(), StartCoordinator)
