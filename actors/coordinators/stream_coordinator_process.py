@@ -17,10 +17,12 @@ from flinkray.actors.gateways.stream_coordinator import (
     VertexCode,
     stream_coordinator_process,
 )
+from flinkray.actors.shared.chain_code import MASTER_HOOK
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
-from flinkray.core.job_options import MAX_WAITING_EPOCHS
+from flinkray.core.job_options import MAX_WAITING_EPOCHS, STATE_RECOVERY_IGNORE_UNCLAIMED
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT, STORAGE_PERMISSIONS
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
@@ -42,6 +44,13 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
     for vertex in graph.vertices:
         if vertex.invokable.kind == STREAM and not vertex.inputs:
             yield vertex
+
+
+def has_master_hook(graph: JobGraph, vertex: JobVertex) -> bool:
+    """Return whether a vertex begins with a source that has a master hook.
+    False for all vertices if the job takes no checkpoints.
+    """
+    return graph.checkpoints is not None and MASTER_HOOK in vertex.invokable.configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
                 source_operator_of(vertex),
                 vertex.name,
                 vertex.invokable.code,
+                has_master_hook(graph, vertex),
             )
             for vertex in stream_sources_of(graph)
         )
@@ -115,6 +125,8 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             beginning.graph_id,
             self._services.configuration.with_values(graph.configuration).get(MAX_WAITING_EPOCHS),
             self._services.configuration.get(STORAGE_PERMISSIONS),
+            blob_server,
+            ReadableConfig(graph.configuration).get(STATE_RECOVERY_IGNORE_UNCLAIMED),
         )
         return EndpointSpec(
             "StreamCoordinator",

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from flinkray.actors.gateways.job_processes import job_process, processes_of_job
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
@@ -55,13 +56,14 @@ class CoordinatorSnapshot:
 
 @message
 class RestoredCoordinators:
-    """State to which all enumerators of a job's sources are restored."""
+    """State to which all enumerators and master hooks of a job's sources are restored."""
 
     restores: int
     """How often the coordinators have been restored, including this time."""
     checkpoint_id: int
     """The restored checkpoint. 0 means none: the coordinators begin without state."""
     states: tuple[CoordinatorSnapshot, ...]
+    master_states: tuple[MasterState, ...] = ()
 
 
 @message
@@ -73,6 +75,8 @@ class VertexCode:
     """Operator id of the source with which the vertex begins."""
     name: str
     code: bytes | BlobKey
+    has_hook: bool = False
+    """Whether the source has a master hook, and the job takes checkpoints."""
 
 
 @message
@@ -162,6 +166,10 @@ class StreamCoordinatorArguments:
     """Number of waiting epochs from which on a Spark vertex counts as behind."""
     storage_permissions: str = STORAGE_PERMISSIONS.default
     """Value of ``storage.permissions``: who may read the files that the coordinator writes."""
+    blob_server: str | None = None
+    """Address of the server for code that did not travel with the job."""
+    allow_non_restored_state: bool = False
+    """Whether the job may be restored without the state of master hooks that it does not have."""
 
 
 @message
@@ -204,14 +212,18 @@ class ReaderProgress:
 
 @message
 class Holders:
-    """Names the consumers of a source's records that may fall behind.
-    While one of them is behind, the source is not read.
+    """Names what a source waits for: consumers of its records that may fall behind, and its hook.
+    While a consumer is behind, or the hook is not restored, the source is not read.
     """
 
     stages: tuple[JobVertexID, ...] = ()
     """Spark vertices that take epochs of the records."""
     look_ups: tuple[str, ...] = ()
     """Ids of operators in which records wait for a table."""
+    restores: int | None = None
+    """How often the job's sources had been restored when the task was deployed.
+    None: the source has no master hook.
+    """
 
 
 @message
@@ -339,7 +351,8 @@ class StreamCoordinatorGateway(RpcGateway):
         """Return whether any of *holders* is behind.
         If so, the calling task must not read its source.
 
-        Waits until the answer differs from *known*, the answer that the task knows.
+        Waits until the source's master hook is restored, and until the answer differs from
+        *known*, the answer that the task knows.
         """
 
     @abstractmethod
@@ -398,11 +411,11 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def snapshot(
-        self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
+        self, job_master_id: JobMasterId, checkpoint_id: int, timestamp: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
         """Cut the events of all sources for a checkpoint, and return the state of the coordinators.
         State that is not small is written to *directory*. Later events are sent to readers after
-        the readers have taken their snapshots.
+        the readers have taken their snapshots. After the cut the master hooks are called.
 
         Raises:
             CheckpointStorageError: state cannot be written.
@@ -410,9 +423,24 @@ class StreamCoordinatorGateway(RpcGateway):
         """
 
     @abstractmethod
+    @ask_timeout(None)
+    async def master_states(
+        self, job_master_id: JobMasterId, checkpoint_id: int
+    ) -> tuple[MasterState, ...]:
+        """Return the states of the master hooks for a checkpoint whose :meth:`snapshot` was taken.
+        Waits until all hooks have their state.
+
+        Raises:
+            OperatorError: a hook has failed.
+            StreamError: the states are too large.
+            UnavailableError: the checkpoint is over.
+        """
+
+    @abstractmethod
     @runs_to_completion
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        """Restore all sources to the given state.
+        """Restore all sources to the given state. Their master hooks are restored when they are
+        needed.
         *restored* counts the restores. A repeated call with the same count does nothing.
 
         Raises:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
-from flinkray.actors.coordinators.stream_coordinator_process import stream_sources_of
+from flinkray.actors.coordinators.stream_coordinator_process import (
+    has_master_hook,
+    stream_sources_of,
+)
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
     JobMasterArguments,
@@ -219,6 +222,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._replaced,
             lambda: self._scheduler.graph_id,
             self._slots.notes.acknowledged,
+            has_hooks=any(has_master_hook(self._graph, each) for each in self._graph.vertices),
         )
         self._deployer = TaskDeployer(
             self,

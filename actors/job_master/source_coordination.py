@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
@@ -17,6 +17,8 @@ from flinkray.actors.gateways.stream_coordinator import (
     StreamCoordinatorGateway,
 )
 from flinkray.actors.job_master.kept_for_successor import KeptParts
+from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import (
     CoordinatorReplacedError,
     FlinkRayError,
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
 Tell = Callable[[t.CheckpointEvent], None]
+States = Mapping[str, StateLocation | None]
+"""Operator id -> state of the operator's coordinator."""
 
 _RETRY_DELAY = 0.1
 """Seconds until an unanswered order is repeated."""
@@ -58,7 +62,8 @@ class SourceCoordination:
     have received are kept, this process continues from the kept parts
     (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered orders. If some events
     may not be kept, all sources are restored: the waiting orders are given up, and the process
-    starts with the last restored state.
+    starts with the last restored state. So it is, too, if a source has a master hook, because a
+    hook must not go back to a checkpoint while the tasks run on.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class SourceCoordination:
         on_replaced: Callable[[str], None],
         graph_id: Callable[[], ExecutionGraphID],
         noted: Callable[[], Awaitable[None]],
+        *,
+        has_hooks: bool = False,
     ) -> None:
         """Create the coordination without a process.
 
@@ -79,7 +86,9 @@ class SourceCoordination:
             on_replaced: called with the reason when another JobMaster has taken over the process.
             graph_id: returns the execution graph of the vertices' tasks.
             noted: returns when the next JobMaster would find everything that was noted so far.
+            has_hooks: whether any source has a master hook.
         """
+        self._has_hooks = has_hooks
         self._on_replaced = on_replaced
         self._graph_id = graph_id
         self._noted = noted
@@ -207,13 +216,14 @@ class SourceCoordination:
 
     def may_go_on(self, now: float) -> bool:
         """Note that the coordinator died, and return whether another process can replace it.
-        False if readers may know more than is kept, or if too many coordinators have died.
+        False if readers may know more than is kept, if a source has a master hook, or if too many
+        coordinators have died.
         """
         parts = self._kept.of(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
         )
-        if not is_known or not self._has_run:
+        if not is_known or not self._has_run or self._has_hooks:
             return False
         self._deaths.notify_failure(now)
         return self._deaths.can_restart()
@@ -221,9 +231,11 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Order all sources to cut their events for a checkpoint, and to return their states.
-        *tell* gets the state, or the failure, for each operator.
+        """Order all sources to cut their events for a checkpoint, and to return their states. Later
+        orders do not wait for the master hooks. *tell* gets the state, or the failure, for each
+        operator.
         """
+        token = self._job_master.fencing_token
 
         def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
@@ -232,18 +244,38 @@ class SourceCoordination:
 
         async def call(process: StreamCoordinatorGateway) -> None:
             snapshots = await process.snapshot(
-                self._job_master.fencing_token, action.checkpoint_id, action.directory
+                token, action.checkpoint_id, action.timestamp, action.directory
             )
             states = {snapshot.operator_id: snapshot.state for snapshot in snapshots}
+            if self._has_hooks:
+                self._job_master.create_task(hooks_called(process, states), "await master hooks")
+            else:
+                taken(states, ())
+
+        async def hooks_called(process: StreamCoordinatorGateway, states: States) -> None:
+            try:
+                of_hooks = await process.master_states(token, action.checkpoint_id)
+            except FlinkRayError as error:
+                log.warning("checkpoint %d: %s", action.checkpoint_id, error)
+                failed(str(error), isinstance(error, RpcError))
+            else:
+                taken(states, of_hooks)
+
+        def taken(states: States, of_hooks: tuple[MasterState, ...]) -> None:
             for operator in action.operators:
-                tell(t.CoordinatorCheckpointed(action.checkpoint_id, operator, states[operator]))
+                state = states[operator]
+                told = t.CoordinatorCheckpointed(action.checkpoint_id, operator, state, of_hooks)
+                tell(told)
+                of_hooks = ()
 
         self._add(_Waiting(call, failed, may_be_repeated=False))
 
     def restore(self, action: RestoreCoordinators) -> None:
         """Restore all sources to a checkpoint, or to their beginning."""
         states = tuple(CoordinatorSnapshot(*item) for item in action.states.items())
-        restored = RestoredCoordinators(action.restores, action.checkpoint_id or 0, states)
+        restored = RestoredCoordinators(
+            action.restores, action.checkpoint_id or 0, states, action.master_states
+        )
         self._restored, self._restores = restored, action.restores
         self._unknown = frozenset()
         token = self._job_master.fencing_token

@@ -35,11 +35,13 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
+from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
 from flinkray.actors.stream_coordinator.printed_lines_store import PrintedLines
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.checkpoint.state_files import read_bytes
 from flinkray.checkpoint.storage import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.core.blobs import BlobKey
@@ -60,6 +62,7 @@ from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.taking_over import JobNotes
+from flinkray.streaming.errors import operator_error
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
@@ -87,7 +90,9 @@ def create_stream_coordinator(
 
 
 class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
-    """Endpoint of the coordinator: hosts the enumerators and carries out the JobMaster's orders."""
+    """Endpoint of the coordinator: hosts enumerators and master hooks, and carries out the
+    JobMaster's orders.
+    """
 
     def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
         super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
@@ -137,6 +142,17 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._job_id,
             arguments.max_waiting_epochs,
             self._execution,
+        )
+        self._hooks = HostedMasterHooks(
+            self,
+            self._job_id,
+            (
+                (vertex.name, partial(self._load, vertex, arguments.blob_server))
+                for vertex in arguments.vertices
+                if vertex.has_hook
+            ),
+            self._failed,
+            allow_non_restored_state=arguments.allow_non_restored_state,
         )
         self._attempts = dict(_attempts(arguments.kept))
         """Latest known attempt number of each source task."""
@@ -314,12 +330,13 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _end_hosts(self) -> None:
         for host in (*self._replaced, *self._hosts.values()):
             await host.close()
+        await self._hooks.close()
         self._files.close()
 
     # --- checkpoints ------------------------------------------------------------------------------
 
     async def snapshot(
-        self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
+        self, job_master_id: JobMasterId, checkpoint_id: int, timestamp: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
         async with self._orders:
             self._refuse_other_leaders(job_master_id)
@@ -331,7 +348,15 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                     location = await self.rpc_service.run_blocking(_written, state, directory)
                 snapshots.append(CoordinatorSnapshot(vertex.operator_id, location))
             await self._all_kept()
+            if self._hooks.are_there:
+                self._hooks.trigger(checkpoint_id, timestamp)
             return tuple(snapshots)
+
+    async def master_states(
+        self, job_master_id: JobMasterId, checkpoint_id: int
+    ) -> tuple[MasterState, ...]:
+        self._refuse_other_leaders(job_master_id)
+        return await self._hooks.states(checkpoint_id)
 
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
         self._refuse_other_leaders(job_master_id)  # needs no lock: a restore begins anew
@@ -350,6 +375,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self.create_task(host.close(), "close the enumerator before")
         self._restores = restored.restores
         self._make_hosts(states, restored.checkpoint_id)
+        self._hooks.restore(restored)
         self._alignment = AlignmentGroups()
         self._attempts.clear()
         self._restored_now.set_result(None)
@@ -379,6 +405,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     ) -> None:
         async with self._orders:
             self._refuse_other_leaders(job_master_id)
+            self._hooks.checkpoint_over(order.checkpoint_id)
             for host in self._hosts.values():
                 if isinstance(order, CheckpointCompleted):
                     await host.checkpoint_completed(order.checkpoint_id)
@@ -387,13 +414,14 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                     host.checkpoint_aborted(order.checkpoint_id)
             await self._all_kept()
 
-    async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
-        """Return whether the reader belongs to the last restore of the sources.
-        A reader that belongs to a later restore waits for this restore.
+    async def _is_of_the_present(self, restores: int) -> bool:
+        """Return whether a reader belongs to the last restore of the sources.
+        A reader that belongs to a later restore waits for this restore. *restores*: how often the
+        sources had been restored when the reader's task was deployed.
         """
-        while reader.restores > self._restores:
+        while restores > self._restores:
             await asyncio.shield(self._restored_now)
-        return reader.restores == self._restores
+        return restores == self._restores
 
     # --- sources ----------------------------------------------------------------------------------
 
@@ -403,11 +431,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         execution = self._execution()
 
         async def load(blob_server: str | None) -> Source[object]:
-            await self._provide_files(blob_server)
-            code = vertex.code
-            if isinstance(code, BlobKey):
-                code = await self._fetch(blob_server, code)
-            source = await call_user_code(self.rpc_service, lambda: _load_source(code))
+            source = await self._load(vertex, blob_server)
             if isinstance(source, SparkSource):
                 location = published_location(self._storage_dir, self._job_id, source.vertex_id)
                 source.locate(location, execution)
@@ -424,6 +448,18 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             state,
             checkpoint_id,
             kept.progress if kept is not None and is_present else None,
+        )
+
+    async def _load(self, vertex: VertexCode, blob_server: str | None) -> Source[object]:
+        """Load the source with which a vertex begins."""
+        await self._provide_files(blob_server)
+        code = vertex.code
+        if isinstance(code, BlobKey):
+            code = await self._fetch(blob_server, code)
+        return await call_user_code(
+            self.rpc_service,
+            lambda: _load_source(code),
+            lambda error: operator_error(error, f"source {vertex.name}"),
         )
 
     async def _provide_files(self, blob_server: str | None) -> None:
@@ -475,7 +511,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
-        if not await self._is_of_the_present(reader):
+        if not await self._is_of_the_present(reader.restores):
             return ()
         name = alignment_name(reader.vertex_id, reader.subtask_index)
         if self._attempts.get(name, reader.attempt_number) < reader.attempt_number:
@@ -487,7 +523,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self, reader: ReaderProgress, checkpoint_id: int
     ) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
-        if not await self._is_of_the_present(reader):
+        if not await self._is_of_the_present(reader.restores):
             return ()
         return await self._hosts[reader.vertex_id].events_before(reader, checkpoint_id)
 
@@ -510,6 +546,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
         self._refuse_others(job_master_id)
+        if holders.restores is not None and await self._is_of_the_present(holders.restores):
+            await self._hooks.ready()
         return await self._holds.await_other_than(known, holders)
 
     async def printed(self, text: PrintedText) -> None:

@@ -19,6 +19,7 @@ from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.chain_code import (
     HELD_BY,
     HELD_BY_LOOK_UPS,
+    MASTER_HOOK,
     PRINTED_LINES,
     TO_CLIENT,
     buffer_timeouts,
@@ -370,13 +371,14 @@ class StreamTaskResources:
         settings = deployed.vertex.invokable.configuration
         stages = tuple(map(JobVertexID.from_hex, settings.get(HELD_BY, "").split()))
         look_ups = tuple(settings.get(HELD_BY_LOOK_UPS, "").split())
-        if not stages and not look_ups:
+        restores = deployed.task.restores if MASTER_HOOK in settings else None
+        if not stages and not look_ups and restores is None:
             return None
         return HoldClient(
             self._endpoint.rpc_service,
             stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
             deployed.coordinator_owner,
-            Holders(stages, look_ups),
+            Holders(stages, look_ups, restores),
         )
 
     def _printed_lines(self) -> PrintedLinesOutput | None:

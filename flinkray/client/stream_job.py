@@ -9,6 +9,7 @@ from flinkray.actors.shared.chain_code import (
     BUFFER_TIMEOUTS,
     HELD_BY,
     HELD_BY_LOOK_UPS,
+    MASTER_HOOK,
     OF_CLUSTER,
     PRINTED_LINES,
     TO_LOG,
@@ -46,6 +47,7 @@ from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sinks.sink_operators import CommitterOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
+from flinkray.streaming.sources.master_hook import WithMasterCheckpointHook
 from flinkray.streaming.sources.result_files import ResultFilesSource
 from flinkray.streaming.sources.spark_stream import SparkStreamSource
 
@@ -168,6 +170,8 @@ def _vertex(
     head = chain.head.operator
     if isinstance(head, SourceOperator) and isinstance(head.source, SparkStreamSource):
         configuration[BATCHES_OF] = str(head.source.vertex_id)
+    if isinstance(head, SourceOperator) and isinstance(head.source, WithMasterCheckpointHook):
+        configuration[MASTER_HOOK] = "true"
     group = chain.head.slot_sharing_group
     return JobVertex(
         _vertex_id(owner, chain),

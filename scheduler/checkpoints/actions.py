@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flinkray.checkpoint.handles import FileState, StateLocation
-from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.checkpoint.metadata import CheckpointMetadata, MasterState
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.failures import CheckpointError
@@ -56,23 +56,15 @@ class PrepareCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCoordinators:
-    """Ask the coordinators of these operators to snapshot their state.
+    """Ask the coordinators of these operators to snapshot their state, and then the master hooks.
     Each snapshot makes a cut between the events before and after the checkpoint.  Then call
     ``coordinator_acknowledged`` or ``coordinator_declined`` for each coordinator."""
 
     checkpoint_id: int
+    timestamp: int
     operators: tuple[str, ...]
     directory: str
     """Directory to which the coordinators write their state."""
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerMasterHooks:
-    """Call these hooks, then ``master_state_taken`` or ``master_hook_failed`` for each."""
-
-    checkpoint_id: int
-    timestamp: int
-    hook_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +206,7 @@ class ReadyToRestore:
 
 @dataclass(frozen=True, slots=True)
 class RestoreCoordinators:
-    """Restore the coordinators of operators.
+    """Restore the coordinators of operators, and the master hooks.
     Each coordinator gets its state from *states*; with None the coordinator starts without state.
     """
 
@@ -222,6 +214,8 @@ class RestoreCoordinators:
     states: Mapping[str, StateLocation | None]
     restores: int
     """How often the job's coordinators have been restored, including this time."""
+    master_states: tuple[MasterState, ...] = ()
+    """All states of master hooks in the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,34 +228,10 @@ class ResetCoordinatorSubtasks:
     subtasks: Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class InitializeMasterHooks:
-    """Call ``initialize`` of all master hooks, once."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreMasterHooks:
-    """Call ``restore_checkpoint`` of each master hook, with the hook's state or None."""
-
-    checkpoint_id: int
-    states: Mapping[str, bytes | None]
-
-
-@dataclass(frozen=True, slots=True)
-class ResetMasterHooks:
-    """Call ``reset`` of all master hooks, because there is no checkpoint to restore."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseMasterHooks:
-    """Call ``close`` of all master hooks."""
-
-
 CheckpointAction = (
     StartCheckpointTimer
     | PrepareCheckpoint
     | SnapshotCoordinators
-    | TriggerMasterHooks
     | TriggerTasks
     | StoreCheckpoint
     | NotifyCheckpointComplete
@@ -277,8 +247,4 @@ CheckpointAction = (
     | ReadyToRestore
     | RestoreCoordinators
     | ResetCoordinatorSubtasks
-    | InitializeMasterHooks
-    | RestoreMasterHooks
-    | ResetMasterHooks
-    | CloseMasterHooks
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import StateLocation, TaskState
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
@@ -16,10 +17,8 @@ from flinkray.scheduler.checkpoints.actions import (
     CheckpointTimerKey,
     CheckpointTimerPurpose,
     CloseCheckpointStores,
-    CloseMasterHooks,
     DiscardCheckpoint,
     DiscardDirectory,
-    InitializeMasterHooks,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     PrepareCheckpoint,
@@ -28,7 +27,6 @@ from flinkray.scheduler.checkpoints.actions import (
     SnapshotFinished,
     StartCheckpointTimer,
     StoreCheckpoint,
-    TriggerMasterHooks,
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
@@ -39,7 +37,6 @@ from flinkray.scheduler.checkpoints.failures import (
     CheckpointFailureReason,
 )
 from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
-from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     AwaitCheckpoint,
@@ -99,10 +96,10 @@ class CheckpointCoordinator:
     ``now`` is in monotonic seconds.  No event raises an error: an event that is late, repeated,
     unknown or from an earlier attempt changes nothing, except that its state is discarded (CP-05).
 
-    One checkpoint is *triggered* at a time: it gets its id, then the operator coordinators, the
-    master hooks and the tasks are asked, in this order.  One checkpoint is *stored* at a time, in
-    the order of full acknowledgement, and cannot be aborted: it may be durable already, and then a
-    recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed.
+    One checkpoint is *triggered* at a time: it gets its id, then the operator coordinators (with
+    the master hooks) and the tasks are asked, in this order.  One checkpoint is *stored* at a time,
+    in the order of full acknowledgement, and cannot be aborted: it may be durable already, and then
+    a recovering JobMaster uses it.  So tasks are restored only when it is stored or has failed.
     """
 
     def __init__(
@@ -135,12 +132,10 @@ class CheckpointCoordinator:
         self._kept = KeptCheckpoints(configuration.max_retained)
         self._aborted = AbortedCheckpoints()
         self._earlier = EarlierCheckpoints(self._kept, self._aborted, coordinators)
-        self._hooks = MasterHooks()
         self._stop = StopWithSavepoint(job_id)
         self._restores = Restores(
             job_id,
             coordinators,
-            self._hooks,
             self._stop,
             allow_non_restored_state=allow_non_restored_state,
         )
@@ -205,10 +200,6 @@ class CheckpointCoordinator:
 
     # --- the job ----------------------------------------------------------------------------------
 
-    def register_master_hook(self, hook_id: str) -> bool:
-        """Register a master hook.  Returns False if the id was registered already (CP-30)."""
-        return self._hooks.register(hook_id)
-
     def job_status_changed(self, status: JobStatus, now: float) -> Actions:
         """Start periodic checkpoints if *status* is RUNNING, otherwise stop them. With a terminal
         status, shut down."""
@@ -222,14 +213,8 @@ class CheckpointCoordinator:
         """Start periodic checkpoints.  A second call changes nothing."""
         if self._end is not None:
             return []
-        actions: Actions = []
-        if not self._hooks.are_initialized and self._hooks.hook_ids:
-            actions.append(InitializeMasterHooks())
-        self._hooks.are_initialized = True
         delay = self._periodic.start()
-        if delay is not None:
-            actions.append(self._trigger_timer(delay))
-        return actions
+        return [] if delay is None else [self._trigger_timer(delay)]
 
     def stop_scheduler(self, now: float) -> Actions:
         """Stop periodic checkpoints and abort the incomplete ones.
@@ -251,8 +236,6 @@ class CheckpointCoordinator:
         actions += self._discarded(self._kept.job_ended(status, self._pending))
         if self._storing is None:
             actions.append(CloseCheckpointStores(status))
-        if self._hooks.hook_ids:
-            actions.append(CloseMasterHooks())
         return actions
 
     # --- requests ---------------------------------------------------------------------------------
@@ -418,12 +401,11 @@ class CheckpointCoordinator:
             timestamp=timestamp,
             directory=directory,
             coordinators=self._coordinators,
-            hook_ids=self._hooks.hook_ids,
         )
         self._pending[checkpoint_id] = self._triggering = pending
         if self._coordinators:
-            return [SnapshotCoordinators(checkpoint_id, self._coordinators, directory)]
-        return self._call_hooks(pending, now)
+            return [SnapshotCoordinators(checkpoint_id, timestamp, self._coordinators, directory)]
+        return self._trigger_tasks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
         """Handle that a PrepareCheckpoint failed to get an id or a directory."""
@@ -453,19 +435,24 @@ class CheckpointCoordinator:
         ]
 
     def coordinator_acknowledged(
-        self, checkpoint_id: int, operator_id: str, state: StateLocation | None, now: float
+        self,
+        checkpoint_id: int,
+        operator_id: str,
+        state: StateLocation | None,
+        now: float,
+        master_states: tuple[MasterState, ...] = (),
     ) -> Actions:
         """Handle that a coordinator has taken its snapshot. *state* is None if the coordinator has
-        no state."""
+        no state. *master_states*: states of master hooks that came with the snapshot."""
         pending = self._pending.get(checkpoint_id)
         answer = Acknowledgement.OVER
         if pending is not None:
-            answer = pending.acknowledge_coordinator(operator_id, state)
+            answer = pending.acknowledge_coordinator(operator_id, state, master_states)
         if pending is None or answer is not Acknowledgement.SUCCESS:
             is_duplicate = answer is Acknowledgement.DUPLICATE
             is_kept = is_duplicate or self._earlier.may_be_complete(checkpoint_id)
             return [] if is_kept or state is None else self._kept.discard_state((state,))
-        return self._call_hooks(pending, now) if pending.are_coordinators_acknowledged else []
+        return self._trigger_tasks(pending, now) if pending.are_coordinators_acknowledged else []
 
     def coordinator_declined(
         self,
@@ -476,8 +463,8 @@ class CheckpointCoordinator:
         *,
         is_lost: bool = False,
     ) -> Actions:
-        """Handle that a coordinator cannot take its snapshot. *is_lost*: the coordinator no longer
-        exists."""
+        """Handle that a coordinator cannot take its snapshot, or that a master hook failed (CP-31).
+        *is_lost*: the coordinator no longer exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -486,37 +473,6 @@ class CheckpointCoordinator:
             return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
         actions = self._abort_and_go_on(pending, Reason.COORDINATOR_LOST, cause, now)
         return actions + self._catch_up(now)
-
-    def _call_hooks(self, pending: PendingCheckpoint, now: float) -> Actions:
-        if not pending.hook_ids:
-            return self._trigger_tasks(pending, now)
-        pending.phase = PendingPhase.MASTER_HOOKS
-        return [TriggerMasterHooks(pending.checkpoint_id, pending.timestamp, pending.hook_ids)]
-
-    def master_state_taken(
-        self, checkpoint_id: int, hook_id: str, data: bytes | None, now: float
-    ) -> Actions:
-        """Handle the result of a master hook.  *data* is None if the hook has no state."""
-        pending = self._triggering
-        if (
-            pending is None
-            or pending.checkpoint_id != checkpoint_id
-            or pending.phase is not PendingPhase.MASTER_HOOKS
-            or pending.acknowledge_master_state(hook_id, data) is not Acknowledgement.SUCCESS
-            or not pending.are_master_states_acknowledged
-        ):
-            return []
-        return self._trigger_tasks(pending, now)
-
-    def master_hook_failed(
-        self, checkpoint_id: int, hook_id: str, cause: str, now: float
-    ) -> Actions:
-        """Handle that a master hook raised an error, or that its state cannot be stored (CP-31)."""
-        pending = self._triggering
-        if pending is None or pending.checkpoint_id != checkpoint_id:
-            return []
-        cause = f"the master hook {hook_id!r}: {cause}"
-        return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, now: float) -> Actions:
         self._triggering = None

@@ -26,10 +26,9 @@ from flinkray.scheduler.checkpoints.trigger_decisions import CheckpointRequest
 
 class PendingPhase(Enum):
     """Phase of a pending checkpoint.
-    Operator coordinators are asked first, then master hooks, then tasks."""
+    Operator coordinators, with their master hooks, are asked before the tasks."""
 
     COORDINATORS = "coordinators"
-    MASTER_HOOKS = "master hooks"
     TASKS = "tasks"
     STORING = "storing"
     OVER = "over"
@@ -47,8 +46,8 @@ class Acknowledgement(Enum):
 
 
 class PendingCheckpoint:
-    """A checkpoint in progress, which collects acknowledgements. It is complete when all tasks,
-    operator coordinators and master hooks have acknowledged."""
+    """A checkpoint in progress, which collects acknowledgements. It is complete when all tasks and
+    operator coordinators have acknowledged."""
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class PendingCheckpoint:
         timestamp: int,
         directory: str,
         coordinators: tuple[str, ...],
-        hook_ids: tuple[str, ...],
     ) -> None:
         """Make a checkpoint that nobody has acknowledged yet. *number*: number of the attempt to
         take a checkpoint. *coordinators*: ids of the operators with a coordinator.
@@ -78,11 +76,10 @@ class PendingCheckpoint:
         self.timestamp = timestamp
         self.directory = directory
         self.coordinators = coordinators
-        self.hook_ids = hook_ids
         self.phase = PendingPhase.COORDINATORS
         self._tasks: dict[ExecutionAttemptID, TaskState | None] = {}
         self._coordinators: dict[str, StateLocation | None] = {}
-        self._hooks: dict[str, bytes | None] = {}
+        self._master_states: list[MasterState] = []
 
     # --- acknowledgements -------------------------------------------------------------------------
 
@@ -99,7 +96,10 @@ class PendingCheckpoint:
         return Acknowledgement.SUCCESS
 
     def acknowledge_coordinator(
-        self, operator_id: str, state: StateLocation | None
+        self,
+        operator_id: str,
+        state: StateLocation | None,
+        master_states: tuple[MasterState, ...] = (),
     ) -> Acknowledgement:
         if self.phase is PendingPhase.OVER:
             return Acknowledgement.OVER
@@ -108,16 +108,7 @@ class PendingCheckpoint:
         if operator_id in self._coordinators:
             return Acknowledgement.DUPLICATE
         self._coordinators[operator_id] = state
-        return Acknowledgement.SUCCESS
-
-    def acknowledge_master_state(self, hook_id: str, data: bytes | None) -> Acknowledgement:
-        if self.phase is PendingPhase.OVER:
-            return Acknowledgement.OVER
-        if hook_id not in self.hook_ids:
-            return Acknowledgement.UNKNOWN
-        if hook_id in self._hooks:
-            return Acknowledgement.DUPLICATE
-        self._hooks[hook_id] = data
+        self._master_states += master_states
         return Acknowledgement.SUCCESS
 
     @property
@@ -125,17 +116,9 @@ class PendingCheckpoint:
         return len(self._coordinators) == len(self.coordinators)
 
     @property
-    def are_master_states_acknowledged(self) -> bool:
-        return len(self._hooks) == len(self.hook_ids)
-
-    @property
     def is_fully_acknowledged(self) -> bool:
-        """Whether all tasks, operator coordinators and master hooks have acknowledged (CP-26)."""
-        return (
-            self.are_coordinators_acknowledged
-            and self.are_master_states_acknowledged
-            and len(self._tasks) == len(self.plan.running)
-        )
+        """Whether all tasks and operator coordinators have acknowledged (CP-26)."""
+        return self.are_coordinators_acknowledged and len(self._tasks) == len(self.plan.running)
 
     @property
     def is_triggered(self) -> bool:
@@ -212,7 +195,7 @@ class PendingCheckpoint:
             self.timestamp,
             self.properties.kind,
             operators,
-            tuple(MasterState(h, data) for h, data in self._hooks.items() if data is not None),
+            tuple(self._master_states),
             edges=self._edges_with_data(operators),
         )
 

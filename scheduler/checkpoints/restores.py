@@ -1,4 +1,4 @@
-"""Restores tasks, operator coordinators and master hooks from a checkpoint."""
+"""Restores tasks, and operator coordinators with their master hooks, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import StateLocation, TaskState
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     CheckpointsFailJob,
     ResetCoordinatorSubtasks,
-    ResetMasterHooks,
     RestoreCoordinators,
-    RestoreMasterHooks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
-from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex, StateAssignment
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 
@@ -61,14 +59,12 @@ class Restores:
         self,
         job_id: JobID,
         coordinators: tuple[str, ...],
-        hooks: MasterHooks,
         stop: StopWithSavepoint,
         *,
         allow_non_restored_state: bool,
     ) -> None:
         self._job_id = job_id
         self._coordinators = coordinators
-        self._hooks = hooks
         self._stop = stop
         self._allow_non_restored_state = allow_non_restored_state
         self.of_coordinators = 0
@@ -151,14 +147,9 @@ class Restores:
         if is_global:
             given: dict[str, StateLocation | None] = dict.fromkeys(self._coordinators)
             given.update(assignment.coordinators())
-            actions = self._restore_coordinators(latest.checkpoint_id, given)
-            hooks = self._hooks.states_to_restore(
-                self._job_id,
-                latest.metadata.master_states,
-                allow_non_restored_state=self._allow_non_restored_state,
+            actions = self._restore_coordinators(
+                latest.checkpoint_id, given, latest.metadata.master_states
             )
-            if hooks:
-                actions.append(RestoreMasterHooks(latest.checkpoint_id, hooks))
         else:
             actions = self._reset_subtasks(latest.checkpoint_id, vertices, tasks)
         self.must_be_whole |= latest.properties.is_savepoint
@@ -180,18 +171,18 @@ class Restores:
     ) -> Actions:
         if not is_global:
             return self._reset_subtasks(None, vertices, tasks)
-        actions = self._restore_coordinators(None, dict.fromkeys(self._coordinators))
-        if self._hooks.hook_ids:
-            actions.append(ResetMasterHooks())
-        return actions
+        return self._restore_coordinators(None, dict.fromkeys(self._coordinators), ())
 
     def _restore_coordinators(
-        self, checkpoint_id: int | None, states: dict[str, StateLocation | None]
+        self,
+        checkpoint_id: int | None,
+        states: dict[str, StateLocation | None],
+        master_states: tuple[MasterState, ...],
     ) -> Actions:
         if not states:
             return []
         self.of_coordinators += 1
-        return [RestoreCoordinators(checkpoint_id, states, self.of_coordinators)]
+        return [RestoreCoordinators(checkpoint_id, states, self.of_coordinators, master_states)]
 
     def _reset_subtasks(
         self,

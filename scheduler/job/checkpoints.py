@@ -344,8 +344,10 @@ class Checkpoints(NoCheckpoints):
                 return coordinator.prepared(number, checkpoint_id, directory, now)
             case CheckpointNotPrepared(number, cause):
                 return coordinator.preparation_failed(number, cause, now)
-            case CoordinatorCheckpointed(checkpoint_id, operator_id, state):
-                return coordinator.coordinator_acknowledged(checkpoint_id, operator_id, state, now)
+            case CoordinatorCheckpointed(checkpoint_id, operator_id, state, master_states):
+                return coordinator.coordinator_acknowledged(
+                    checkpoint_id, operator_id, state, now, master_states
+                )
             case CoordinatorNotCheckpointed(checkpoint_id, operator_id, cause, is_lost):
                 return coordinator.coordinator_declined(
                     checkpoint_id, operator_id, cause, now, is_lost=is_lost

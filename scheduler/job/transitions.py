@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -148,6 +149,8 @@ class CoordinatorCheckpointed(Transition):
     checkpoint_id: int
     operator_id: str
     state: StateLocation | None
+    master_states: tuple[MasterState, ...] = ()
+    """States of master hooks that came with the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ from flinkray.streaming.sources.collection import (
 )
 from flinkray.streaming.sources.files import RecordFormat
 from flinkray.streaming.sources.generated import DataGeneratorSource, SocketSource
+from flinkray.streaming.sources.master_hook import (
+    MasterTriggerRestoreHook,
+    WithMasterCheckpointHook,
+)
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -74,6 +78,7 @@ __all__ = [
     "FixedSplitsEnumerator",
     "IteratorSource",
     "JsonFormat",
+    "MasterTriggerRestoreHook",
     "NumberSequenceSource",
     "OfSplit",
     "ParquetFormat",
@@ -91,5 +96,6 @@ __all__ = [
     "SplitEnumerator",
     "StatefulSinkWriter",
     "TextFormat",
+    "WithMasterCheckpointHook",
     "WriterContext",
 ]

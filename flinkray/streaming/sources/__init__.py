@@ -7,6 +7,7 @@ __all__ = [
     "files",
     "generated",
     "input_format",
+    "master_hook",
     "result_files",
     "source",
     "source_progress",

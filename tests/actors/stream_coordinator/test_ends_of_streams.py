@@ -113,7 +113,7 @@ async def test_savepoint_without_query_state_fails_permanently(tmp_path: Path) -
     first.batches.publish(MicroBatch(0, ()))
     first.batches.end()
     await asyncio.wait_for(coordinator.exchange(first.asks(0)), 60)
-    states = await coordinator.snapshot(MASTER, 3, str(tmp_path / "savepoint"))
+    states = await coordinator.snapshot(MASTER, 3, 0, str(tmp_path / "savepoint"))
     await coordinator.stop(MASTER)
 
     second = Streams(tmp_path / "second")

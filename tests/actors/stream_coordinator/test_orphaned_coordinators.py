@@ -101,11 +101,11 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
         )
 
     await coordinator.request_heartbeat(SECOND)
-    assert await coordinator.snapshot(SECOND, 1, "nowhere") == ()
+    assert await coordinator.snapshot(SECOND, 1, 0, "nowhere") == ()
     with pytest.raises(CoordinatorReplacedError, match="takes its orders"):
         await coordinator.request_heartbeat(FIRST)
     with pytest.raises(CoordinatorReplacedError):
-        await coordinator.snapshot(FIRST, 1, "nowhere")
+        await coordinator.snapshot(FIRST, 1, 0, "nowhere")
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.restore(FIRST, RestoredCoordinators(9, 0, ()))
     with pytest.raises(CoordinatorReplacedError):

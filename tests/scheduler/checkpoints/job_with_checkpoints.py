@@ -114,7 +114,6 @@ class JobWithCheckpoints:
         topology: Topology | None = None,
         *,
         coordinators: tuple[str, ...] = (),
-        hooks: tuple[str, ...] = (),
         random: float = 0.5,
         allow_non_restored_state: bool = False,
     ) -> None:
@@ -131,8 +130,6 @@ class JobWithCheckpoints:
             random=lambda: random,
             allow_non_restored_state=allow_non_restored_state,
         )
-        for hook in hooks:
-            self.coordinator.register_master_hook(hook)
 
     # what others do
 

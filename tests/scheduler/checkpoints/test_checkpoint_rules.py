@@ -14,7 +14,6 @@ from flinkray.scheduler.checkpoints.failures import (
     CheckpointFailureManager,
     CheckpointFailureReason,
 )
-from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.plan import (
     TasksMissingError,
     calculate_plan,
@@ -419,15 +418,3 @@ def test_failed_savepoint_fails_the_job_only_if_it_was_to_stop_the_job() -> None
     assert manager.failed(STOP, declined, 2, is_triggered=False) is None
     assert manager.failed(STOP, Reason.TASK_FAILURE, 2, is_triggered=True) is None
     assert manager.failed(STOP, declined, 3, is_triggered=True) is not None
-
-
-# --- master hooks ---------------------------------------------------------------------------------
-
-
-def test_master_hook_without_an_id_or_registered_twice_is_refused() -> None:
-    """CP-30"""
-    hooks = MasterHooks()
-    assert [hooks.register("h"), hooks.register("h"), hooks.register("i")] == [True, False, True]
-    with pytest.raises(ValueError, match="id"):
-        hooks.register("")
-    assert hooks.hook_ids == ("h", "i")

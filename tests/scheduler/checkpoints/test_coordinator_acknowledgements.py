@@ -10,7 +10,6 @@ from flinkray.checkpoint.handles import InlineState
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointsFailJob,
     CloseCheckpointStores,
-    CloseMasterHooks,
     DiscardCheckpoint,
     ForgetCheckpoint,
     NotifyCheckpointAborted,
@@ -561,7 +560,7 @@ def test_job_end_aborts_pending_and_discards_completed_checkpoints_by_job_status
 ) -> None:
     """CP-33, CP-29"""
     retention = CheckpointRetentionPolicy.RETAIN_ON_FAILURE
-    job = JobWithCheckpoints(configuration(retention=retention, max_concurrent=2), hooks=("h",))
+    job = JobWithCheckpoints(configuration(retention=retention, max_concurrent=2))
     for checkpoint_id in (1, 2):
         job.prepare(job.request())
         job.coordinator.master_state_taken(checkpoint_id, "h", None, 0.0)
@@ -579,7 +578,6 @@ def test_job_end_aborts_pending_and_discards_completed_checkpoints_by_job_status
     assert one(actions, CloseCheckpointStores).status is status
     repeated = job.acknowledge(1, "a0", state=state("a", shared=["w1"]))
     assert is_discarded or repeated == [], "what is kept stays whole"
-    assert only(actions, CloseMasterHooks)
     assert not only(actions, CheckpointsFailJob)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flinkray.checkpoint.handles import InlineState
@@ -15,9 +13,7 @@ from flinkray.scheduler.checkpoints.actions import (
     PrepareCheckpoint,
     ReadyToRestore,
     ResetCoordinatorSubtasks,
-    ResetMasterHooks,
     RestoreCoordinators,
-    RestoreMasterHooks,
     StoreCheckpoint,
     TriggerTasks,
 )
@@ -55,32 +51,30 @@ def left_behind(
 
 
 def test_job_without_checkpoints_starts_fresh_unless_one_is_required() -> None:
-    """CP-34, CP-30: master hooks are reset."""
-    job = JobWithCheckpoints(coordinators=("a",), hooks=("h",))
+    """CP-34, CP-30: coordinators learn that there is no checkpoint, and reset their hooks."""
+    job = JobWithCheckpoints(coordinators=("a",))
     restored = restore(job)
     assert (restored.checkpoint_id, restored.tasks) == (None, {})
-    assert restored.actions == [RestoreCoordinators(None, {"a": None}, 1), ResetMasterHooks()]
+    assert restored.actions == [RestoreCoordinators(None, {"a": None}, 1)]
     with pytest.raises(StateRestoreError, match="no checkpoint to restore from"):
         job.coordinator.restore(job.vertices, job.all_tasks, is_global=True, is_required=True)
     assert restore(JobWithCheckpoints()).actions == []
 
 
 def test_global_failover_restores_tasks_coordinators_and_hooks_from_the_checkpoint() -> None:
-    """CP-30: each hook gets its own state, or None."""
-    job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
+    """CP-30: the states of all hooks are given to the coordinators."""
+    job = JobWithCheckpoints(coordinators=("a", "b"))
+    of_hooks = (MasterState("h", b"m"), MasterState("i", b"n"))
     job.prepare(job.request())
-    job.coordinator.coordinator_acknowledged(1, "a", InlineState(b"cut"), 0.0)
-    job.coordinator.coordinator_acknowledged(1, "b", None, 0.0)
-    job.coordinator.master_state_taken(1, "h", b"m", 0.0)
-    job.coordinator.master_state_taken(1, "i", None, 0.0)
+    job.coordinator.coordinator_acknowledged(1, "a", InlineState(b"cut"), 0.0, of_hooks[:1])
+    job.coordinator.coordinator_acknowledged(1, "b", None, 0.0, of_hooks[1:])
     job.complete(1, state("a", "x"))
     restored = restore(job)
     assert restored.checkpoint_id == 1
     assert restored.tasks == {(vertex_id("a"), 0): state("a", "x")}
     assert restored.max_parallelism == {vertex_id("a"): 128, vertex_id("b"): 128}
     assert restored.actions == [
-        RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}, 1),
-        RestoreMasterHooks(1, {"h": b"m", "i": None}),
+        RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}, 1, of_hooks)
     ]
     told = job.coordinator.overview()
     assert (told.restored, told.latest_restored) == (1, 1)
@@ -91,11 +85,10 @@ def test_regional_failover_resets_only_the_failed_subtasks_at_their_coordinators
     is_there: bool,
 ) -> None:
     """CP-32: coordinators and hooks themselves are not restored."""
-    job = JobWithCheckpoints(topology=Topology(3, 1), coordinators=("a",), hooks=("h",))
+    job = JobWithCheckpoints(topology=Topology(3, 1), coordinators=("a",))
     if is_there:
         job.prepare(job.request())
-        job.coordinator.coordinator_acknowledged(1, "a", None, 0.0)
-        job.coordinator.master_state_taken(1, "h", b"m", 0.0)
+        job.coordinator.coordinator_acknowledged(1, "a", None, 0.0, (MasterState("h", b"m"),))
         job.complete(1, state("a", "x"), state("a", "y"))
     tasks = [(vertex_id("a"), 0), (vertex_id("a"), 2), (vertex_id("b"), 0)]
     restored = job.coordinator.restore(job.vertices, tasks, is_global=False)
@@ -104,21 +97,6 @@ def test_regional_failover_resets_only_the_failed_subtasks_at_their_coordinators
     assert list(restored.tasks) == ([(vertex_id("a"), 0)] if is_there else [])
     other = job.coordinator.restore(job.vertices, tasks[2:], is_global=False)
     assert other.actions == []
-
-
-def test_state_of_a_missing_hook_is_refused_unless_allowed() -> None:
-    """CP-30"""
-    for is_allowed in (False, True):
-        job = JobWithCheckpoints(hooks=("h",), allow_non_restored_state=is_allowed)
-        there = left_behind(3)
-        states = (MasterState("gone", b"x"),)
-        there = replace(there, metadata=replace(there.metadata, master_states=states))
-        job.coordinator.recovered([there])
-        if is_allowed:
-            assert one(restore(job).actions, RestoreMasterHooks).states == {"h": None}
-        else:
-            with pytest.raises(StateRestoreError, match="'gone'"):
-                restore(job)
 
 
 def test_restore_waits_for_the_checkpoint_being_stored() -> None:

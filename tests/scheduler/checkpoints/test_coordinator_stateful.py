@@ -35,7 +35,6 @@ from flinkray.scheduler.checkpoints.actions import (
     SnapshotFinished,
     StartCheckpointTimer,
     StoreCheckpoint,
-    TriggerMasterHooks,
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
@@ -88,17 +87,14 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         most=st.sampled_from([1, 2, 3]),
         retained=st.sampled_from([1, 2]),
         has_coordinator=st.booleans(),
-        has_hook=st.booleans(),
         tolerable=st.sampled_from([-1, 0, 2]),
     )
-    def submit(
-        self, most: int, retained: int, has_coordinator: bool, has_hook: bool, tolerable: int
-    ) -> None:
+    def submit(self, most: int, retained: int, has_coordinator: bool, tolerable: int) -> None:
         self.now = 0.0
         self.most, self.max_retained = most, retained
         self.topology = Topology(1, 2)
         self.coordinators = ("a",) if has_coordinator else ()
-        self.has_hook, self.tolerable = has_hook, tolerable
+        self.tolerable = tolerable
         self.coordinator = self.new_coordinator()
         self.tasks = [self.new_task(v, i) for v, i in ((0, 0), (1, 0), (1, 1))]
         self.disk: set[str] = set()
@@ -115,7 +111,6 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         """Files of savepoints."""
         self.preparing: list[PrepareCheckpoint] = []
         self.asked: list[SnapshotCoordinators] = []
-        self.hooked: list[int] = []
         self.storing: list[StoreCheckpoint] = []
         self.timers: list[StartCheckpointTimer] = []
         self.repeatable: list[Callable[[], list[CheckpointAction]]] = []
@@ -141,7 +136,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.do(self.coordinator.job_status_changed(JobStatus.RUNNING, self.now))
 
     def new_coordinator(self) -> CheckpointCoordinator:
-        coordinator = CheckpointCoordinator(
+        return CheckpointCoordinator(
             JOB,
             CheckpointConfiguration(
                 interval=10.0,
@@ -154,9 +149,6 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
             lambda: self.topology,
             coordinators=self.coordinators,
         )
-        if self.has_hook:
-            coordinator.register_master_hook("h")
-        return coordinator
 
     def new_task(self, number: int, subtask: int) -> Task:
         each = self.topology.vertices[number]
@@ -171,8 +163,6 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
                     self.preparing.append(action)
                 case SnapshotCoordinators():
                     self.asked.append(action)
-                case TriggerMasterHooks(checkpoint_id=checkpoint_id):
-                    self.hooked.append(checkpoint_id)
                 case TriggerTasks():
                     self.trigger(action)
                 case StoreCheckpoint():
@@ -278,8 +268,6 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
                 steps.append(partial(self.prepare, True))
             if self.asked:
                 steps.append(partial(self.coordinator_answers, True))
-            if self.hooked:
-                steps.append(partial(self.hook_answers, True))
             if self.ready_tasks():
                 steps.append(partial(self.task_acknowledges, choice))
             if self.storing:
@@ -361,7 +349,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.left |= self.disk
         self.ids += len(self.preparing)
         self.last_of_predecessors = self.ids
-        for forgotten in (self.preparing, self.asked, self.hooked, self.storing, self.timers):
+        for forgotten in (self.preparing, self.asked, self.storing, self.timers):
             forgotten.clear()
         self.requests = dict.fromkeys(self.requests, True)
         self.over = set()
@@ -414,19 +402,6 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         else:
             self.tell(
                 lambda: self.coordinator.coordinator_declined(checkpoint_id, "a", "no", self.now)
-            )
-
-    @precondition(lambda self: self.hooked)
-    @rule(is_done=st.sampled_from([True, True, True, False]))
-    def hook_answers(self, is_done: bool) -> None:
-        checkpoint_id = self.hooked.pop(0)
-        if is_done:
-            self.tell(
-                lambda: self.coordinator.master_state_taken(checkpoint_id, "h", b"x", self.now)
-            )
-        else:
-            self.tell(
-                lambda: self.coordinator.master_hook_failed(checkpoint_id, "h", "no", self.now)
             )
 
     # --- tasks ------------------------------------------------------------------------------------

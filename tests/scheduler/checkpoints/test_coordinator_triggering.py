@@ -9,13 +9,11 @@ from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     CheckpointsFailJob,
     CheckpointTimerPurpose,
-    InitializeMasterHooks,
     NotifyCheckpointAborted,
     PrepareCheckpoint,
     SnapshotCoordinators,
     SnapshotFinished,
     StoreCheckpoint,
-    TriggerMasterHooks,
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
@@ -61,21 +59,17 @@ def test_checkpoint_gets_its_id_before_its_sources_are_triggered() -> None:
     assert (trigger.latest_completed, trigger.is_whole) == (None, False)
 
 
-def test_coordinators_are_triggered_before_hooks_and_hooks_before_tasks() -> None:
-    """CP-32, CP-30: each hook is called once per checkpoint, after the checkpoint is pending."""
-    job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
+def test_coordinators_are_triggered_once_per_checkpoint_and_before_tasks() -> None:
+    """CP-32, CP-30: with the hooks, after the checkpoint is pending."""
+    job = JobWithCheckpoints(coordinators=("a", "b"))
     actions = job.prepare(job.request())
-    assert one(actions, SnapshotCoordinators).operators == ("a", "b")
-    assert len(actions) == 1
+    assert actions == [SnapshotCoordinators(1, 1_000_000, ("a", "b"), "chk-1")]
     coordinator = job.coordinator
-    assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
-    actions = coordinator.coordinator_acknowledged(1, "b", None, 0.0)
-    assert actions == [TriggerMasterHooks(1, 1_000_000, ("h", "i"))]
     assert coordinator.pending_ids == (1,)
-    assert coordinator.master_state_taken(1, "h", b"m", 0.0) == []
-    assert coordinator.master_state_taken(1, "h", b"m", 0.0) == []
-    assert only(coordinator.master_state_taken(1, "i", None, 0.0), TriggerTasks)
-    assert coordinator.master_state_taken(1, "i", None, 0.0) == []
+    assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
+    assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
+    assert only(coordinator.coordinator_acknowledged(1, "b", None, 0.0), TriggerTasks)
+    assert coordinator.coordinator_acknowledged(1, "b", None, 0.0) == []
 
 
 @pytest.mark.parametrize("state", [ExecutionState.SCHEDULED, ExecutionState.FINISHED])
@@ -159,59 +153,40 @@ def test_directory_prepared_for_an_expired_checkpoint_is_deleted_once() -> None:
 
 
 def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None:
-    """CP-15: even if the hook is ready later. The next request is served."""
-    job = JobWithCheckpoints(hooks=("h",))
+    """CP-15: even if the coordinator answers later. The next request is served."""
+    job = JobWithCheckpoints(coordinators=("a",))
     actions = job.request()
-    assert only(job.prepare(actions), TriggerMasterHooks)
+    assert only(job.prepare(actions), SnapshotCoordinators)
     assert job.request() == []
     expired = job.coordinator.timer(expiry(actions), 600.0)
     assert answers(expired) == {1: Reason.CHECKPOINT_EXPIRED}
     assert one(expired, NotifyCheckpointAborted).attempts == ()
     assert directories(expired) == ["chk-1"], "no task writes to it"
-    assert job.coordinator.master_state_taken(1, "h", b"", 601.0) == []
-    assert only(job.prepare(expired), TriggerMasterHooks)
-    assert job.coordinator.master_state_taken(1, "h", b"", 602.0) == []
-    assert only(job.coordinator.master_state_taken(2, "h", b"", 602.0), TriggerTasks)
-
-
-def test_a_failing_hook_fails_the_checkpoint_and_tasks_are_not_triggered() -> None:
-    """CP-31, CP-22: the job does not fail, although it tolerates no failed checkpoints."""
-    job = JobWithCheckpoints(configuration(tolerable_failures=0), hooks=("h",))
-    job.prepare(job.request())
-    assert job.coordinator.master_hook_failed(2, "h", "another", 0.0) == []
-    actions = job.coordinator.master_hook_failed(1, "h", "no network", 0.0)
-    assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
-    error = one(actions, SnapshotFinished).error
-    assert error is not None
-    assert "the master hook 'h': no network" in error.text
-    assert only(actions, CheckpointsFailJob) == []
-    assert only(actions, TriggerTasks) == []
-    assert job.coordinator.master_hook_failed(1, "h", "again", 0.0) == []
+    assert job.coordinator.coordinator_acknowledged(1, "a", None, 601.0) == []
+    assert only(job.prepare(expired), SnapshotCoordinators)
+    assert job.coordinator.coordinator_acknowledged(1, "a", None, 602.0) == []
+    assert only(job.coordinator.coordinator_acknowledged(2, "a", None, 602.0), TriggerTasks)
 
 
 def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> None:
-    """CP-32, CP-37"""
-    job = JobWithCheckpoints(coordinators=("a", "b"))
+    """CP-32, CP-37, CP-31, CP-22: the job does not fail, although it tolerates no failures."""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0), coordinators=("a", "b"))
     job.prepare(job.request())
     job.coordinator.coordinator_acknowledged(1, "a", file("of a"), 0.0)
     assert job.coordinator.coordinator_declined(2, "b", "another", 0.0) == []
     actions = job.coordinator.coordinator_declined(1, "b", "it has failed", 0.0)
     assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+    error = one(actions, SnapshotFinished).error
+    assert error is not None
+    assert "it has failed" in error.text
+    assert only(actions, CheckpointsFailJob) == []
+    assert only(actions, TriggerTasks) == []
     assert one(actions, NotifyCheckpointAborted).coordinators == ("a", "b")
     assert discarded(actions) == ["of a"]
     assert discarded(job.coordinator.coordinator_acknowledged(1, "b", file("late"), 0.0)) == [
         "late"
     ]
     assert job.coordinator.coordinator_acknowledged(1, "b", None, 0.0) == []
-
-
-def test_master_hooks_are_initialised_at_the_first_start_and_not_after_a_restart() -> None:
-    """CP-30"""
-    job = JobWithCheckpoints(hooks=("h",))
-    assert only(job.run(), InitializeMasterHooks)
-    job.coordinator.job_status_changed(JobStatus.RESTARTING, 1.0)
-    assert not only(job.run(), InitializeMasterHooks)
-    assert not only(JobWithCheckpoints().run(), InitializeMasterHooks)
 
 
 # --- periodic checkpoints -------------------------------------------------------------------------

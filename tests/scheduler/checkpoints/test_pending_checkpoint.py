@@ -35,9 +35,7 @@ SUCCESS, DUPLICATE = Acknowledgement.SUCCESS, Acknowledgement.DUPLICATE
 UNKNOWN, OVER = Acknowledgement.UNKNOWN, Acknowledgement.OVER
 
 
-def pending(
-    topology: Topology, coordinators: tuple[str, ...] = (), hooks: tuple[str, ...] = ()
-) -> PendingCheckpoint:
+def pending(topology: Topology, coordinators: tuple[str, ...] = ()) -> PendingCheckpoint:
     """Tasks have been told."""
     made = PendingCheckpoint(
         JOB,
@@ -49,23 +47,21 @@ def pending(
         timestamp=1000,
         directory="chk-7",
         coordinators=coordinators,
-        hook_ids=hooks,
     )
     made.phase = PendingPhase.TASKS
     return made
 
 
-def test_checkpoint_is_complete_once_tasks_coordinators_and_hooks_have_acknowledged() -> None:
+def test_checkpoint_is_complete_once_tasks_and_coordinators_have_acknowledged() -> None:
     """CP-26"""
     topology = Topology()
     first, second = topology.attempts
-    checkpoint = pending(topology, ("a",), ("h", "i"))
+    checkpoint = pending(topology, ("a",))
+    of_hooks = (MasterState("h", b"m"), MasterState("i", b"n"))
     steps: list[Callable[[], Acknowledgement]] = [
         lambda: checkpoint.acknowledge_task(first, None),
-        lambda: checkpoint.acknowledge_coordinator("a", InlineState(b"c")),
-        lambda: checkpoint.acknowledge_master_state("h", b"m"),
+        lambda: checkpoint.acknowledge_coordinator("a", InlineState(b"c"), of_hooks),
         lambda: checkpoint.acknowledge_task(second, state("b", "f")),
-        lambda: checkpoint.acknowledge_master_state("i", None),
     ]
     for step in steps:
         assert not checkpoint.is_fully_acknowledged
@@ -74,7 +70,7 @@ def test_checkpoint_is_complete_once_tasks_coordinators_and_hooks_have_acknowled
     metadata = checkpoint.finalize()
     assert (metadata.checkpoint_id, metadata.timestamp) == (7, 1000)
     assert metadata.kind is SnapshotKind.CHECKPOINT
-    assert metadata.master_states == (MasterState("h", b"m"),)
+    assert metadata.master_states == of_hooks
     a, b = metadata.operators
     assert (a.coordinator, a.subtasks) == (InlineState(b"c"), ())
     assert b.subtasks == (CheckpointedSubtask(0, state("b", "f").operators["b"]),)
@@ -105,13 +101,8 @@ def test_metadata_of_a_checkpoint_names_the_edges_with_data_in_flight(
 def test_acknowledgement_is_a_duplicate_if_repeated_and_unknown_if_from_outside() -> None:
     """CP-26"""
     topology = Topology()
-    checkpoint = pending(topology, ("a",), ("h",))
+    checkpoint = pending(topology, ("a",))
     assert [checkpoint.acknowledge_coordinator(o, None) for o in "aab"] == [
-        SUCCESS,
-        DUPLICATE,
-        UNKNOWN,
-    ]
-    assert [checkpoint.acknowledge_master_state(h, None) for h in "hhi"] == [
         SUCCESS,
         DUPLICATE,
         UNKNOWN,
@@ -126,7 +117,7 @@ def test_acknowledgement_is_a_duplicate_if_repeated_and_unknown_if_from_outside(
 def test_task_that_was_not_triggered_yet_cannot_acknowledge() -> None:
     """CP-32"""
     checkpoint = pending(Topology())
-    checkpoint.phase = PendingPhase.MASTER_HOOKS
+    checkpoint.phase = PendingPhase.COORDINATORS
     assert checkpoint.acknowledge_task(Topology().attempts[0], None) is UNKNOWN
 
 
@@ -146,7 +137,7 @@ def test_unacknowledged_or_aborted_checkpoint_cannot_be_finalized() -> None:
 def test_aborting_a_checkpoint_twice_returns_its_received_state_once() -> None:
     """CP-24"""
     topology = Topology()
-    checkpoint = pending(topology, ("a",), ("h",))
+    checkpoint = pending(topology, ("a",))
     checkpoint.acknowledge_task(topology.attempts[0], state("a", "f", shared=["g"]))
     checkpoint.acknowledge_task(topology.attempts[1], None)
     checkpoint.acknowledge_coordinator("a", file("c"))
@@ -154,7 +145,6 @@ def test_aborting_a_checkpoint_twice_returns_its_received_state_once() -> None:
     assert checkpoint.abort() == []
     assert checkpoint.acknowledge_task(topology.attempts[0], None) is OVER
     assert checkpoint.acknowledge_coordinator("a", None) is OVER
-    assert checkpoint.acknowledge_master_state("h", None) is OVER
 
 
 def test_checkpoint_metadata_marks_finished_subtasks() -> None:

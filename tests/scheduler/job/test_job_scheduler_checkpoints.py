@@ -89,7 +89,8 @@ def test_checkpoint_is_ordered_at_coordinators_then_at_sources_then_at_all_tasks
     """CP-02, CP-32"""
     tasks = running()
     actions = tasks.prepare(tasks.tick())
-    assert one(actions, SnapshotCoordinators) == SnapshotCoordinators(1, ("a",), "/chk-1")
+    asked = one(actions, SnapshotCoordinators)
+    assert (asked.checkpoint_id, asked.operators, asked.directory) == (1, ("a",), "/chk-1")
     assert only(actions, OrderCheckpoint) == []
     (to_a1, a1), (to_a2, a2) = tasks.orders(tasks.cut(actions))
     assert (a1, a2) == ("a1#0 on te0", "a2#0 on te1")

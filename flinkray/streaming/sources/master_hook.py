@@ -1,0 +1,64 @@
+"""Hooks that a source calls on the master: once per checkpoint, and when the job is restored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+HookStateT = TypeVar("HookStateT", default=Any)
+
+
+class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
+    """Code of a source that runs once per checkpoint, for instance to ask an external system for a
+    checkpoint of its own.
+
+    The hooks of a job run in the job's StreamCoordinator, beside the enumerators of its sources, in
+    threads. A hook gets one call at a time. *HookStateT*: type of the hook's state.
+    """
+
+    @abstractmethod
+    def get_identifier(self) -> str:
+        """Return the id under which checkpoints hold the state. Unique within the job."""
+
+    @abstractmethod
+    def trigger_checkpoint(
+        self, checkpoint_id: int, timestamp: int
+    ) -> HookStateT | Future[HookStateT | None] | None:
+        """Return the hook's state for a checkpoint, or a future of the state. None: no state.
+
+        Called after the snapshots of all enumerators. The tasks of the job learn of the checkpoint
+        when all hooks have their state. If the call or its future fails, or the state cannot be
+        stored, the checkpoint fails. If the future is not done when the checkpoint expires, the
+        future is cancelled. The state is stored as the state of an enumerator is.
+
+        Args:
+            timestamp: when the checkpoint was triggered, in milliseconds since 1970.
+        """
+
+    @abstractmethod
+    def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: HookStateT | None) -> None:
+        """Go back to a checkpoint, with which the whole job is restored.
+
+        No record is read before this returns. *checkpoint_data* is None if the checkpoint has no
+        state of this hook. An exception fails the job, which may then be restarted.
+        """
+
+    def reset(self) -> None:
+        """Go back to the beginning: the whole job is restarted, and there is no checkpoint."""
+
+    def close(self) -> None:
+        """Release resources. Called when the job ends."""
+
+
+class WithMasterCheckpointHook(ABC, Generic[HookStateT]):
+    """Base class of sources that have a master hook, in addition to ``Source``.
+
+    A job that takes no checkpoints creates no hook.
+    """
+
+    @abstractmethod
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[HookStateT]:
+        """Create the hook. Called on the master, with a copy of the source."""
