@@ -563,7 +563,6 @@ def test_job_end_aborts_pending_and_discards_completed_checkpoints_by_job_status
     job = JobWithCheckpoints(configuration(retention=retention, max_concurrent=2))
     for checkpoint_id in (1, 2):
         job.prepare(job.request())
-        job.coordinator.master_state_taken(checkpoint_id, "h", None, 0.0)
         if checkpoint_id == 1:
             job.complete(1, state("a", shared=["w1"]))
     job.acknowledge(2, "a0", state=state("a", "x"))

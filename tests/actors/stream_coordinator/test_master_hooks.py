@@ -1,0 +1,240 @@
+"""The hooks of a coordinator: what fails a checkpoint, and what a restore waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
+from flinkray.actors.stream_coordinator import master_hooks
+from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
+from flinkray.checkpoint.metadata import MasterState
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID
+from flinkray.rpc import LocalRpcService, RpcEndpoint
+from flinkray.scheduler.checkpoints.failures import StateRestoreError
+from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
+from flinkray.streaming.sources.generated import DataGeneratorSource
+from flinkray.streaming.sources.master_hook import (
+    MasterTriggerRestoreHook,
+    WithMasterCheckpointHook,
+)
+from flinkray.streaming.sources.source import Source
+from tests.actors.resource_cluster import number
+
+
+class Scripted(MasterTriggerRestoreHook[Any]):
+    """Answers a trigger with *answer*, or raises it, once it may."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.calls: list[Any] = []
+        self.is_called = threading.Event()
+        self.may_return = threading.Event()
+        self.may_return.set()
+
+    def get_identifier(self) -> str:
+        return "h"
+
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> Any:
+        self.calls.append(("trigger", checkpoint_id, timestamp))
+        self.is_called.set()
+        self.may_return.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: Any) -> None:
+        self.calls.append(("restore", checkpoint_id, checkpoint_data))
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+    def close(self) -> None:
+        self.calls.append("close")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+
+
+class Hooked(DataGeneratorSource, WithMasterCheckpointHook[Any]):
+    def __init__(self, hook: Scripted) -> None:
+        super().__init__(lambda n: n, 1)
+        self._hook = hook
+
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[Any]:
+        self._hook.calls.append("create")
+        return self._hook
+
+
+class Hosted:
+    """A coordinator with the hook *hook*; without a hook if None."""
+
+    def __init__(self, hook: Scripted | None, *, is_allowed: bool = False) -> None:
+        self.service = LocalRpcService("coordinator")
+        self.endpoint = RpcEndpoint(self.service, "streams")
+        self.endpoint.start()
+        self.failed: asyncio.Future[FlinkRayError] = self.service.loop.create_future()
+
+        async def load() -> Source[Any]:
+            assert hook is not None
+            return Hooked(hook)
+
+        self.hooks = HostedMasterHooks(
+            self.endpoint,
+            number(JobID, 1),
+            [] if hook is None else [("numbers", load)],
+            self.failed.set_result,
+            allow_non_restored_state=is_allowed,
+        )
+
+    async def taken(self, checkpoint_id: int = 1) -> tuple[MasterState, ...]:
+        self.hooks.trigger(checkpoint_id, 1_000)
+        return await self.hooks.states(checkpoint_id)
+
+
+def to_checkpoint(
+    checkpoint_id: int, *states: MasterState, restores: int = 1
+) -> RestoredCoordinators:
+    return RestoredCoordinators(restores, checkpoint_id, (), states)
+
+
+@contextmanager
+def held(hook: Scripted) -> Iterator[None]:
+    """Its call of trigger_checkpoint does not return."""
+    hook.may_return.clear()
+    try:
+        yield
+    finally:
+        hook.may_return.set()
+
+
+async def test_hook_is_created_when_needed_and_restored_to_the_last_restore_only() -> None:
+    """CP-30."""
+    hook = Scripted({"page": 3})
+    hosted = Hosted(hook)
+    hosted.hooks.restore(to_checkpoint(0))
+    assert hook.calls == []
+    (state,) = await hosted.taken(1)
+    hosted.hooks.restore(to_checkpoint(1, state, restores=2))
+    hosted.hooks.restore(to_checkpoint(2, state, restores=3))
+    for _ in range(2):
+        await hosted.hooks.ready()
+    await hosted.hooks.close()
+    assert hook.calls == [
+        "create",
+        "reset",
+        ("trigger", 1, 1_000),
+        ("restore", 2, {"page": 3}),
+        "close",
+    ]
+    await hosted.service.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (ValueError("no room"), OperatorError, "no room"),
+        (threading.Lock(), OperatorError, "cannot be stored|cannot pickle"),
+        (bytes(4_000_000), StreamError, "at most"),
+    ],
+    ids=["it fails", "its state cannot be stored", "its state is too large"],
+)
+async def test_failing_hook_or_state_that_cannot_be_stored_fails_only_the_checkpoint(
+    answer: Any, error: type[Exception], text: str
+) -> None:
+    """CP-31."""
+    hook = Scripted(answer)
+    hosted = Hosted(hook)
+    with pytest.raises(error, match=text):
+        await hosted.taken(1)
+    hook.answer = None
+    assert await hosted.taken(2) == ()
+    assert not hosted.failed.done()
+    await hosted.service.close()
+
+
+async def test_failed_future_of_a_hook_fails_the_checkpoint() -> None:
+    """CP-31."""
+    failed: Future[str] = Future()
+    failed.set_exception(ValueError("no room"))
+    hosted = Hosted(Scripted(failed))
+    with pytest.raises(OperatorError, match="no room"):
+        await hosted.taken()
+    await hosted.service.close()
+
+
+async def test_open_future_is_cancelled_when_the_checkpoint_is_over() -> None:
+    """CP-15."""
+    pending: Future[str] = Future()
+    is_cancelled = threading.Event()
+    pending.add_done_callback(lambda _: is_cancelled.set())
+    hook = Scripted(pending)
+    hosted = Hosted(hook)
+    hosted.hooks.trigger(1, 1_000)
+    states = asyncio.ensure_future(hosted.hooks.states(1))
+    await hosted.service.run_blocking(hook.is_called.wait)
+    hosted.hooks.checkpoint_over(1)
+    for asked in (states, hosted.hooks.states(1)):
+        with pytest.raises(UnavailableError, match="checkpoint 1 is over"):
+            await asked
+    await hosted.service.run_blocking(is_cancelled.wait)
+    assert pending.cancelled()
+    await hosted.service.close()
+
+
+async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master_hooks, "_LONGEST_WAIT", 0.05)
+    hook = Scripted()
+    hosted = Hosted(hook)
+    with held(hook):
+        hosted.hooks.trigger(1, 1_000)
+        await hosted.service.run_blocking(hook.is_called.wait)
+        hosted.hooks.restore(to_checkpoint(0))
+        waiting = asyncio.ensure_future(hosted.hooks.ready())
+        error = await hosted.failed
+        assert "has not returned" in str(error)
+        assert not waiting.done()
+        await hosted.hooks.close()
+    waiting.cancel()
+    await hosted.service.close()
+    assert hook.calls == ["create", ("trigger", 1, 1_000)]
+
+
+@pytest.mark.parametrize("hook", [None, Scripted()], ids=["no hook", "another hook"])
+@pytest.mark.parametrize("is_allowed", [False, True])
+async def test_state_of_a_missing_hook_is_refused_unless_allowed(
+    is_allowed: bool, hook: Scripted | None
+) -> None:
+    """CP-30."""
+    hosted = Hosted(hook, is_allowed=is_allowed)
+    hosted.hooks.restore(to_checkpoint(3, MasterState("gone", b"x")))
+    if is_allowed:
+        await hosted.hooks.ready()
+        assert hook is None or hook.calls[-1] == ("restore", 3, None)
+    else:
+        waiting = asyncio.ensure_future(hosted.hooks.ready())
+        error = await hosted.failed
+        assert isinstance(error, StateRestoreError)
+        assert "'gone'" in str(error)
+        waiting.cancel()
+    await hosted.service.close()
+
+
+async def test_hook_that_fails_to_close_does_not_keep_the_coordinator_from_ending(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hook = Scripted(ValueError("the book is stuck"))
+    hosted = Hosted(hook)
+    await hosted.hooks.ready()
+    await hosted.hooks.close()
+    assert hook.calls == ["create", "close"]
+    assert "the book is stuck" in caplog.text
+    await hosted.service.close()
