@@ -115,6 +115,8 @@ class StreamingJob:
 
     simulation: Simulation
     only_masters_die: bool = False
+    has_hook: bool = False
+    """Whether a source has a master hook."""
     observers: tuple[CallObserver, ...] = ()
     """Of all calls."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -159,6 +161,7 @@ class StreamingJob:
             },
             table=stream(self.simulation.seed, "table").choice((0, 0, 1, 3)),
             sink=stream(self.simulation.seed, "sink").choice(SINKS),
+            has_hook=self.has_hook,
         )
         return self._with_savepoints(program) if self.takes_savepoints else program
 

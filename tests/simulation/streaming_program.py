@@ -37,6 +37,10 @@ from flinkray.streaming.sinks.sink import (
     StatefulSinkWriter,
     WriterContext,
 )
+from flinkray.streaming.sources.master_hook import (
+    MasterTriggerRestoreHook,
+    WithMasterCheckpointHook,
+)
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -88,6 +92,8 @@ class Program:
     """Whether the records of each key are counted until event time ends, too."""
     is_held: bool = False
     """Whether the last record of each split is held back as long as a :class:`Hold` says so."""
+    has_hook: bool = False
+    """Whether the source of the records has a master hook."""
 
     @property
     def is_unaligned(self) -> bool:
@@ -144,6 +150,38 @@ class RecordSource(Source[Any, RecordSplit]):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[RecordSplit]:
         return RecordReader(context, self._longest_pause, self._is_held)
+
+
+class HookedRecordSource(RecordSource, WithMasterCheckpointHook[int]):
+    """The same, with a master hook."""
+
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[int]:
+        return Bookmark()
+
+
+class Bookmark(MasterTriggerRestoreHook[int]):
+    """Its state is the id of the checkpoint.  While there are faults it fails now and then."""
+
+    def __init__(self) -> None:
+        self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
+        self._last = 0
+
+    def get_identifier(self) -> str:
+        return "bookmark"
+
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> int:
+        if checkpoint_id <= self._last:
+            self._external.violated(f"hook: checkpoint {checkpoint_id} after {self._last}")
+        self._last = checkpoint_id
+        simulation = Simulation.current()
+        if simulation.are_faults_on and simulation.random.random() < 0.05:
+            raise ValueError("as the test wants it")
+        return checkpoint_id
+
+    def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: int | None) -> None:
+        if checkpoint_data != checkpoint_id:
+            text = f"hook: state {checkpoint_data} of checkpoint {checkpoint_id}"
+            self._external.violated(text)
 
 
 class RecordReader(SourceReader[RecordSplit]):
@@ -362,7 +400,8 @@ def job_graph(program: Program) -> JobGraph:
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
     splits = range(program.splits)
-    source = RecordSource(splits, program.records, program.longest_pause, program.is_held)
+    source_is = HookedRecordSource if program.has_hook else RecordSource
+    source = source_is(splits, program.records, program.longest_pause, program.is_held)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
     if program.table:

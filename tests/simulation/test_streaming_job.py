@@ -21,6 +21,14 @@ async def test_a_streaming_job_commits_each_record_once_whatever_goes_wrong(
     await StreamingJob(simulation).run()
 
 
+@simulate(seeds=6, nodes=2, faults=FAULTS)
+async def test_a_master_hook_is_restored_with_its_state_whatever_goes_wrong(
+    simulation: Simulation,
+) -> None:
+    """CP-30, CP-31: the hook fails, too, and each record is committed once."""
+    await StreamingJob(simulation, has_hook=True).run()
+
+
 @simulate(seeds=12, nodes=2, faults=MASTERS_FAULTS)
 async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
     simulation: Simulation,
