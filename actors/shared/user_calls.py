@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcService
 from flinkray.rpc.wire import codec
+from flinkray.streaming.errors import OperatorError, operator_error
 
 T = TypeVar("T")
 
@@ -18,6 +20,16 @@ def as_it_travels(error: BaseException) -> Exception:
     seen = codec.decode(codec.encode_error(error))
     assert isinstance(seen, Exception)
     return seen
+
+
+def described(error: BaseException, name: str) -> OperatorError:
+    """Return the error of user code that runs beside the tasks. *name* says what the code is.
+    Call this in the thread of the user code.
+    """
+    told = operator_error(error, name)
+    # determined now: methods of its class may do anything when they are called later
+    told.outlook = outlook_of(error)
+    return told
 
 
 async def call_user_code(

@@ -33,7 +33,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
-from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.actors.shared.user_calls import call_user_code, described
 from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
 from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
 from flinkray.actors.stream_coordinator.printed_lines_store import PrintedLines
@@ -62,7 +62,6 @@ from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.taking_over import JobNotes
-from flinkray.streaming.errors import operator_error
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
@@ -459,7 +458,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return await call_user_code(
             self.rpc_service,
             lambda: _load_source(code),
-            lambda error: operator_error(error, f"source {vertex.name}"),
+            lambda error: described(error, f"enumerator of {vertex.name}"),
         )
 
     async def _provide_files(self, blob_server: str | None) -> None:

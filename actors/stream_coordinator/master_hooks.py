@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
-from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.actors.shared.user_calls import call_user_code, described
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.core.recurring_errors import outlook_of
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint
 from flinkray.rpc.time_limit import retrieve, within
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
-from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError, operator_error
+from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
 from flinkray.streaming.sources.master_hook import (
     MasterTriggerRestoreHook,
     WithMasterCheckpointHook,
@@ -245,14 +244,8 @@ class HostedMasterHooks:
 
     async def _call(self, name: str, call: Callable[[], T]) -> T:
         """Run user code in a thread and return its result. Raises OperatorError, with *name*."""
-
-        def described(error: BaseException) -> OperatorError:
-            told = operator_error(error, name)
-            # determined now: methods of its class may do anything when they are called later
-            told.outlook = outlook_of(error)
-            return told
-
-        return await call_user_code(self._endpoint.rpc_service, call, described)
+        service = self._endpoint.rpc_service
+        return await call_user_code(service, call, lambda error: described(error, name))
 
     async def close(self) -> None:
         """Close the hooks, unless a call of a hook is under way."""

@@ -15,13 +15,12 @@ from functools import partial
 from typing import TypeVar
 
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
-from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.actors.shared.user_calls import call_user_code, described
 from flinkray.core import cloud_pickle
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.rpc.time_limit import within
-from flinkray.streaming.errors import OperatorError, UnavailableError, operator_error
+from flinkray.streaming.errors import OperatorError, UnavailableError
 from flinkray.streaming.sources.coordinator import (
     END_OF_SPLITS,
     NO_MORE_SPLITS,
@@ -310,10 +309,7 @@ class SourceHost:
         return None if at is None else max(at - self._clock.time(), 0.0)
 
     def _described(self, error: BaseException) -> OperatorError:
-        told = operator_error(error, self._name)
-        # determined now: methods of its class may do anything when they are called later
-        told.outlook = outlook_of(error)
-        return told
+        return described(error, self._name)
 
     def _plan_discovery(self, delay: float | None) -> None:
         if self._discovery is not None:
