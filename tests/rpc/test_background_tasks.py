@@ -19,7 +19,7 @@ from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.errors import UnhandledError
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
-from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service, on_local_service_with_threads
 
 
 class DiskFullError(OSError):
@@ -135,7 +135,7 @@ async def test_error_of_a_periodic_task_is_logged_when_nobody_reads_its_future(
     await service.close()
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_service_runs_blocking_work_in_threads_of_its_only_executor(
     services: Services,
 ) -> None:
@@ -147,13 +147,13 @@ async def test_service_runs_blocking_work_in_threads_of_its_only_executor(
     assert name.startswith("rpc-host")
 
 
-@on_virtual_services
+@on_local_service
 async def test_service_on_virtual_time_has_no_threads(services: Services) -> None:
     assert not services.host.has_threads
     assert await services.host.run_blocking(threading.get_ident) == threading.get_ident()
 
 
-@on_virtual_services
+@on_local_service
 async def test_pause_of_a_service_lasts_the_given_time_or_slightly_longer(
     services: Services,
 ) -> None:
@@ -163,7 +163,7 @@ async def test_pause_of_a_service_lasts_the_given_time_or_slightly_longer(
     assert 10.0 <= clock.monotonic() - begin <= 10.0 * (1 + JITTER)
 
 
-@on_virtual_services
+@on_local_service
 async def test_service_close_waits_until_cancelled_tasks_have_cleaned_up(
     services: Services,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Calls between two processes, on every service."""
+"""Calls between two processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.rpc.endpoints import (
     OtherGateway,
     Point,
 )
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service
 
 
 async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
@@ -67,14 +67,14 @@ async def test_call_returns_what_its_handler_returned(services: Services) -> Non
     assert await echo.echo("x", times=2) == ("x", "x")
 
 
-@on_every_service
+@on_local_service
 async def test_gateway_has_the_address_of_its_endpoint(services: Services) -> None:
     """RPC-08"""
     endpoint, echo = await connected(services)
     assert echo.address == endpoint.address == "host/echo"
 
 
-@on_every_service
+@on_local_service
 async def test_endpoint_can_call_itself_through_its_self_gateway(services: Services) -> None:
     """RPC-01, RPC-04"""
     endpoint, _ = await connected(services)
@@ -83,7 +83,7 @@ async def test_endpoint_can_call_itself_through_its_self_gateway(services: Servi
     assert await gateway.running() is True
 
 
-@on_every_service
+@on_local_service
 async def test_self_gateway_of_a_class_that_is_not_implemented_is_refused(
     services: Services,
 ) -> None:
@@ -93,7 +93,7 @@ async def test_self_gateway_of_a_class_that_is_not_implemented_is_refused(
         endpoint.get_self_gateway(OtherGateway)
 
 
-@on_every_service
+@on_local_service
 async def test_call_before_the_endpoint_starts_fails_and_a_later_call_works(
     services: Services,
 ) -> None:
@@ -118,7 +118,7 @@ async def test_connecting_to_an_unknown_address_fails_at_once_and_names_it(
     assert address in str(caught.value)
 
 
-@on_every_service
+@on_local_service
 async def test_connecting_with_a_gateway_that_the_endpoint_does_not_have_is_refused(
     services: Services,
 ) -> None:
@@ -128,7 +128,7 @@ async def test_connecting_with_a_gateway_that_the_endpoint_does_not_have_is_refu
         await services.caller.connect(endpoint.address, OtherGateway)
 
 
-@on_every_service
+@on_local_service
 @pytest.mark.parametrize("how", ["at once", "later"])
 async def test_a_handlers_error_arrives_with_type_message_and_traceback(
     services: Services, how: str
@@ -141,7 +141,7 @@ async def test_a_handlers_error_arrives_with_type_message_and_traceback(
     assert "in fail" in (remote_traceback(caught.value) or "")
 
 
-@on_every_service
+@on_local_service
 async def test_registered_error_arrives_with_its_type_and_attributes(services: Services) -> None:
     _, echo = await connected(services)
     with pytest.raises(OrderError) as caught:
@@ -150,7 +150,7 @@ async def test_registered_error_arrives_with_its_type_and_attributes(services: S
     assert "in fail" in (caught.value.remote_traceback or "")
 
 
-@on_every_service
+@on_local_service
 async def test_unregistered_error_arrives_as_remote_error_with_its_type_name(
     services: Services,
 ) -> None:
@@ -159,7 +159,7 @@ async def test_unregistered_error_arrives_as_remote_error_with_its_type_name(
         await echo.fail("unregistered")
 
 
-@on_every_service
+@on_local_service
 async def test_argument_that_cannot_be_sent_is_refused_with_method_and_name(
     services: Services,
 ) -> None:
@@ -170,7 +170,7 @@ async def test_argument_that_cannot_be_sent_is_refused_with_method_and_name(
     assert await echo.echo(1) == 1
 
 
-@on_every_service
+@on_local_service
 async def test_answer_that_cannot_be_decoded_fails_only_its_call(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ async def test_answer_that_cannot_be_decoded_fails_only_its_call(
     assert await echo.echo(1) == 1
 
 
-@on_every_service
+@on_local_service
 async def test_result_that_cannot_be_sent_fails_only_its_call(services: Services) -> None:
     """RPC-11"""
     _, echo = await connected(services)
@@ -204,7 +204,7 @@ async def test_message_above_the_frame_limit_is_refused_with_the_limit(
     assert len(await echo.bytes_of_length(10_000_000)) == 10_000_000
 
 
-@on_every_service
+@on_local_service
 async def test_ask_timeout_names_gateway_method_and_call_site(services: Services) -> None:
     """RPC-24"""
     endpoint, echo = await connected(services)
@@ -229,7 +229,7 @@ async def test_messages_of_one_sender_are_handled_in_the_order_they_were_sent(
     assert await echo.notes() == tuple(range(2000))
 
 
-@on_every_service
+@on_local_service
 async def test_hanging_handler_does_not_delay_other_calls(services: Services) -> None:
     endpoint, echo = await connected(services)
     hanging = asyncio.ensure_future(echo.hang())
@@ -239,7 +239,7 @@ async def test_hanging_handler_does_not_delay_other_calls(services: Services) ->
     await hanging
 
 
-@on_every_service
+@on_local_service
 async def test_calls_to_a_stopped_endpoint_fail_at_once(services: Services) -> None:
     """RPC-23"""
     endpoint, echo = await connected(services)
@@ -270,7 +270,7 @@ async def test_calls_to_a_service_that_is_gone_fail_at_once(services: Services) 
         await services.caller.connect(endpoint.address, EchoGateway)
 
 
-@on_every_service
+@on_local_service
 async def test_proxy_of_an_ended_endpoint_does_not_reach_a_new_endpoint_at_its_address(
     services: Services,
 ) -> None:
@@ -290,7 +290,7 @@ async def test_proxy_of_an_ended_endpoint_does_not_reach_a_new_endpoint_at_its_a
         await echo.echo(1)
 
 
-@on_every_service
+@on_local_service
 async def test_call_with_the_right_token_passes_and_any_other_token_is_refused(
     services: Services,
 ) -> None:
@@ -311,7 +311,7 @@ async def test_call_with_the_right_token_passes_and_any_other_token_is_refused(
     assert leader.deeds == [token] * 2
 
 
-@on_every_service
+@on_local_service
 async def test_token_of_an_endpoint_cannot_be_changed(services: Services) -> None:
     """FEN-09"""
     leader = Leader(services.host, JobMasterId(b"o" * 16))
@@ -319,7 +319,7 @@ async def test_token_of_an_endpoint_cannot_be_changed(services: Services) -> Non
         leader.fencing_token = JobMasterId(b"n" * 16)  # type: ignore[misc]
 
 
-@on_every_service
+@on_local_service
 async def test_calls_with_the_old_token_do_not_reach_a_new_leader_session(
     services: Services,
 ) -> None:
@@ -373,7 +373,7 @@ async def _outcome(future: asyncio.Future[Any]) -> object:
     return outcome
 
 
-@on_every_service
+@on_local_service
 async def test_wildcard_address_finds_the_running_endpoint(services: Services) -> None:
     """RPC-21"""
     first, second = (
@@ -394,7 +394,7 @@ async def test_wildcard_address_finds_the_running_endpoint(services: Services) -
         EchoEndpoint(services.host, "echo_*")
 
 
-@on_every_service
+@on_local_service
 async def test_watch_reports_the_end_of_a_closed_endpoint_once(services: Services) -> None:
     endpoint, _ = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -410,14 +410,14 @@ async def test_watch_reports_the_end_of_a_closed_endpoint_once(services: Service
     assert reasons.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_watch_of_an_unknown_address_reports_the_end_at_once(services: Services) -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
     services.caller.watch("nobody/nothing", reasons.put_nowait)
     assert "nobody" in await reasons.get()
 
 
-@on_every_service
+@on_local_service
 async def test_watch_that_an_endpoint_created_ends_with_the_endpoint(services: Services) -> None:
     target, _ = await connected(services)
     watcher = EchoEndpoint(services.caller, "watcher")
@@ -459,7 +459,7 @@ class Ruler(FencedRpcEndpoint[JobMasterId], RulerGateway):
         return tuple(self.orders)
 
 
-@on_every_service
+@on_local_service
 async def test_tell_with_a_wrong_token_is_ignored(services: Services) -> None:
     """A tell has no answer that could report the refusal, so the token is checked before the
     handler runs."""
@@ -535,7 +535,7 @@ class Sum(RpcEndpoint, SumGateway):
         return a + b + c
 
 
-@on_every_service
+@on_local_service
 async def test_arguments_of_a_call_may_be_given_by_name_or_left_out(services: Services) -> None:
     endpoint = Sum(services.host, "sum")
     endpoint.start()
@@ -591,7 +591,7 @@ def test_text_that_is_no_endpoint_address_is_refused(address: str) -> None:
     assert split_address("process/endpoint") == ("process", "endpoint")
 
 
-@on_virtual_services
+@on_local_service
 async def test_wildcard_address_finds_the_newest_running_endpoint_of_the_name(
     services: Services,
 ) -> None:
@@ -603,7 +603,7 @@ async def test_wildcard_address_finds_the_newest_running_endpoint_of_the_name(
     assert echo.address == "host/echo_2"
 
 
-@on_virtual_services
+@on_local_service
 async def test_error_answer_that_contains_no_exception_fails_only_its_call(
     services: Services,
 ) -> None:
@@ -621,7 +621,7 @@ async def test_error_answer_that_contains_no_exception_fails_only_its_call(
     endpoint.release.set()
 
 
-@on_virtual_services
+@on_local_service
 async def test_finished_calls_do_not_count_against_the_limits_of_their_connection(
     services: Services,
 ) -> None:
@@ -643,7 +643,7 @@ async def test_finished_calls_do_not_count_against_the_limits_of_their_connectio
     assert (peer._pending_calls, peer._pending_bytes) == (0, 0)
 
 
-@on_virtual_services
+@on_local_service
 async def test_unknown_arguments_are_refused_with_the_name_of_the_method(
     services: Services,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The life cycle of an endpoint and its main thread, on every service."""
+"""The life cycle of an endpoint and its main thread."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.on_services import (
     Services,
     on_every_service,
-    on_services_with_threads,
-    on_virtual_services,
+    on_local_service,
+    on_local_service_with_threads,
 )
 
 
@@ -68,7 +68,7 @@ class SlowEcho(EchoEndpoint):
         await self.may_stop.wait()
 
 
-@on_every_service
+@on_local_service
 async def test_calls_wait_until_on_start_has_finished(services: Services) -> None:
     service = services.host
     endpoint = SlowEcho(service)
@@ -85,7 +85,7 @@ async def test_calls_wait_until_on_start_has_finished(services: Services) -> Non
     assert states == [EndpointState.STARTED, EndpointState.RUNNING]
 
 
-@on_every_service
+@on_local_service
 async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_running(
     services: Services,
 ) -> None:
@@ -104,7 +104,7 @@ async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_runnin
     await terminated
 
 
-@on_every_service
+@on_local_service
 async def test_termination_fails_with_the_error_of_on_stop(services: Services) -> None:
     """RPC-12, RPC-13"""
     service = services.host
@@ -116,7 +116,7 @@ async def test_termination_fails_with_the_error_of_on_stop(services: Services) -
         await endpoint.close()
 
 
-@on_every_service
+@on_local_service
 async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> None:
     """RPC-18"""
     service = services.host
@@ -130,7 +130,7 @@ async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> 
         await services.caller.connect(endpoint.address, EchoGateway)
 
 
-@on_every_service
+@on_local_service
 async def test_call_waiting_for_on_start_fails_at_once_when_the_endpoint_is_closed(
     services: Services,
 ) -> None:
@@ -158,7 +158,7 @@ class PatientEndpoint(RecordingEndpoint):
             self.story.append("given up")
 
 
-@on_every_service
+@on_local_service
 async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Services) -> None:
     endpoint = PatientEndpoint(services.host)
     endpoint.may_stop.set()
@@ -169,7 +169,7 @@ async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Serv
     assert endpoint.mailbox.started.cancelled()
 
 
-@on_every_service
+@on_local_service
 async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
     service = services.host
@@ -183,7 +183,7 @@ async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -
     assert endpoint.story == ["on_start", "on_stop"]
 
 
-@on_every_service
+@on_local_service
 async def test_endpoint_that_was_never_started_closes_without_running_its_hooks(
     services: Services,
 ) -> None:
@@ -195,7 +195,7 @@ async def test_endpoint_that_was_never_started_closes_without_running_its_hooks(
         endpoint.start()
 
 
-@on_every_service
+@on_local_service
 async def test_on_stop_may_wait_for_a_function_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
     service = services.host
@@ -207,7 +207,7 @@ async def test_on_stop_may_wait_for_a_function_on_the_main_thread(services: Serv
     await terminated
 
 
-@on_every_service
+@on_local_service
 async def test_running_handler_finishes_before_termination_and_later_calls_never_run(
     services: Services,
 ) -> None:
@@ -233,7 +233,7 @@ async def test_running_handler_finishes_before_termination_and_later_calls_never
     assert endpoint.seen == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_endless_handler_is_cancelled_after_its_grace_when_the_endpoint_closes(
     services: Services,
 ) -> None:
@@ -274,7 +274,7 @@ async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
         await services.caller.connect(endpoints[0].address, EchoGateway)
 
 
-@on_every_service
+@on_local_service
 async def test_a_second_endpoint_of_the_same_id_is_refused(services: Services) -> None:
     service = services.host
     EchoEndpoint(service)
@@ -317,7 +317,7 @@ class FencedCounter(Counter, FencedRpcEndpoint[JobMasterId], FencedCountGateway)
 
 
 @pytest.mark.parametrize("token", [(), (JobMasterId(bytes(16)),)], ids=["unfenced", "fenced"])
-@on_every_service
+@on_local_service
 async def test_run_async_functions_and_handlers_never_run_at_the_same_time(
     services: Services, token: tuple[JobMasterId, ...]
 ) -> None:
@@ -336,7 +336,7 @@ async def test_run_async_functions_and_handlers_never_run_at_the_same_time(
     assert endpoint.steps == 10_100
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Services) -> None:
     """RPC-26"""
     endpoint = Counter(services.host, "counter")
@@ -356,7 +356,7 @@ async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Se
         await services.host.run_blocking(endpoint.validate_runs_in_main_thread)
 
 
-@on_every_service
+@on_local_service
 async def test_call_async_times_out_and_its_function_runs_on(
     services: Services,
 ) -> None:
@@ -379,7 +379,7 @@ async def test_call_async_times_out_and_its_function_runs_on(
         await endpoint.call_async(lambda: endpoint.fail("at once"), 0.1)
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_call_from_a_thread_times_out_although_the_main_thread_is_blocked(
     services: Services,
 ) -> None:
@@ -410,7 +410,7 @@ async def test_call_from_a_thread_times_out_although_the_main_thread_is_blocked(
         await services.host.run_blocking(endpoint.call_from_thread, lambda: 1, None)
 
 
-@on_every_service
+@on_local_service
 async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
     services: Services,
 ) -> None:
@@ -434,7 +434,7 @@ async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
         assert (first, second) == pytest.approx((0.01, 0.02))
 
 
-@on_every_service
+@on_local_service
 async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_not_run(
     services: Services,
 ) -> None:
@@ -455,7 +455,7 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
     assert ran == []
 
 
-@on_every_service
+@on_local_service
 async def test_error_of_a_coroutine_without_a_waiting_caller_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -483,7 +483,7 @@ async def test_error_of_a_coroutine_without_a_waiting_caller_ends_the_endpoint(
         assert endpoint.story == ["on_start", "on_stop"]
 
 
-@on_every_service
+@on_local_service
 async def test_background_tasks_are_cancelled_after_on_stop(services: Services) -> None:
     endpoint = RecordingEndpoint(services.host)
     endpoint.start()
@@ -496,7 +496,7 @@ async def test_background_tasks_are_cancelled_after_on_stop(services: Services) 
     assert task.cancelled()
 
 
-@on_every_service
+@on_local_service
 async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_over(
     services: Services,
 ) -> None:
@@ -520,7 +520,7 @@ async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_ove
     assert endpoint.story == ["on_start", "on_stop", "clean"]
 
 
-@on_virtual_services
+@on_local_service
 async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     services: Services,
 ) -> None:
@@ -541,7 +541,7 @@ async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
 
 
 @pytest.mark.parametrize("how", ["run_async", "timer"])
-@on_virtual_services
+@on_local_service
 async def test_error_of_a_function_run_without_a_waiting_caller_ends_the_endpoint(
     services: Services, how: str
 ) -> None:
@@ -579,7 +579,7 @@ async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> Non
 
 
 @pytest.mark.parametrize("what", ["start", "close", "create_task", "call_async", "timer", "watch"])
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_main_thread_method_called_on_another_thread_is_refused(
     services: Services, what: str
 ) -> None:

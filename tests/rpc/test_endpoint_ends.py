@@ -13,7 +13,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
-from tests.rpc.on_services import Services, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 
 def kept(owner: object) -> int:
@@ -21,7 +21,7 @@ def kept(owner: object) -> int:
     return sum(len(book) for book in vars(owner).values() if isinstance(book, dict | set | list))
 
 
-@on_virtual_services
+@on_local_service
 async def test_connection_keeps_no_data_of_endpoints_that_have_ended(
     services: Services,
 ) -> None:
@@ -96,7 +96,7 @@ async def test_end_notice_that_arrives_together_with_the_resolved_endpoint_is_re
     await host.close()
 
 
-@on_virtual_services
+@on_local_service
 async def test_watch_of_an_endpoint_in_its_own_process_reports_the_end(services: Services) -> None:
     endpoint = EchoEndpoint(services.host)
     endpoint.start()

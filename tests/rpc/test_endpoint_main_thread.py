@@ -17,7 +17,7 @@ from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, OtherGateway
-from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service, on_local_service_with_threads
 from tests.rpc.test_handlers import ScriptedCall
 
 
@@ -84,7 +84,7 @@ async def test_endpoint_has_its_address_service_clock_and_self_gateway() -> None
 # --- beginning ------------------------------------------------------------------------------------
 
 
-@on_virtual_services
+@on_local_service
 async def test_second_start_of_an_endpoint_raises_an_error_and_changes_nothing(
     services: Services,
 ) -> None:
@@ -96,7 +96,7 @@ async def test_second_start_of_an_endpoint_raises_an_error_and_changes_nothing(
     assert endpoint.mailbox.state is EndpointState.RUNNING
 
 
-@on_virtual_services
+@on_local_service
 async def test_calls_waiting_for_an_on_start_that_fails_are_not_handled(
     services: Services,
 ) -> None:
@@ -117,7 +117,7 @@ async def test_calls_waiting_for_an_on_start_that_fails_are_not_handled(
         await endpoint.terminated
 
 
-@on_virtual_services
+@on_local_service
 async def test_calls_waiting_for_an_on_start_that_is_cancelled_are_not_handled(
     services: Services,
 ) -> None:
@@ -138,7 +138,7 @@ async def test_calls_waiting_for_an_on_start_that_is_cancelled_are_not_handled(
     await terminated
 
 
-@on_virtual_services
+@on_local_service
 async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_answered(
     services: Services,
 ) -> None:
@@ -160,7 +160,7 @@ async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_an
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_terminates_with_its_first_error(services: Services) -> None:
     """RPC-12"""
     endpoint = running(services.host)
@@ -173,7 +173,7 @@ async def test_endpoint_terminates_with_its_first_error(services: Services) -> N
     assert endpoint.story == ["on_start", "on_stop"]
 
 
-@on_virtual_services
+@on_local_service
 async def test_error_of_a_cancelled_on_start_does_not_replace_the_first_error(
     services: Services,
 ) -> None:
@@ -213,7 +213,7 @@ class AwaitsWhatIsCancelled(Scripted):
         await self.waited_for
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_fails_when_a_future_that_on_start_awaits_is_cancelled(
     services: Services,
 ) -> None:
@@ -231,7 +231,7 @@ async def test_endpoint_fails_when_a_future_that_on_start_awaits_is_cancelled(
     assert endpoint.story == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_terminates_when_a_future_that_on_stop_awaits_is_cancelled(
     services: Services,
 ) -> None:
@@ -251,7 +251,7 @@ async def test_endpoint_terminates_when_a_future_that_on_stop_awaits_is_cancelle
     assert task.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services: Services) -> None:
     """RPC-12"""
     endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
@@ -263,7 +263,7 @@ async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services:
         await endpoint.terminated
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_that_fails_before_its_start_terminates_without_hooks(
     services: Services,
 ) -> None:
@@ -274,7 +274,7 @@ async def test_endpoint_that_fails_before_its_start_terminates_without_hooks(
     assert endpoint.story == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_error_of_an_awaitable_returned_to_run_async_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -334,7 +334,7 @@ def test_error_of_an_ended_endpoint_that_nobody_reads_causes_no_asyncio_complain
 # --- functions and timers -------------------------------------------------------------------------
 
 
-@on_virtual_services
+@on_local_service
 async def test_call_async_returns_results_of_plain_functions_and_of_coroutines(
     services: Services,
 ) -> None:
@@ -349,7 +349,7 @@ async def test_call_async_returns_results_of_plain_functions_and_of_coroutines(
     assert "late" not in endpoint.story
 
 
-@on_virtual_services
+@on_local_service
 async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
     services: Services,
 ) -> None:
@@ -366,7 +366,7 @@ async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
     assert endpoint.is_running
 
 
-@on_virtual_services
+@on_local_service
 async def test_running_call_async_is_cancelled_when_its_endpoint_ends(
     services: Services,
 ) -> None:
@@ -378,7 +378,7 @@ async def test_running_call_async_is_cancelled_when_its_endpoint_ends(
         await called
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_timeout_error_raised_by_a_function_reaches_the_calling_thread(
     services: Services,
 ) -> None:
@@ -395,7 +395,7 @@ async def test_timeout_error_raised_by_a_function_reaches_the_calling_thread(
     assert result == "awaited"
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_run_async_from_another_thread_wakes_the_main_thread(services: Services) -> None:
     """RPC-26: asyncio in debug mode checks the calling thread."""
     endpoint, ran = running(services.host), asyncio.Event()
@@ -404,7 +404,7 @@ async def test_run_async_from_another_thread_wakes_the_main_thread(services: Ser
     await ran.wait()
 
 
-@on_virtual_services
+@on_local_service
 async def test_finished_timers_and_tasks_of_an_endpoint_are_freed_at_once(
     services: Services,
 ) -> None:
@@ -440,7 +440,7 @@ async def test_finished_timers_and_tasks_of_an_endpoint_are_freed_at_once(
     assert endpoint.mailbox._background == {}
 
 
-@on_virtual_services
+@on_local_service
 async def test_finished_call_async_is_freed_before_its_timeout(
     services: Services,
 ) -> None:
@@ -458,7 +458,7 @@ async def test_finished_call_async_is_freed_before_its_timeout(
     assert gone() is None
 
 
-@on_virtual_services
+@on_local_service
 async def test_watches_created_by_an_endpoint_end_with_the_endpoint(services: Services) -> None:
     endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""Connections that nobody uses are closed, and nobody notices, on every service."""
+"""Connections that nobody uses are closed, and nobody notices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Faults, Simulation, simulate
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service, on_ray, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service, on_ray
 from tests.rpc.sockets import Relay, joined
 
 IDLE = 100.0
@@ -64,7 +64,7 @@ async def test_idle_connection_is_closed_and_the_next_call_opens_another(
         assert not services.host._peers
 
 
-@on_virtual_services
+@on_local_service
 async def test_connection_is_closed_after_its_idle_timeout_and_never_without_one(
     services: Services,
 ) -> None:
@@ -90,7 +90,7 @@ async def test_connection_is_closed_after_its_idle_timeout_and_never_without_one
     assert connection_to(services.caller, "host") is not None
 
 
-@on_virtual_services
+@on_local_service
 async def test_connection_with_a_watch_stays_open(services: Services) -> None:
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -108,7 +108,7 @@ async def test_connection_with_a_watch_stays_open(services: Services) -> None:
     assert reasons.empty()
 
 
-@on_virtual_services
+@on_local_service
 async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     services: Services,
 ) -> None:
@@ -122,7 +122,7 @@ async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     assert await reasons.get() == "the endpoint has terminated"
 
 
-@on_virtual_services
+@on_local_service
 async def test_connection_with_a_pending_answer_stays_open(services: Services) -> None:
     endpoint, echo = await connected(services)
     call = asyncio.ensure_future(echo.hang())
@@ -133,7 +133,7 @@ async def test_connection_with_a_pending_answer_stays_open(services: Services) -
     await until_closed(services.caller, "host")
 
 
-@on_every_service
+@on_local_service
 async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_ended(
     services: Services,
 ) -> None:
@@ -160,7 +160,7 @@ async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_end
 
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("what", ["tell", "ask", "end"])
-@on_virtual_services
+@on_local_service
 async def test_idle_close_of_a_connection_neither_loses_nor_reorders_calls(
     services: Services, turns: int, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

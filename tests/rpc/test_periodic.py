@@ -1,4 +1,4 @@
-"""Work that a service repeats, on every service."""
+"""Work that a service repeats."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from flinkray.core.errors import ConfigurationError
 from flinkray.rpc import LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_task_runs_repeatedly_and_never_completes(services: Services) -> None:
     """RPC-29"""
     clock, runs = services.host.clock, asyncio.Queue[float]()
@@ -27,7 +27,7 @@ async def test_periodic_task_runs_repeatedly_and_never_completes(services: Servi
     assert task.future.cancelled()
 
 
-@on_every_service
+@on_local_service
 async def test_next_run_begins_one_interval_after_the_end_of_the_last(
     services: Services,
 ) -> None:
@@ -45,7 +45,7 @@ async def test_next_run_begins_one_interval_after_the_end_of_the_last(
         assert await ends.get() + 0.01 <= await begins.get() + 1e-9
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
     services: Services,
 ) -> None:
@@ -71,7 +71,7 @@ async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
     assert task.future.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_initial_delay_sets_the_time_of_the_first_run(services: Services) -> None:
     """RPC-29"""
     clock = services.host.clock
@@ -87,7 +87,7 @@ async def test_initial_delay_sets_the_time_of_the_first_run(services: Services) 
         runs.clear()
 
 
-@on_virtual_services
+@on_local_service
 async def test_periodic_task_cancelled_between_two_runs_does_not_run_again(
     services: Services,
 ) -> None:
@@ -101,7 +101,7 @@ async def test_periodic_task_cancelled_between_two_runs_does_not_run_again(
     assert runs == [10.0, 20.0]
 
 
-@on_every_service
+@on_local_service
 async def test_error_of_a_periodic_task_ends_the_task(services: Services) -> None:
     def run() -> None:
         raise OSError("disk full")
@@ -111,7 +111,7 @@ async def test_error_of_a_periodic_task_ends_the_task(services: Services) -> Non
         await task.future
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_tasks_end_with_their_service(services: Services) -> None:
     runs: list[None] = []
     task = services.host.schedule_periodically(lambda: runs.append(None), 0.001)
@@ -122,7 +122,7 @@ async def test_periodic_tasks_end_with_their_service(services: Services) -> None
     assert len(runs) == so_far
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_interval_of_zero_is_refused(services: Services) -> None:
     with pytest.raises(ConfigurationError, match="interval of a periodic task"):
         services.host.schedule_periodically(lambda: None, 0.0)
@@ -149,7 +149,7 @@ async def test_error_of_a_periodic_task_that_was_cancelled_during_its_run_is_ign
     await service.close()
 
 
-@on_virtual_services
+@on_local_service
 async def test_periodic_task_can_be_cancelled_after_a_run_that_waited(
     services: Services,
 ) -> None:
@@ -168,7 +168,7 @@ async def test_periodic_task_can_be_cancelled_after_a_run_that_waited(
     assert task._task.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_periodic_task_cancelled_before_its_first_run_never_runs(services: Services) -> None:
     """RPC-29"""
     runs: list[None] = []

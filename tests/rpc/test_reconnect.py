@@ -1,4 +1,4 @@
-"""Connections that break between processes that live, on every service."""
+"""Connections that break between processes that live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import FIRST_PAUSE, Opened
 from flinkray.rpc.serving.base_service import BaseRpcService
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service
 
 
 def connection_to(service: RpcService, process: str) -> ClientConnection:
@@ -49,7 +49,7 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
     return endpoint, await services.caller.connect(endpoint.address, EchoGateway)
 
 
-@on_every_service
+@on_local_service
 async def test_pending_calls_fail_at_once_when_their_connection_breaks(
     services: Services,
 ) -> None:
@@ -65,7 +65,7 @@ async def test_pending_calls_fail_at_once_when_their_connection_breaks(
         assert part in str(caught.value)
 
 
-@on_every_service
+@on_local_service
 async def test_next_call_after_a_break_opens_a_new_connection(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,7 @@ async def test_calls_after_a_break_are_handled_once_and_in_order(
     assert attempts.count == 1
 
 
-@on_every_service
+@on_local_service
 async def test_endpoint_that_ended_during_a_break_is_reported_as_ended(
     services: Services,
 ) -> None:
@@ -116,7 +116,7 @@ async def test_endpoint_that_ended_during_a_break_is_reported_as_ended(
     await leader.lead()
 
 
-@on_every_service
+@on_local_service
 async def test_watch_survives_broken_connections_and_reports_the_end(services: Services) -> None:
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -175,7 +175,7 @@ async def test_tell_after_a_break_fails_when_the_process_has_died(services: Serv
         await echo.note(1)
 
 
-@on_every_service
+@on_local_service
 async def test_ask_times_out_while_its_connection_is_reopened(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,7 @@ async def test_ask_times_out_while_its_connection_is_reopened(
     assert await later == 7
 
 
-@on_every_service
+@on_local_service
 async def test_closed_service_opens_no_new_connection(services: Services) -> None:
     endpoint, echo = await connected(services)
     assert await echo.echo(1) == 1
@@ -214,7 +214,7 @@ async def test_closed_service_opens_no_new_connection(services: Services) -> Non
     assert endpoint.seen == []
 
 
-@on_every_service
+@on_local_service
 async def test_concurrent_connects_share_one_connection(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +245,7 @@ async def test_proxy_of_a_dead_process_does_not_reach_a_new_process_of_the_name(
     assert await new.notes() == (1,)
 
 
-@on_virtual_services
+@on_local_service
 async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_2_seconds(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +265,7 @@ async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_2_se
     assert 4 <= await attempts_within(10.5) <= 6
 
 
-@on_every_service
+@on_local_service
 async def test_process_reported_as_dead_is_not_called_again_although_it_answers(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +286,7 @@ async def test_process_reported_as_dead_is_not_called_again_although_it_answers(
     assert endpoint.seen == []
 
 
-@on_every_service
+@on_local_service
 async def test_connect_while_its_service_closes_raises_an_error_and_is_not_cancelled(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +307,7 @@ async def test_connect_while_its_service_closes_raises_an_error_and_is_not_cance
         await connecting
 
 
-@on_every_service
+@on_local_service
 async def test_cancelled_connect_does_not_stop_other_connects(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

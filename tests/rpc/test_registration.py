@@ -1,4 +1,4 @@
-"""Registrations that retry, on every service.
+"""Registrations that retry.
 
 Where time is virtual the timetable is exact; where it is real, nothing happens too early.
 """
@@ -30,7 +30,7 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.rpc.service import JITTER
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 LEADER = JobMasterId(b"leader.leader.le")
 
@@ -146,7 +146,7 @@ def settings_for(services: Services) -> RegistrationSettings:
     )
 
 
-@on_every_service
+@on_local_service
 async def test_accepted_registration_has_the_gateway_and_the_answer(services: Services) -> None:
     """REG-01"""
     _, client = started(services)
@@ -161,7 +161,7 @@ async def test_accepted_registration_has_the_gateway_and_the_answer(services: Se
     assert registration.future is future
 
 
-@on_every_service
+@on_local_service
 async def test_error_raised_by_the_connect_function_fails_the_registration(
     services: Services,
 ) -> None:
@@ -178,7 +178,7 @@ async def test_error_raised_by_the_connect_function_fails_the_registration(
     assert registrar.times == []
 
 
-@on_every_service
+@on_local_service
 async def test_registration_without_an_answer_is_repeated_with_doubled_timeouts(
     services: Services,
 ) -> None:
@@ -190,7 +190,7 @@ async def test_registration_without_an_answer_is_repeated_with_doubled_timeouts(
     await assert_timetable(services, settings_for(services), expected, *[silence] * len(timeouts))
 
 
-@on_every_service
+@on_local_service
 async def test_refused_registration_is_repeated_after_the_refused_delay(services: Services) -> None:
     """REG-05"""
     settings = settings_for(services)
@@ -199,7 +199,7 @@ async def test_refused_registration_is_repeated_after_the_refused_delay(services
     await assert_timetable(services, settings, expected, silence, silence, failure, silence)
 
 
-@on_every_service
+@on_local_service
 async def test_registration_after_another_error_is_repeated_after_the_error_delay(
     services: Services,
 ) -> None:
@@ -210,7 +210,7 @@ async def test_registration_after_another_error_is_repeated_after_the_error_dela
     await assert_timetable(services, settings, expected, silence, error, silence)
 
 
-@on_virtual_services
+@on_local_service
 async def test_clients_refused_at_the_same_time_retry_at_different_times(
     services: Services,
 ) -> None:
@@ -235,7 +235,7 @@ async def test_clients_refused_at_the_same_time_retry_at_different_times(
         assert max(Counter(round(time, 2) for time in times).values()) < count / 50
 
 
-@on_every_service
+@on_local_service
 async def test_registration_is_repeated_until_the_leader_exists(services: Services) -> None:
     """REG-06"""
     client = Client(services.caller, "client")
@@ -248,7 +248,7 @@ async def test_registration_is_repeated_until_the_leader_exists(services: Servic
     assert isinstance(await registration.future, RegistrationSuccess)
 
 
-@on_every_service
+@on_local_service
 async def test_rejected_registration_is_not_repeated_and_raises_no_error(
     services: Services,
 ) -> None:
@@ -261,7 +261,7 @@ async def test_rejected_registration_is_not_repeated_and_raises_no_error(
     assert len(registrar.times) == 1
 
 
-@on_every_service
+@on_local_service
 async def test_cancelled_registration_makes_no_further_attempt(services: Services) -> None:
     """REG-08"""
     registrar, client = started(services, silence)
@@ -274,7 +274,7 @@ async def test_cancelled_registration_makes_no_further_attempt(services: Service
     assert registration.future.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_registration_cancelled_before_its_start_makes_no_attempt(
     services: Services,
 ) -> None:
@@ -288,7 +288,7 @@ async def test_registration_cancelled_before_its_start_makes_no_attempt(
     assert registrar.times == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_registration_after_a_silence_uses_the_existing_connection(
     services: Services,
 ) -> None:
@@ -307,7 +307,7 @@ async def test_registration_after_a_silence_uses_the_existing_connection(
 
 
 @pytest.mark.parametrize("turns", range(8))
-@on_every_service
+@on_local_service
 async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attempt(
     services: Services, turns: int
 ) -> None:
@@ -340,7 +340,7 @@ async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attem
     await asyncio.wait_for(asyncio.shield(client.close()), 10)
 
 
-@on_every_service
+@on_local_service
 async def test_registration_is_cancelled_when_its_endpoint_ends(services: Services) -> None:
     registrar, client = started(services, silence)
     registration = client.registration()
@@ -385,7 +385,7 @@ def connection_of(
     )
 
 
-@on_every_service
+@on_local_service
 async def test_connection_to_a_leader_has_its_gateway_once_registered(services: Services) -> None:
     """REG-10"""
     _, client = started(services)
@@ -402,7 +402,7 @@ async def test_connection_to_a_leader_has_its_gateway_once_registered(services: 
     assert events.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_failed_registration_is_reported_and_leaves_the_connection_without_a_gateway(
     services: Services,
 ) -> None:
@@ -423,7 +423,7 @@ async def test_failed_registration_is_reported_and_leaves_the_connection_without
     assert connection.target_fencing_token == LEADER
 
 
-@on_every_service
+@on_local_service
 async def test_rejected_registration_is_reported_once_and_nothing_else(services: Services) -> None:
     """REG-12"""
     _, client = started(services, rejection)
@@ -436,7 +436,7 @@ async def test_rejected_registration_is_reported_once_and_nothing_else(services:
     assert not connection.is_connected
 
 
-@on_every_service
+@on_local_service
 async def test_reconnect_reports_the_answer_of_the_second_registration(services: Services) -> None:
     """REG-14"""
     _, client = started(services)
@@ -451,7 +451,7 @@ async def test_reconnect_reports_the_answer_of_the_second_registration(services:
     assert not connection.try_reconnect()
 
 
-@on_every_service
+@on_local_service
 async def test_late_answer_to_an_older_registration_is_ignored(services: Services) -> None:
     """RM-02 on the side of the client."""
     gate = asyncio.Event()
@@ -473,7 +473,7 @@ async def test_late_answer_to_an_older_registration_is_ignored(services: Service
 
 
 @pytest.mark.parametrize("turns", range(8))
-@on_every_service
+@on_local_service
 async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_moment(
     services: Services, turns: int
 ) -> None:
@@ -508,7 +508,7 @@ async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_mo
     assert events.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_connection_closed_during_its_registration_calls_no_callback(
     services: Services,
 ) -> None:
@@ -527,7 +527,7 @@ async def test_connection_closed_during_its_registration_calls_no_callback(
 
 
 @pytest.mark.parametrize("turns", range(12))
-@on_virtual_services
+@on_local_service
 async def test_connection_closed_as_an_answer_arrives_calls_no_callback(
     services: Services, turns: int
 ) -> None:
@@ -560,7 +560,7 @@ async def test_connection_closed_as_an_answer_arrives_calls_no_callback(
     assert not connection.is_connected
 
 
-@on_virtual_services
+@on_local_service
 async def test_failed_registration_without_a_callback_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -576,7 +576,7 @@ async def test_failed_registration_without_a_callback_ends_the_endpoint(
     assert not connection.is_connected
 
 
-@on_every_service
+@on_local_service
 async def test_second_start_of_a_connection_or_registration_is_refused(services: Services) -> None:
     _, client = started(services)
     connection = connection_of(client, asyncio.Queue[object]())
@@ -591,7 +591,7 @@ async def test_second_start_of_a_connection_or_registration_is_refused(services:
     assert isinstance(await registration.future, RegistrationSuccess)
 
 
-@on_virtual_services
+@on_local_service
 async def test_connection_closed_while_it_registers_makes_no_further_attempt(
     services: Services,
 ) -> None:
@@ -604,7 +604,7 @@ async def test_connection_closed_while_it_registers_makes_no_further_attempt(
     assert len(registrar.times) == 1
 
 
-@on_virtual_services
+@on_local_service
 async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services: Services) -> None:
     registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
@@ -619,7 +619,7 @@ async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services
     assert events.empty()
 
 
-@on_virtual_services
+@on_local_service
 async def test_closed_connection_has_no_gateway(
     services: Services,
 ) -> None:
@@ -633,7 +633,7 @@ async def test_closed_connection_has_no_gateway(
     assert not connection.is_connected
 
 
-@on_virtual_services
+@on_local_service
 async def test_callback_of_a_registration_may_be_a_coroutine(services: Services) -> None:
     _, client = started(services)
     heard: list[Welcome] = []
