@@ -195,33 +195,6 @@ class Entry:
 
 
 @on_virtual_time
-async def test_deadlines_expire_in_order_of_time_unless_their_call_is_over() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop())
-    expired: list[Entry] = []
-    entries = [Entry(expired) for _ in range(5)]
-    for when, entry in zip((3.0, 1.0, 2.0, 1.0, 4.0), entries, strict=True):
-        deadlines.add(when, entry)
-    entries[2].is_over = True
-    await asyncio.sleep(3.5)
-    assert expired == [entries[1], entries[3], entries[0]]
-    deadlines.close()
-    await asyncio.sleep(3)
-    assert len(expired) == 3
-
-
-@on_virtual_time
-async def test_deadlines_of_finished_calls_are_removed_from_memory() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop())
-    expired: list[Entry] = []
-    for _ in range(100_000):
-        entry = Entry(expired)
-        deadlines.add(10.0, entry)
-        entry.is_over = True
-    assert len(deadlines) < 1000
-    deadlines.close()
-
-
-@on_virtual_time
 async def test_deadlines_of_finished_calls_are_removed_whenever_their_number_doubled() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []

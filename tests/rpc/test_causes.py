@@ -13,7 +13,6 @@ from flinkray.core.errors import (
     HandlerCancelledError,
     RecipientUnreachableError,
     RemoteError,
-    RpcError,
 )
 from flinkray.rpc import RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
 from flinkray.rpc.serving.base_service import BaseRpcService
@@ -168,24 +167,6 @@ async def test_reason_of_an_end_is_reported_whatever_its_text_and_shortened_if_l
 
 
 @on_local_service
-async def test_cause_of_an_end_is_reported_although_the_connection_breaks_meanwhile(
-    services: Services,
-) -> None:
-    endpoint, fragile = await connected(services)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    services.caller.watch(fragile, reasons.put_nowait)
-    await services.let_time_pass(1)
-    assert isinstance(services.caller, BaseRpcService)
-    (connection,) = services.caller.connections()
-    connection.break_off("the connection broke")
-    endpoint.on_fatal_error(ERRORS["plain"]())
-    cause = "the endpoint has terminated: RuntimeError: out of order"
-    assert await reasons.get() == cause
-    late = await error_of(asyncio.ensure_future(fragile.wait()))
-    assert str(late).endswith(cause)
-
-
-@on_local_service
 async def test_reasons_of_past_ends_of_endpoints_are_kept_for_the_newest_only(
     services: Services,
 ) -> None:
@@ -225,19 +206,6 @@ async def test_cancellation_inside_a_handler_is_not_reported_as_end_of_its_endpo
 
 
 @on_local_service
-async def test_handler_cancelled_by_the_end_of_its_endpoint_reports_that_end(
-    services: Services,
-) -> None:
-    endpoint, fragile = await connected(services)
-    call = asyncio.ensure_future(fragile.wait())
-    await endpoint.waiting.wait()
-    await endpoint.close()
-    error = await error_of(call)
-    assert type(error) is RecipientUnreachableError
-    assert str(error).endswith(": the endpoint has terminated")
-
-
-@on_local_service
 @pytest.mark.parametrize("method", ["fail", "fail_later"])
 async def test_any_exception_of_a_handler_reaches_its_caller_with_its_type_name(
     services: Services, method: str
@@ -263,9 +231,3 @@ async def test_any_exception_of_a_handler_reaches_its_caller_with_its_type_name(
     assert group.error_type == "ValueError"
     with pytest.raises(RuntimeError, match="out of order"):  # it lives
         await call("plain")
-
-
-def test_handler_cancelled_error_is_retryable_and_no_unreachable_recipient() -> None:
-    assert issubclass(HandlerCancelledError, RpcError)
-    assert not issubclass(HandlerCancelledError, RecipientUnreachableError)
-    assert HandlerCancelledError.retryable

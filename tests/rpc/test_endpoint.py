@@ -131,45 +131,6 @@ async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> 
 
 
 @on_local_service
-async def test_call_waiting_for_on_start_fails_at_once_when_the_endpoint_is_closed(
-    services: Services,
-) -> None:
-    services.caller.ask_timeout = 10_000_000
-    endpoint = SlowEcho(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    waiting = asyncio.ensure_future(echo.echo(1))
-    await services.let_time_pass(1)
-    endpoint.close()
-    with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.echo"):
-        await waiting
-
-
-class PatientEndpoint(RecordingEndpoint):
-    """Its on_start never ends by itself."""
-
-    async def on_start(self) -> None:
-        await super().on_start()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            self.story.append("given up")
-
-
-@on_local_service
-async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Services) -> None:
-    endpoint = PatientEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-    await services.let_time_pass(1)
-    await endpoint.close()
-    assert endpoint.story == ["on_start", "given up", "on_stop"]
-    assert endpoint.mailbox.started.cancelled()
-
-
-@on_local_service
 async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
     service = services.host
@@ -181,18 +142,6 @@ async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -
     endpoint.may_stop.set()
     await first
     assert endpoint.story == ["on_start", "on_stop"]
-
-
-@on_local_service
-async def test_endpoint_that_was_never_started_closes_without_running_its_hooks(
-    services: Services,
-) -> None:
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    await endpoint.close()
-    assert endpoint.story == []
-    with pytest.raises(RuntimeError, match="started or closed before"):
-        endpoint.start()
 
 
 @on_local_service
@@ -231,23 +180,6 @@ async def test_running_handler_finishes_before_termination_and_later_calls_never
         await asked
     await late
     assert endpoint.seen == []
-
-
-@on_local_service
-async def test_endless_handler_is_cancelled_after_its_grace_when_the_endpoint_closes(
-    services: Services,
-) -> None:
-    service = services.host
-    endpoint = EchoEndpoint(service)
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    running = asyncio.ensure_future(echo.hang())
-    await endpoint.hanging.wait()
-    before = service.clock.monotonic()
-    await endpoint.close()
-    assert service.clock.monotonic() - before == pytest.approx(EchoEndpoint.handler_grace)
-    with pytest.raises(RecipientUnreachableError):
-        await running
 
 
 @on_every_service
@@ -455,45 +387,33 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
     assert ran == []
 
 
+@pytest.mark.parametrize("is_coroutine", [False, True])
+@pytest.mark.parametrize("how", ["task", "run_async", "timer"])
 @on_local_service
-async def test_error_of_a_coroutine_without_a_waiting_caller_ends_the_endpoint(
-    services: Services,
+async def test_error_of_work_without_a_waiting_caller_ends_the_endpoint(
+    services: Services, how: str, is_coroutine: bool
 ) -> None:
-    service = services.host
-
-    async def fail() -> None:
-        await asyncio.sleep(0.1)
-        raise RuntimeError("in the background")
-
-    def begin(endpoint: RecordingEndpoint, how: str) -> None:
-        if how == "task":
-            endpoint.create_task(fail())
-        elif how == "run_async":
-            endpoint.run_async(fail)
-        else:
-            endpoint.schedule_run_async(0.1, fail)
-
-    for how in ("task", "run_async", "timer"):
-        endpoint = RecordingEndpoint(service)
-        endpoint.may_stop.set()
-        endpoint.start()
-        begin(endpoint, how)
-        with pytest.raises(RuntimeError, match="in the background"):
-            await endpoint.terminated
-        assert endpoint.story == ["on_start", "on_stop"]
-
-
-@on_local_service
-async def test_background_tasks_are_cancelled_after_on_stop(services: Services) -> None:
     endpoint = RecordingEndpoint(services.host)
-    endpoint.start()
-    task = endpoint.create_task(asyncio.Event().wait())
-    endpoint.close()
-    await services.let_time_pass(1)
-    assert not task.done()
     endpoint.may_stop.set()
-    await endpoint.terminated
-    assert task.cancelled()
+    endpoint.start()
+
+    def breaks() -> None:
+        raise OSError("disk full")
+
+    async def breaks_later() -> None:
+        await asyncio.sleep(0.1)
+        breaks()
+
+    work = breaks_later if is_coroutine else breaks
+    if how == "task":
+        endpoint.create_task(breaks_later())
+    elif how == "run_async":
+        endpoint.run_async(work)
+    else:
+        endpoint.schedule_run_async(1.0, work)
+    with pytest.raises(OSError, match="disk full"):
+        await endpoint.terminated
+    assert endpoint.story == ["on_start", "on_stop"]
 
 
 @on_local_service
@@ -540,27 +460,6 @@ async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     assert kept not in endpoint.mailbox._watches
 
 
-@pytest.mark.parametrize("how", ["run_async", "timer"])
-@on_local_service
-async def test_error_of_a_function_run_without_a_waiting_caller_ends_the_endpoint(
-    services: Services, how: str
-) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-
-    def breaks() -> None:
-        raise OSError("disk full")
-
-    if how == "run_async":
-        endpoint.run_async(breaks)
-    else:
-        endpoint.schedule_run_async(1.0, breaks)
-    with pytest.raises(OSError, match="disk full"):
-        await endpoint.terminated
-    assert endpoint.story == ["on_start", "on_stop"]
-
-
 @on_virtual_time
 async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> None:
     service = LocalRpcService()
@@ -597,3 +496,17 @@ async def test_main_thread_method_called_on_another_thread_is_refused(
     with pytest.raises(RuntimeError, match="outside the main thread of host/story"):
         await asyncio.to_thread(ways[what])
     waits.close()
+
+
+@on_virtual_time
+async def test_watch_of_an_endpoint_in_its_own_process_reports_the_end() -> None:
+    service = LocalRpcService()
+    endpoint = EchoEndpoint(service)
+    endpoint.start()
+    echo = endpoint.get_self_gateway(EchoGateway)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(echo, ended.set_result)
+    await endpoint.close()
+    assert await ended == "the endpoint has terminated"
+    with pytest.raises(RecipientUnreachableError, match="has terminated"):
+        await echo.note(2)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import HandlerCancelledError, RecipientUnreachableError
-from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, OtherGateway
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.on_services import Services, on_local_service, on_local_service_with_threads
 from tests.rpc.test_handlers import ScriptedCall
 
@@ -62,59 +61,7 @@ def running(service: RpcService) -> Scripted:
 # --- who it is ------------------------------------------------------------------------------------
 
 
-@on_virtual_time
-async def test_endpoint_has_its_address_service_clock_and_self_gateway() -> None:
-    service = LocalRpcService("host")
-    endpoint = EchoEndpoint(service, "one")
-    assert (endpoint.address, endpoint.endpoint_id) == ("host/one", "one")
-    assert endpoint.rpc_service is service
-    assert endpoint.clock is service.clock
-    endpoint.start()
-    assert await endpoint.get_self_gateway(EchoGateway).echo(7) == 7
-    with pytest.raises(TypeError, match="EchoEndpoint does not implement OtherGateway"):
-        endpoint.get_self_gateway(OtherGateway)
-    leader = Leader(service, JobMasterId(b"1" * 16))
-    leader.start()
-    assert leader.fencing_token == JobMasterId(b"1" * 16)
-    gateway = await endpoint.connect(leader.address, LeaderGateway, leader.fencing_token)
-    assert await gateway.lead() == str(leader.fencing_token)
-    await service.close()
-
-
 # --- beginning ------------------------------------------------------------------------------------
-
-
-@on_local_service
-async def test_second_start_of_an_endpoint_raises_an_error_and_changes_nothing(
-    services: Services,
-) -> None:
-    endpoint = running(services.host)
-    with pytest.raises(RuntimeError, match="was started or closed before"):
-        endpoint.start()
-    await services.let_time_pass(1)
-    assert endpoint.story == ["on_start"]
-    assert endpoint.mailbox.state is EndpointState.RUNNING
-
-
-@on_local_service
-async def test_calls_waiting_for_an_on_start_that_fails_are_not_handled(
-    services: Services,
-) -> None:
-    """RPC-18"""
-    endpoint = Scripted(services.host)
-    endpoint.start_error = ValueError("no way to start")
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    await echo.note(1)
-    asked = asyncio.ensure_future(echo.echo(1))
-    await services.let_time_pass(1)
-    endpoint.may_start.set()
-    with pytest.raises(RecipientUnreachableError, match="no way to start"):
-        await asked
-    assert endpoint.seen == []
-    assert endpoint.mailbox.started.cancelled()
-    with pytest.raises(ValueError, match="no way to start"):
-        await endpoint.terminated
 
 
 @on_local_service
@@ -158,19 +105,6 @@ async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_an
 
 
 # --- errors ---------------------------------------------------------------------------------------
-
-
-@on_local_service
-async def test_endpoint_terminates_with_its_first_error(services: Services) -> None:
-    """RPC-12"""
-    endpoint = running(services.host)
-    endpoint.stop_error = OSError("the last")
-    await services.let_time_pass(1)
-    endpoint.on_fatal_error(RuntimeError("the first"))
-    endpoint.on_fatal_error(RuntimeError("the second"))
-    with pytest.raises(RuntimeError, match="the first"):
-        await endpoint.terminated
-    assert endpoint.story == ["on_start", "on_stop"]
 
 
 @on_local_service
@@ -264,17 +198,6 @@ async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services:
 
 
 @on_local_service
-async def test_endpoint_that_fails_before_its_start_terminates_without_hooks(
-    services: Services,
-) -> None:
-    endpoint = Scripted(services.host)
-    endpoint.on_fatal_error(RuntimeError("too early"))
-    with pytest.raises(RuntimeError, match="too early"):
-        await endpoint.terminated
-    assert endpoint.story == []
-
-
-@on_local_service
 async def test_error_of_an_awaitable_returned_to_run_async_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -364,18 +287,6 @@ async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
         await endpoint.call_async(fails_late, 1.0)
     await services.let_time_pass(5)
     assert endpoint.is_running
-
-
-@on_local_service
-async def test_running_call_async_is_cancelled_when_its_endpoint_ends(
-    services: Services,
-) -> None:
-    endpoint = running(services.host)
-    called = endpoint.call_async(asyncio.Event().wait, None)
-    await services.let_time_pass(1)
-    await endpoint.close()
-    with pytest.raises(asyncio.CancelledError):
-        await called
 
 
 @on_local_service_with_threads

@@ -22,7 +22,6 @@ from flinkray.rpc.wire.fragments import (
     FrameSplitter,
 )
 from flinkray.rpc.wire.frames import FrameStream
-from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 from tests.rpc.sockets import Relay, joined
 
@@ -90,27 +89,6 @@ def test_frames_arrive_complete_and_in_order_within_each_lane(
     for lane, frames in by_lane.items():
         if lane is not None:
             assert [frame for frame in arrived if frame in frames] == frames
-
-
-def test_small_frame_waits_for_at_most_one_fragment_of_a_large_frame() -> None:
-    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
-    for lane in range(3):
-        splitter.put(bytes(MEBIBYTE), lane)
-    stream = b"".join(splitter.take(1))
-    splitter.put(b"small", 7)
-    splitter.put(b"behind the large one", 0)
-    stream += b"".join(splitter.take(1))
-    assert arriving(stream, joiner) == [b"small"]
-    rest = [len(frame) for frame in arriving(written(splitter), joiner)]
-    assert rest == [MEBIBYTE, 20, MEBIBYTE, MEBIBYTE]
-
-
-def test_large_frames_share_the_stream_fairly() -> None:
-    splitter, joiner = FrameSplitter(), FragmentJoiner(LIMIT)
-    splitter.put(b"x" * 8 * MEBIBYTE, 1)
-    splitter.put(b"y" * MEBIBYTE, 2)
-    frames = arriving(b"".join(splitter.take(2 * MEBIBYTE)), joiner)
-    assert [frame[:1] for frame in frames] == [b"y"]
 
 
 def test_number_of_unfinished_large_frames_is_limited_and_small_ones_pass() -> None:
@@ -291,17 +269,3 @@ def test_memory_of_a_received_large_frame_is_reused_for_the_next_until_it_is_fre
     assert len(receive(3, b"c", 300_000)) == 300_000
     joiner.give_back()
     assert receive(4, b"d", 200_000).obj is not first.obj
-
-
-@on_virtual_time
-async def test_spare_memory_for_large_frames_is_freed_after_a_while() -> None:
-    splitter = FrameSplitter()
-    splitter.put(bytes(MEBIBYTE), None)
-    incoming = FrameStream(LIMIT)
-    received = Received(incoming, set())
-    incoming.attach(received)
-    came(incoming, written(splitter))
-    assert len(received.frames) == 1
-    assert incoming._joiner._spare is not None
-    await asyncio.sleep(1.5)
-    assert incoming._joiner._spare is None

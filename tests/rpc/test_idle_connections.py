@@ -65,50 +65,6 @@ async def test_idle_connection_is_closed_and_the_next_call_opens_another(
 
 
 @on_local_service
-async def test_connection_is_closed_after_its_idle_timeout_and_never_without_one(
-    services: Services,
-) -> None:
-    endpoint = EchoEndpoint(services.host)
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    await services.let_time_pass(1000)
-    connection = connection_to(services.caller, "host")
-    assert connection is not None
-    allow_closing(services)
-    begin = services.caller.clock.monotonic()
-    for _ in range(10):  # each call puts it off
-        await services.let_time_pass(0.9 * IDLE)
-        await echo.note(1)
-    assert connection_to(services.caller, "host") is connection
-    used = services.caller.clock.monotonic()
-    assert used - begin == pytest.approx(9 * IDLE)
-    await until_closed(services.caller, "host")
-    assert IDLE <= services.caller.clock.monotonic() - used <= 1.26 * IDLE
-    services.caller.connection_idle_timeout = None
-    await echo.note(2)
-    await services.let_time_pass(10 * IDLE)
-    assert connection_to(services.caller, "host") is not None
-
-
-@on_local_service
-async def test_connection_with_a_watch_stays_open(services: Services) -> None:
-    endpoint, echo = await connected(services)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    watches = [
-        services.caller.watch(endpoint.address, reasons.put_nowait),
-        services.caller.watch(echo, reasons.put_nowait),
-        services.caller.watch_process("host", reasons.put_nowait),
-    ]
-    for watch in watches:
-        connection = connection_to(services.caller, "host")
-        await services.let_time_pass(10 * IDLE)
-        assert connection_to(services.caller, "host") is connection
-        watch.cancel()
-    await until_closed(services.caller, "host")
-    assert reasons.empty()
-
-
-@on_local_service
 async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     services: Services,
 ) -> None:
@@ -120,17 +76,6 @@ async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     assert reasons.empty()
     await endpoint.close()
     assert await reasons.get() == "the endpoint has terminated"
-
-
-@on_local_service
-async def test_connection_with_a_pending_answer_stays_open(services: Services) -> None:
-    endpoint, echo = await connected(services)
-    call = asyncio.ensure_future(echo.hang())
-    await endpoint.hanging.wait()
-    await services.let_time_pass(10 * IDLE)
-    endpoint.release.set()
-    await call
-    await until_closed(services.caller, "host")
 
 
 @on_local_service

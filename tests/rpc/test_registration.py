@@ -340,18 +340,6 @@ async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attem
     await asyncio.wait_for(asyncio.shield(client.close()), 10)
 
 
-@on_local_service
-async def test_registration_is_cancelled_when_its_endpoint_ends(services: Services) -> None:
-    registrar, client = started(services, silence)
-    registration = client.registration()
-    registration.start()
-    await asyncio.sleep(0.05)
-    await client.close()
-    await services.let_time_pass(100)
-    assert registration.future.cancelled()
-    assert len(registrar.times) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("initial_timeout", 0), ("max_timeout", 0), ("error_delay", -1), ("refused_delay", -0.1)],
@@ -449,27 +437,6 @@ async def test_reconnect_reports_the_answer_of_the_second_registration(services:
     assert await events.get() == Welcome(2)
     connection.close()
     assert not connection.try_reconnect()
-
-
-@on_local_service
-async def test_late_answer_to_an_older_registration_is_ignored(services: Services) -> None:
-    """RM-02 on the side of the client."""
-    gate = asyncio.Event()
-
-    async def slow() -> Welcome:
-        await gate.wait()
-        return Welcome(100)
-
-    registrar, client = started(services, slow)
-    events = asyncio.Queue[object]()
-    connection = connection_of(client, events)
-    connection.start()
-    await registrar.called.wait()
-    connection.try_reconnect()
-    gate.set()
-    assert await events.get() == Welcome(1)
-    await services.let_time_pass(100)
-    assert events.empty()
 
 
 @pytest.mark.parametrize("turns", range(8))
@@ -592,19 +559,6 @@ async def test_second_start_of_a_connection_or_registration_is_refused(services:
 
 
 @on_local_service
-async def test_connection_closed_while_it_registers_makes_no_further_attempt(
-    services: Services,
-) -> None:
-    registrar, client = started(services, *[failure] * 10)
-    connection = connection_of(client, asyncio.Queue[object]())
-    connection.start()
-    await registrar.called.wait()
-    connection.close()
-    await services.let_time_pass(1000)
-    assert len(registrar.times) == 1
-
-
-@on_local_service
 async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services: Services) -> None:
     registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
@@ -617,20 +571,6 @@ async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services
     assert len(registrar.times) == 2
     assert events.get_nowait() == Welcome(1)
     assert events.empty()
-
-
-@on_local_service
-async def test_closed_connection_has_no_gateway(
-    services: Services,
-) -> None:
-    _, client = started(services)
-    events = asyncio.Queue[object]()
-    connection = connection_of(client, events)
-    connection.start()
-    await events.get()
-    connection.close()
-    assert connection.target_gateway is None
-    assert not connection.is_connected
 
 
 @on_local_service
