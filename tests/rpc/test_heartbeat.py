@@ -86,36 +86,6 @@ async def test_heartbeat_restarts_the_timeout_and_silence_is_reported_once(
     assert heartbeats.manager.monitored_targets() == (B,)
 
 
-@on_local_service
-async def test_heartbeats_are_in_time_on_both_sides_until_one_side_stops(
-    services: Services,
-) -> None:
-    """HB-04"""
-    sender, receiver = (
-        RecordedManager(services.host, HeartbeatSender),
-        RecordedManager(services.host, HeartbeatManager),
-    )
-
-    async def request(payload: str) -> None:
-        receiver.manager.request_heartbeat(A, payload)
-
-    async def answer(payload: str) -> None:
-        sender.manager.receive_heartbeat(B, payload)
-
-    sender.manager.monitor_target(B, request)
-    receiver.manager.monitor_target(A, answer)
-    await asyncio.sleep(100)
-    assert len(sender.heard) >= 5
-    assert len(receiver.heard) >= 5
-    assert set(sender.heard) == {(B, "for a")}
-    assert set(receiver.heard) == {(A, "for b")}
-    assert sender.timeouts == receiver.timeouts == []
-    receiver.manager.stop()
-    await asyncio.sleep(60)
-    assert [target for target, _ in sender.timeouts] == [B]
-    assert receiver.timeouts == []
-
-
 class BeatGateway(RpcGateway):
     """Takes heartbeats, which a receiver answers."""
 
@@ -208,7 +178,7 @@ async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_heart
     await gone.wait()
     sender.sent = 0
     assert await sender.unreachable.get() == B
-    assert sender.sent == 5 if services.is_virtual else sender.sent <= 5
+    assert sender.sent == 5
     assert sender.timeouts.empty()
 
 
@@ -235,24 +205,6 @@ async def test_time_of_the_last_heartbeat_of_a_target_can_be_read(services: Serv
     await asyncio.sleep(7)
     heartbeats.manager.receive_heartbeat(A, "alive")
     assert heartbeats.manager.last_heartbeat_from(A) == heartbeats.clock.time() == 7
-
-
-@on_local_service
-async def test_each_heartbeat_target_receives_its_own_payload(services: Services) -> None:
-    """HB-07"""
-    heartbeats = RecordedManager(services.host, HeartbeatSender)
-    sent: dict[ResourceID, list[str]] = {A: [], B: []}
-
-    def send_to(target: ResourceID) -> Callable[[str], Awaitable[None]]:
-        async def send(payload: str) -> None:
-            sent[target].append(payload)
-
-        return send
-
-    for target in (A, B):
-        heartbeats.manager.monitor_target(target, send_to(target))
-    await asyncio.sleep(15)
-    assert sent == {A: ["for a"] * 2, B: ["for b"] * 2}
 
 
 @on_local_service
@@ -363,8 +315,10 @@ async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> 
     heartbeats.manager.monitor_target(B, send)
     await asyncio.sleep(15)
     assert sent == ["for a", "for b"] * 2
+    assert heartbeats.endpoint.mailbox._timers
     heartbeats.manager.stop()
     heartbeats.manager.stop()
+    assert not heartbeats.endpoint.mailbox._timers
     assert heartbeats.manager.monitored_targets() == ()
     assert heartbeats.manager.last_heartbeat_from(A) == -1
     await asyncio.sleep(200)
@@ -372,19 +326,6 @@ async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> 
     heartbeats.manager.monitor_target(A, send)
     await asyncio.sleep(49)
     assert len(sent) == 4
-
-
-@pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
-@on_local_service
-async def test_stopped_manager_leaves_no_timer(
-    services: Services, kind: type[HeartbeatManager[str, str]]
-) -> None:
-    heartbeats = RecordedManager(services.host, kind)
-    heartbeats.manager.monitor_target(A, nowhere)
-    await asyncio.sleep(15)
-    assert heartbeats.endpoint.mailbox._timers
-    heartbeats.manager.stop()
-    assert not heartbeats.endpoint.mailbox._timers
 
 
 @on_local_service

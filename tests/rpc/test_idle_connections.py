@@ -92,11 +92,8 @@ async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_end
     endpoint.on_fatal_error(RuntimeError("out of order"))
     with pytest.raises(RuntimeError, match="out of order"):
         await endpoint.terminated
-    dead = [(echo, "out of order")]
     await services.caller.kill("worker")
-    if services.is_virtual:  # Ray takes its time
-        dead.append((worker, "worker"))
-    for gateway, text in dead:
+    for gateway, text in ((echo, "out of order"), (worker, "worker")):
         with pytest.raises(RecipientUnreachableError, match=text):
             await gateway.echo(1)
         with pytest.raises(RecipientUnreachableError):

@@ -13,21 +13,6 @@ from tests.rpc.on_services import Services, on_local_service
 
 
 @on_local_service
-async def test_periodic_task_runs_repeatedly_and_never_completes(services: Services) -> None:
-    """RPC-29"""
-    clock, runs = services.host.clock, asyncio.Queue[float]()
-    begin = clock.monotonic()
-    task = services.host.schedule_periodically(lambda: runs.put_nowait(clock.monotonic()), 0.01)
-    times = [await runs.get() - begin for _ in range(4)]
-    assert all(time >= 0.01 * n for n, time in enumerate(times, 1))
-    if services.is_virtual:
-        assert times == pytest.approx([0.01, 0.02, 0.03, 0.04])
-    assert not task.future.done()
-    task.cancel()
-    assert task.future.cancelled()
-
-
-@on_local_service
 async def test_next_run_begins_one_interval_after_the_end_of_the_last(
     services: Services,
 ) -> None:
@@ -72,33 +57,25 @@ async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
 
 
 @on_local_service
-async def test_initial_delay_sets_the_time_of_the_first_run(services: Services) -> None:
-    """RPC-29"""
+async def test_periodic_task_runs_from_its_initial_delay_until_it_is_cancelled(
+    services: Services,
+) -> None:
+    """RPC-29: without an initial delay after the first interval."""
     clock = services.host.clock
     runs: list[float] = []
-    for delay in (0.0, 1.0, 25.0):
+    for delay in (None, 0.0, 1.0, 25.0):
+        first = 10.0 if delay is None else delay
         begin = clock.monotonic()
         task = services.host.schedule_periodically(
             lambda: runs.append(clock.monotonic()), 10.0, initial_delay=delay
         )
-        await asyncio.sleep(delay + 25)
+        await asyncio.sleep(first + 25)
+        assert not task.future.done()
         task.cancel()
-        assert runs == pytest.approx([begin + delay + later for later in (0, 10, 20)])
+        assert task.future.cancelled()
+        await asyncio.sleep(100)
+        assert runs == pytest.approx([begin + first + later for later in (0, 10, 20)])
         runs.clear()
-
-
-@on_local_service
-async def test_periodic_task_cancelled_between_two_runs_does_not_run_again(
-    services: Services,
-) -> None:
-    """RPC-29"""
-    runs: list[float] = []
-    clock = services.host.clock
-    task = services.host.schedule_periodically(lambda: runs.append(clock.monotonic()), 10.0)
-    await asyncio.sleep(25)
-    task.cancel()
-    await asyncio.sleep(100)
-    assert runs == [10.0, 20.0]
 
 
 @on_local_service

@@ -1,7 +1,4 @@
-"""Registrations that retry.
-
-Where time is virtual the timetable is exact; where it is real, nothing happens too early.
-"""
+"""Registrations that retry, and their exact timetable."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -117,97 +114,40 @@ def started(services: Services, *script: Answer) -> tuple[Registrar, Client]:
     return registrar, client
 
 
-async def assert_timetable(
-    services: Services, settings: RegistrationSettings, expected: list[float], *script: Answer
+@pytest.mark.parametrize(
+    ("script", "waits"),
+    [
+        pytest.param(
+            [silence] * 11,
+            [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0],
+            id="REG-04: doubled after each silence",
+        ),
+        pytest.param(
+            [silence, silence, failure, silence],
+            [0.1, 0.2, 30.0, 0.1],
+            id="REG-05: the refused delay after a refusal",
+        ),
+        pytest.param(
+            [silence, error, silence], [0.1, 10.0, 0.1], id="REG-06: the error delay after an error"
+        ),
+    ],
+)
+@on_local_service
+async def test_registration_is_repeated_after_the_wait_for_its_kind_of_failure(
+    services: Services, script: list[Answer], waits: list[float]
 ) -> None:
-    """A registration with that script reaches the registrar at the *expected* seconds, or after
-    each wait by at most the jitter later."""
+    """REG-04, REG-05, REG-06: with Flink's defaults, and at most the jitter later."""
     registrar, client = started(services, *script)
     begin = client.clock.monotonic()
-    registration = client.registration(settings=settings)
+    registration = client.registration()
     registration.start()
     assert isinstance(await registration.future, RegistrationSuccess)
-    times = [time - begin for time in registrar.times]
-    assert all(time >= early - 1e-9 for time, early in zip(times, expected, strict=False))
-    assert len(times) >= len(expected)
-    if services.is_virtual:
-        waits = [later - earlier for earlier, later in pairwise(times)]
-        shortest = [later - earlier for earlier, later in pairwise(expected)]
-        assert len(waits) == len(shortest)
-        for wait, least in zip(waits, shortest, strict=True):
-            assert least - 1e-9 <= wait <= least * (1 + JITTER) + 1e-9
-        assert times != pytest.approx(expected)  # some of them were longer
-
-
-def settings_for(services: Services) -> RegistrationSettings:
-    """Flink's defaults; where they would be waited for, those of its tests."""
-    return (
-        RegistrationSettings() if services.is_virtual else RegistrationSettings(0.02, 1, 0.1, 0.2)
-    )
-
-
-@on_local_service
-async def test_accepted_registration_has_the_gateway_and_the_answer(services: Services) -> None:
-    """REG-01"""
-    _, client = started(services)
-    registration = client.registration()
-    future = registration.future
-    registration.start()
-    outcome = await future
-    assert isinstance(outcome, RegistrationSuccess)
-    assert outcome.response == Welcome(1)
-    assert outcome.gateway.address == "host/registrar"
-    assert outcome.gateway.fencing_token == LEADER
-    assert registration.future is future
-
-
-@on_local_service
-async def test_error_raised_by_the_connect_function_fails_the_registration(
-    services: Services,
-) -> None:
-    """REG-02"""
-    registrar, client = started(services)
-
-    def connect() -> Awaitable[RegistrarGateway]:
-        raise TypeError("a mistake")
-
-    registration = client.registration(connect)
-    registration.start()
-    with pytest.raises(TypeError, match="a mistake"):
-        await registration.future
-    assert registrar.times == []
-
-
-@on_local_service
-async def test_registration_without_an_answer_is_repeated_with_doubled_timeouts(
-    services: Services,
-) -> None:
-    """REG-04"""
-    timeouts = [0.02, 0.04]
-    if services.is_virtual:
-        timeouts = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
-    expected = [0.0, *accumulate(timeouts)]
-    await assert_timetable(services, settings_for(services), expected, *[silence] * len(timeouts))
-
-
-@on_local_service
-async def test_refused_registration_is_repeated_after_the_refused_delay(services: Services) -> None:
-    """REG-05"""
-    settings = settings_for(services)
-    initial, refused = settings.initial_timeout, settings.refused_delay
-    expected = [0.0, *accumulate([initial, 2 * initial, refused, initial])]
-    await assert_timetable(services, settings, expected, silence, silence, failure, silence)
-
-
-@on_local_service
-async def test_registration_after_another_error_is_repeated_after_the_error_delay(
-    services: Services,
-) -> None:
-    """REG-06"""
-    settings = settings_for(services)
-    initial = settings.initial_timeout
-    expected = [0.0, *accumulate([initial, settings.error_delay, initial])]
-    await assert_timetable(services, settings, expected, silence, error, silence)
+    assert registrar.times[0] == begin
+    waited = [later - earlier for earlier, later in pairwise(registrar.times)]
+    assert len(waited) == len(waits)
+    for seconds, least in zip(waited, waits, strict=True):
+        assert least - 1e-9 <= seconds <= least * (1 + JITTER) + 1e-9
+    assert waited != pytest.approx(waits)  # some of them were longer
 
 
 @on_local_service
@@ -246,19 +186,6 @@ async def test_registration_is_repeated_until_the_leader_exists(services: Servic
     assert not registration.future.done()
     Registrar(services.host).start()
     assert isinstance(await registration.future, RegistrationSuccess)
-
-
-@on_local_service
-async def test_rejected_registration_is_not_repeated_and_raises_no_error(
-    services: Services,
-) -> None:
-    """REG-07"""
-    registrar, client = started(services, rejection)
-    registration = client.registration()
-    registration.start()
-    assert await registration.future == RegistrationRejection("never")
-    await services.let_time_pass(100)
-    assert len(registrar.times) == 1
 
 
 @on_local_service
@@ -375,7 +302,7 @@ def connection_of(
 
 @on_local_service
 async def test_connection_to_a_leader_has_its_gateway_once_registered(services: Services) -> None:
-    """REG-10"""
+    """REG-01, REG-10"""
     _, client = started(services)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
@@ -385,7 +312,7 @@ async def test_connection_to_a_leader_has_its_gateway_once_registered(services: 
     assert connection.is_connected
     assert connection.target_gateway is not None
     assert connection.target_gateway.address == connection.target_address == "host/registrar"
-    assert connection.target_fencing_token == LEADER
+    assert connection.target_gateway.fencing_token == connection.target_fencing_token == LEADER
     await services.let_time_pass(100)
     assert events.empty()
 
@@ -394,8 +321,8 @@ async def test_connection_to_a_leader_has_its_gateway_once_registered(services: 
 async def test_failed_registration_is_reported_and_leaves_the_connection_without_a_gateway(
     services: Services,
 ) -> None:
-    """REG-11"""
-    _, client = started(services)
+    """REG-02, REG-11"""
+    registrar, client = started(services)
     events = asyncio.Queue[object]()
     mistake = TypeError("a mistake")
 
@@ -407,19 +334,21 @@ async def test_failed_registration_is_reported_and_leaves_the_connection_without
     assert await events.get() is mistake
     assert not connection.is_connected
     assert connection.target_gateway is None
+    assert registrar.times == []
     assert connection.target_address == "host/registrar"
     assert connection.target_fencing_token == LEADER
 
 
 @on_local_service
 async def test_rejected_registration_is_reported_once_and_nothing_else(services: Services) -> None:
-    """REG-12"""
-    _, client = started(services, rejection)
+    """REG-07, REG-12"""
+    registrar, client = started(services, rejection)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
     assert await events.get() == RegistrationRejection("never")
     await services.let_time_pass(100)
+    assert len(registrar.times) == 1
     assert events.empty()
     assert not connection.is_connected
 
