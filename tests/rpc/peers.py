@@ -1,4 +1,4 @@
-"""A peer whose frames the test makes itself, at the called side of a connection."""
+"""A peer whose frames the test makes itself, and a receiver that keeps what comes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from flinkray.rpc.wire.envelope import (
     frame_of,
     unpack,
 )
+from flinkray.rpc.wire.fragments import FRAGMENT_BIT, FRAGMENT_HEAD, LENGTH
+from flinkray.rpc.wire.frames import FrameStream
 from flinkray.rpc.wire.transport import FrameReceiver, Transport
 
 
@@ -122,15 +124,33 @@ class Recorder:
 
     def __init__(self, then: Callable[[], None] | None = None) -> None:
         self.story: list[bytes | str] = []
-        self._then = then
+        self.then = then
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         self.story.append(bytes(frame))
-        if self._then is not None:
-            self._then()
+        if self.then is not None:
+            self.then()
 
     def frame_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
+        self.story.append(f"refused: {reason}")
 
     def connection_lost(self, reason: str) -> None:
         self.story.append(reason)
+
+
+def came(stream: FrameStream, data: bytes) -> None:
+    """As the loop tells of what a socket has received."""
+    while data:
+        buffer = stream.get_buffer(-1)
+        now, data = data[: len(buffer)], data[len(buffer) :]
+        buffer[: len(now)] = now
+        stream.buffer_updated(len(now))
+
+
+def framed(frame: bytes) -> bytes:
+    return LENGTH.pack(len(frame)) + frame
+
+
+def fragment(number: int, total: int, body: bytes, length: int | None = None) -> bytes:
+    size = FRAGMENT_HEAD.size + len(body) if length is None else length
+    return LENGTH.pack(FRAGMENT_BIT | size) + FRAGMENT_HEAD.pack(number, total) + body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import weakref
+from collections import Counter
 from itertools import cycle
 
 import pytest
@@ -23,6 +24,7 @@ from flinkray.rpc.wire.fragments import (
 )
 from flinkray.rpc.wire.frames import FrameStream
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.peers import Recorder, came
 from tests.rpc.sockets import Relay, joined
 
 MEBIBYTE = 1_048_576
@@ -168,36 +170,6 @@ async def test_large_answer_does_not_delay_a_small_answer() -> None:
         assert len(await large) == 8 * MEBIBYTE
 
 
-class Received:
-    """A receiver that copies what it gets, and stops reading after some frames."""
-
-    def __init__(self, stream: FrameStream, pauses_after: set[int]) -> None:
-        self.frames: list[bytes] = []
-        self.lost: list[str] = []
-        self._stream = stream
-        self._pauses_after = pauses_after
-
-    def frame_received(self, frame: bytes | memoryview) -> None:
-        self.frames.append(bytes(frame))
-        if len(self.frames) in self._pauses_after:
-            self._stream.pause_reading()
-
-    def frame_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def connection_lost(self, reason: str) -> None:
-        self.lost.append(reason)
-
-
-def came(stream: FrameStream, data: bytes) -> None:
-    """As the loop tells of what a socket has received."""
-    while data:
-        buffer = stream.get_buffer(-1)
-        now, data = data[: len(buffer)], data[len(buffer) :]
-        buffer[: len(now)] = now
-        stream.buffer_updated(len(now))
-
-
 @settings(deadline=None)
 @given(
     sent=st.lists(st.tuples(lanes, sizes), min_size=1, max_size=12),
@@ -215,9 +187,14 @@ def test_frames_arrive_complete_wherever_the_stream_is_cut_or_paused(
         splitter.put_parts((frame[:3], frame[3:]), lane)
     stream = written(splitter)
 
-    async def feed() -> list[bytes]:
+    async def feed() -> list[bytes | str]:
         incoming = FrameStream(LIMIT)
-        received = Received(incoming, pauses_after)
+
+        def pause() -> None:
+            if len(received.story) in pauses_after:
+                incoming.pause_reading()
+
+        received = Recorder(pause)
         incoming.attach(received)
         position, cut = 0, cycle(cuts)
         while position < len(stream):
@@ -229,22 +206,21 @@ def test_frames_arrive_complete_wherever_the_stream_is_cut_or_paused(
         for _ in pauses_after:
             incoming.resume_reading()
             await asyncio.sleep(0)
-        assert not received.lost
-        return received.frames
+        return received.story
 
-    assert sorted(asyncio.run(feed())) == sorted(frames)
+    assert Counter(asyncio.run(feed())) == Counter(frames)
 
 
 async def test_large_frame_that_was_partly_received_is_freed_when_the_connection_is_lost() -> None:
     splitter = FrameSplitter()
     splitter.put(bytes(MEBIBYTE), None)
     incoming = FrameStream(LIMIT)
-    received = Received(incoming, set())
+    received = Recorder()
     incoming.attach(received)
     came(incoming, written(splitter)[: MEBIBYTE // 2 + 1000])
     (partial,) = (weakref.ref(frame.content) for frame in incoming._joiner._frames.values())
     incoming.connection_lost(None)
-    assert received.lost
+    assert received.story == ["the connection was closed by the other side"]
     assert partial() is None
 
 
