@@ -21,7 +21,7 @@ from flinkray.rpc import (
 )
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Scripted, running, starting
 from tests.rpc.on_services import (
     Services,
     on_every_service,
@@ -30,48 +30,9 @@ from tests.rpc.on_services import (
 )
 
 
-class RecordingEndpoint(RpcEndpoint):
-    """Notes what happens to it; stops when :attr:`may_stop` is set."""
-
-    def __init__(self, service: RpcService, endpoint_id: str = "story") -> None:
-        super().__init__(service, endpoint_id)
-        self.story: list[str] = []
-        self.may_stop = asyncio.Event()
-        self.start_error: Exception | None = None
-        self.stop_error: Exception | None = None
-
-    async def on_start(self) -> None:
-        self.story.append("on_start")
-        if self.start_error is not None:
-            raise self.start_error
-
-    async def on_stop(self) -> None:
-        self.validate_runs_in_main_thread()
-        self.story.append("on_stop")
-        await self.may_stop.wait()
-        if self.stop_error is not None:
-            raise self.stop_error
-
-
-class SlowEcho(EchoEndpoint):
-    """Its on_start and on_stop take as long as the test wants."""
-
-    def __init__(self, service: RpcService) -> None:
-        super().__init__(service)
-        self.may_start = asyncio.Event()
-        self.may_stop = asyncio.Event()
-
-    async def on_start(self) -> None:
-        await self.may_start.wait()
-
-    async def on_stop(self) -> None:
-        await self.may_stop.wait()
-
-
 @on_local_service
 async def test_calls_wait_until_on_start_has_finished(services: Services) -> None:
-    service = services.host
-    endpoint = SlowEcho(service)
+    endpoint = Scripted(services.host)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
     answer = asyncio.ensure_future(echo.echo(1))
@@ -90,8 +51,7 @@ async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_runnin
     services: Services,
 ) -> None:
     """RPC-05"""
-    service = services.host
-    endpoint = SlowEcho(service)
+    endpoint = Scripted(services.host)
     endpoint.may_start.set()
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
@@ -107,11 +67,8 @@ async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_runnin
 @on_local_service
 async def test_termination_fails_with_the_error_of_on_stop(services: Services) -> None:
     """RPC-12, RPC-13"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
+    endpoint = running(services.host)
     endpoint.stop_error = OSError("disk full")
-    endpoint.may_stop.set()
-    endpoint.start()
     with pytest.raises(OSError, match="disk full"):
         await endpoint.close()
 
@@ -119,13 +76,13 @@ async def test_termination_fails_with_the_error_of_on_stop(services: Services) -
 @on_local_service
 async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> None:
     """RPC-18"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
+    endpoint = Scripted(services.host)
     endpoint.start_error = ValueError("no way to start")
+    endpoint.may_start.set()
     endpoint.start()
     with pytest.raises(ValueError, match="no way to start"):
         await endpoint.terminated
-    assert endpoint.story == ["on_start"]
+    assert endpoint.story == []
     with pytest.raises(RpcConnectionError):
         await services.caller.connect(endpoint.address, EchoGateway)
 
@@ -133,9 +90,7 @@ async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> 
 @on_local_service
 async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(services.host)
     await asyncio.sleep(0)
     first, second = endpoint.close(), endpoint.close()
     assert first is second is endpoint.terminated
@@ -147,9 +102,7 @@ async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -
 @on_local_service
 async def test_on_stop_may_wait_for_a_function_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(services.host)
     await asyncio.sleep(0)
     terminated = endpoint.close()
     endpoint.run_async(endpoint.may_stop.set)
@@ -161,8 +114,7 @@ async def test_running_handler_finishes_before_termination_and_later_calls_never
     services: Services,
 ) -> None:
     """RPC-17"""
-    service = services.host
-    endpoint = EchoEndpoint(service)
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
     running = asyncio.ensure_future(echo.hang())
@@ -188,9 +140,7 @@ async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
 ) -> None:
     """RPC-14, RPC-15"""
     service = services.host
-    endpoints = [RecordingEndpoint(service, f"story-{number}") for number in range(5)]
-    for endpoint in endpoints:
-        endpoint.start()
+    endpoints = [starting(service, f"story-{number}") for number in range(5)]
     endpoints[2].stop_error = OSError("the third fails")
     await asyncio.sleep(0)
     services.host_error = OSError
@@ -347,9 +297,7 @@ async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
     services: Services,
 ) -> None:
     """RPC-27"""
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
     clock, ran = services.host.clock, asyncio.Queue[float]()
     begin = clock.monotonic()
 
@@ -368,9 +316,7 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
     services: Services,
 ) -> None:
     """RPC-28"""
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
     ran: list[str] = []
     endpoint.schedule_run_async(0.01, lambda: ran.append("cancelled")).cancel()
     endpoint.schedule_run_async(0.01, lambda: ran.append("outlived"))
@@ -390,9 +336,7 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
 async def test_error_of_work_without_a_waiting_caller_ends_the_endpoint(
     services: Services, how: str, is_coroutine: bool
 ) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
 
     def breaks() -> None:
         raise OSError("disk full")
@@ -417,9 +361,7 @@ async def test_error_of_work_without_a_waiting_caller_ends_the_endpoint(
 async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_over(
     services: Services,
 ) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
 
     async def cleans_up() -> None:
         try:
@@ -441,10 +383,7 @@ async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_ove
 async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     services: Services,
 ) -> None:
-    endpoint, watched = RecordingEndpoint(services.host), EchoEndpoint(services.caller)
-    endpoint.may_stop.set()
-    endpoint.start()
-    watched.start()
+    endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []
     kept = endpoint.watch(watched.address, told.append)
     for _ in range(1000):
@@ -460,8 +399,7 @@ async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
 @on_virtual_time
 async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> None:
     service = LocalRpcService()
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(service)
     await asyncio.sleep(1)
     task = endpoint.create_task(asyncio.Event().wait())
     endpoint.schedule_run_async(1.0, lambda: endpoint.story.append("timer"))
@@ -479,8 +417,7 @@ async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> Non
 async def test_main_thread_method_called_on_another_thread_is_refused(
     services: Services, what: str
 ) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
+    endpoint = Scripted(services.host)
     waits = asyncio.sleep(0)
     ways: dict[str, Callable[[], object]] = {
         "start": endpoint.start,
@@ -488,9 +425,9 @@ async def test_main_thread_method_called_on_another_thread_is_refused(
         "create_task": lambda: endpoint.create_task(waits),
         "call_async": lambda: endpoint.call_async(lambda: None, 1.0),
         "timer": lambda: endpoint.schedule_run_async(0.0, lambda: None),
-        "watch": lambda: endpoint.watch("host/story", lambda _: None),
+        "watch": lambda: endpoint.watch("host/echo", lambda _: None),
     }
-    with pytest.raises(RuntimeError, match="outside the main thread of host/story"):
+    with pytest.raises(RuntimeError, match="outside the main thread of host/echo"):
         await asyncio.to_thread(ways[what])
     waits.close()
 

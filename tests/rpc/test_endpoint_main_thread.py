@@ -15,48 +15,9 @@ from flinkray.core.errors import HandlerCancelledError, RecipientUnreachableErro
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.endpoints import EchoGateway, Scripted, running
 from tests.rpc.on_services import Services, on_local_service, on_local_service_with_threads
 from tests.rpc.test_handlers import ScriptedCall
-
-
-class Scripted(EchoEndpoint):
-    """Starts and stops as the test says; notes what happens to it."""
-
-    def __init__(self, service: RpcService, endpoint_id: str = "echo") -> None:
-        super().__init__(service, endpoint_id)
-        self.may_start = asyncio.Event()
-        self.may_stop = asyncio.Event()
-        self.start_error: Exception | None = None
-        self.stop_error: Exception | None = None
-        self.insists_on_starting = False
-        self.story: list[str] = []
-
-    async def on_start(self) -> None:
-        try:
-            await self.may_start.wait()
-        except asyncio.CancelledError:
-            if not self.insists_on_starting:
-                raise
-        if self.start_error is not None:
-            raise self.start_error
-        self.story.append("on_start")
-
-    async def on_stop(self) -> None:
-        self.story.append("on_stop")
-        await self.may_stop.wait()
-        if self.stop_error is not None:
-            raise self.stop_error
-
-
-def running(service: RpcService) -> Scripted:
-    """One that starts, and stops, at once."""
-    endpoint = Scripted(service)
-    endpoint.may_start.set()
-    endpoint.may_stop.set()
-    endpoint.start()
-    return endpoint
-
 
 # --- beginning ------------------------------------------------------------------------------------
 
