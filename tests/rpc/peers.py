@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -22,28 +23,33 @@ from flinkray.rpc.wire.transport import FrameReceiver, Transport
 
 
 class Wire(Transport):
-    """Keeps what a service sends, and what it does with the connection otherwise."""
+    """Keeps what is sent and asked for; is congested or busy when the test says so."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.lanes: list[int | None] = []
         self.story: list[str] = []
+        self.is_busy = False
+        self.may_send = asyncio.Event()
+        self.may_send.set()
 
     def attach(self, receiver: FrameReceiver) -> None:
         """The test hands over the frames."""
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         self.frames.append(frame)
+        self.lanes.append(lane)
 
     @property
     def has_unsent(self) -> bool:
-        return False
+        return self.is_busy
 
     @property
     def is_congested(self) -> bool:
-        return False
+        return not self.may_send.is_set()
 
     async def drain(self) -> None:
-        return
+        await self.may_send.wait()
 
     def pause_reading(self) -> None:
         self.story.append("pause")

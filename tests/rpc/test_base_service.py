@@ -96,6 +96,7 @@ async def test_self_gateway_of_an_endpoint_calls_with_its_token_while_it_lives()
 
 @on_virtual_time
 async def test_error_of_a_failed_connect_names_the_address_and_the_reason() -> None:
+    """RPC-33"""
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     EchoEndpoint(host)
@@ -196,9 +197,6 @@ async def test_blocking_work_runs_in_a_named_thread_and_does_not_delay_close() -
     finally:
         may_end.set()
     assert busy.result(10)
-
-
-# --- periodic work --------------------------------------------------------------------------------
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -156,16 +156,6 @@ async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
         await services.caller.connect(endpoints[0].address, EchoGateway)
 
 
-@on_local_service
-async def test_a_second_endpoint_of_the_same_id_is_refused(services: Services) -> None:
-    service = services.host
-    EchoEndpoint(service)
-    with pytest.raises(ValueError, match="host/echo already"):
-        EchoEndpoint(service)
-    with pytest.raises(ValueError, match="not an endpoint id"):
-        EchoEndpoint(service, "a/b")
-
-
 class CountGateway(RpcGateway):
     """Counts under a lock for which nobody may ever have to wait."""
 

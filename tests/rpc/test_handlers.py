@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flinkray.core.errors import HandlerCancelledError
 from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
 from flinkray.rpc.mailbox import HandlerQueue
 from flinkray.testing.virtual_time import on_virtual_time
@@ -27,9 +26,6 @@ class WorkGateway(RpcGateway):
 
     @abstractmethod
     async def cancel_itself(self) -> str: ...
-
-    @abstractmethod
-    async def await_what_was_cancelled(self) -> None: ...
 
 
 class Work(RpcEndpoint, WorkGateway):
@@ -60,11 +56,6 @@ class Work(RpcEndpoint, WorkGateway):
         task.cancel()
         return "cancelled"
 
-    async def await_what_was_cancelled(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
 
 async def started(service: LocalRpcService) -> tuple[Work, WorkGateway]:
     endpoint = Work(service)
@@ -94,22 +85,6 @@ async def test_handler_that_cancels_its_own_task_and_returns_affects_no_other() 
         gateway.work("a", None), gateway.cancel_itself(), gateway.work("b", 1.0)
     )
     assert (first, second, third) == ("a", "cancelled", "b")
-    await service.close()
-
-
-@on_virtual_time
-async def test_handler_that_awaits_a_cancelled_future_fails_without_effect_on_others() -> None:
-    service = LocalRpcService()
-    _, gateway = await started(service)
-    first, cancelled, *others = await asyncio.gather(
-        gateway.work("a", None),
-        gateway.await_what_was_cancelled(),
-        gateway.work("b", None),
-        gateway.work("c", 1.0),
-        return_exceptions=True,
-    )
-    assert isinstance(cancelled, HandlerCancelledError)
-    assert [first, *others] == ["a", "b", "c"]
     await service.close()
 
 
