@@ -55,10 +55,6 @@ class OrderError(FlinkRayError):
         self.number = number
 
 
-class UnregisteredError(Exception):
-    """Not one of flinkray's."""
-
-
 class EchoGateway(RpcGateway):
     """Says back what it hears."""
 
@@ -141,8 +137,6 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
             await asyncio.sleep(0.01)
         if how == "order":
             raise OrderError(7, "seven")
-        if how == "unregistered":
-            raise UnregisteredError("who am I?")
         raise ValueError(f"failed {how}", 42)
 
     async def pid(self) -> int:

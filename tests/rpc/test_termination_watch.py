@@ -150,6 +150,3 @@ async def test_cancelling_a_watch_cancels_its_task() -> None:
     watched.first.connection_lost("the wire was cut")
     await asyncio.sleep(1)
     assert watched.told == []
-
-
-# --- figures --------------------------------------------------------------------------------------

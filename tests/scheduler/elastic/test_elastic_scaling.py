@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flinkray.core.errors import JobStateError
 from flinkray.core.resources import ResourceProfile
@@ -503,69 +502,3 @@ def test_scaling_that_is_decided_again_waits_for_all_snapshots_that_run_at_that_
         "1 snapshots",
         "2 snapshots",
     ]
-
-
-class ScalingMachine(RuleBasedStateMachine):
-    """Slots that come and go, executions that fail, timers that go off in time."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.now = 0.0
-        self.number = 0
-        self.running: int | None = None
-        self.since = 0.0
-        self.timer: tuple[float, int] | None = None
-        self.gave_up = False
-        self.scaling = ElasticScaling(graph(elastic("a", 2, 4)), SETTINGS)
-        self.carry_out(self.scaling.start(0.0))
-
-    def carry_out(self, actions: list[ScalingAction]) -> None:
-        assert not (self.gave_up and actions)
-        for action in actions:
-            if isinstance(action, WaitFor):
-                assert action.delay > 0
-                self.timer = (self.now + action.delay, action.generation)
-            elif isinstance(action, GiveUp):
-                assert self.number < 2
-                assert self.running is None
-                self.gave_up = True
-            else:
-                wanted = action.parallelism[vertex_id("a")]
-                assert wanted == min(self.number, 4), "as much as there is"
-                if self.running is not None:
-                    assert wanted > self.running
-                    assert self.now - self.since >= 30.0
-                self.running, self.since = wanted, self.now
-
-    @rule(seconds=st.integers(1, 40))
-    def time_passes(self, seconds: int) -> None:
-        until = self.now + seconds
-        while self.timer is not None and self.timer[0] <= until:
-            (self.now, generation), self.timer = self.timer, None
-            self.carry_out(self.scaling.timer(generation, self.now))
-        self.now = until
-
-    @rule(number=st.integers(0, 6))
-    def slots_change(self, number: int) -> None:
-        self.number = number
-        self.carry_out(self.scaling.slots_changed([SMALL] * number, self.now))
-        if self.running is not None and number < self.running:
-            self.running = None
-            self.carry_out(self.scaling.nothing_runs(self.now))
-
-    @rule()
-    def execution_fails(self) -> None:
-        if self.running is not None:
-            self.running = None
-            self.carry_out(self.scaling.nothing_runs(self.now))
-
-    @invariant()
-    def what_is_wanted_and_there_is_used(self) -> None:
-        """A job that could run runs, or has a timer for when it will."""
-        if hasattr(self, "scaling") and not self.gave_up and self.running is None:
-            assert self.timer is not None
-            assert self.timer[0] > self.now
-
-
-TestScaling = ScalingMachine.TestCase
-TestScaling.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
