@@ -16,14 +16,13 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
-    SlotAllocated,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
     SlotRequests,
 )
 from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
-from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of
+from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of, served
 
 NAME = "own"
 TWO = ResourceRequirement(SMALL, 2, SameWorkerGroup(NAME, 2))
@@ -36,10 +35,10 @@ def ask(
     timeout: float = 9.0,
     profile: ResourceProfile = SMALL,
 ) -> dict[int, int]:
-    """Requests are numbered by their bundles; what is served at once, as by :func:`serve`."""
+    """Requests are numbered by their bundles; what is served at once, as in :func:`serve`."""
     requests = tuple(SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles)
     wanted = SlotRequests(profile, requests, constraint=SameWorkerGroup(NAME, size))
-    return by_number(slots.request(wanted, timeout, 0.0))
+    return served(slots.request(wanted, timeout, 0.0))
 
 
 def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 0) -> None:
@@ -50,14 +49,7 @@ def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 
 
 def serve(slots: WorkerGroupSlots) -> dict[int, int]:
     """Bundle -> number of its slot."""
-    return by_number(slots.serve())
-
-
-def by_number(allocated: list[SlotAllocated]) -> dict[int, int]:
-    return {
-        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
-        for a in allocated
-    }
+    return served(slots.serve())
 
 
 def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> ResourceShortage:
