@@ -288,7 +288,7 @@ async def test_wildcard_address_finds_the_running_endpoint(services: Services) -
     first, second = (
         EchoEndpoint(services.host, services.host.new_endpoint_id("echo")) for _ in range(2)
     )
-    assert first.endpoint_id != second.endpoint_id
+    assert (first.endpoint_id, second.endpoint_id) == ("echo_1", "echo_2")
     for endpoint in (first, second):
         endpoint.start()
     await second.note(2)

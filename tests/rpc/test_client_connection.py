@@ -712,3 +712,4 @@ async def test_metrics_contain_only_methods_that_were_called() -> None:
     echo = await service.connect("host/echo", EchoGateway)
     await echo.echo(1)
     assert list(service.metrics.called) == list(service.metrics.handled) == ["EchoGateway.echo"]
+    assert service.samplers == [], "nobody else measures"

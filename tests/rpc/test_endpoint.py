@@ -97,6 +97,8 @@ async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -
     endpoint.may_stop.set()
     await first
     assert endpoint.story == ["on_start", "on_stop"]
+    with pytest.raises(RuntimeError, match="host/echo was started or closed before"):
+        endpoint.start()
 
 
 @on_local_service

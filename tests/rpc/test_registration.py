@@ -408,12 +408,14 @@ async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_mo
 async def test_connection_closed_during_its_registration_calls_no_callback(
     services: Services,
 ) -> None:
-    _, client = started(services)
+    registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
+    await registrar.called.wait()
     connection.close()
     await services.let_time_pass(100)
+    assert len(registrar.times) == 1
     assert events.empty()
     assert not connection.is_connected
     assert connection.is_closed
