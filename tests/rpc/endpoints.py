@@ -55,10 +55,6 @@ class OrderError(FlinkRayError):
         self.number = number
 
 
-class UnregisteredError(Exception):
-    """Not one of flinkray's."""
-
-
 class EchoGateway(RpcGateway):
     """Says back what it hears."""
 
@@ -141,8 +137,6 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
             await asyncio.sleep(0.01)
         if how == "order":
             raise OrderError(7, "seven")
-        if how == "unregistered":
-            raise UnregisteredError("who am I?")
         raise ValueError(f"failed {how}", 42)
 
     async def pid(self) -> int:
@@ -299,3 +293,48 @@ class Where(RpcEndpoint, WhereGateway):
 
 def create_where(service: RpcService, arguments: object) -> RpcEndpoint:
     return Where(service, "where")
+
+
+class Scripted(EchoEndpoint):
+    """Starts and stops as the test says; notes what happens to it."""
+
+    def __init__(self, service: RpcService, endpoint_id: str = "echo") -> None:
+        super().__init__(service, endpoint_id)
+        self.may_start = asyncio.Event()
+        self.may_stop = asyncio.Event()
+        self.start_error: Exception | None = None
+        self.stop_error: Exception | None = None
+        self.insists_on_starting = False
+        self.story: list[str] = []
+
+    async def on_start(self) -> None:
+        try:
+            await self.may_start.wait()
+        except asyncio.CancelledError:
+            if not self.insists_on_starting:
+                raise
+        if self.start_error is not None:
+            raise self.start_error
+        self.story.append("on_start")
+
+    async def on_stop(self) -> None:
+        self.validate_runs_in_main_thread()
+        self.story.append("on_stop")
+        await self.may_stop.wait()
+        if self.stop_error is not None:
+            raise self.stop_error
+
+
+def starting(service: RpcService, endpoint_id: str = "echo") -> Scripted:
+    """One that starts at once, and stops when the test lets it."""
+    endpoint = Scripted(service, endpoint_id)
+    endpoint.may_start.set()
+    endpoint.start()
+    return endpoint
+
+
+def running(service: RpcService) -> Scripted:
+    """One that starts, and stops, at once."""
+    endpoint = starting(service)
+    endpoint.may_stop.set()
+    return endpoint

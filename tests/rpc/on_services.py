@@ -1,10 +1,10 @@
-"""One test body for every RPC service.
+"""Decorators that make a test of ``async def body(services, …)``, on one or several RPC services.
 
-``@on_every_service`` makes a test of an ``async def body(services, …)``: once on the local service
-and once on the simulated one, both on virtual time, and once on Ray.  ``@on_virtual_services``
-leaves Ray out, for tests that compare times exactly or wait for long.  Other parameters of the
-body are pytest's, as everywhere.  ``@on_services_with_threads`` leaves the simulation out, where
-threads are refused.
+``@on_local_service`` runs the test on the cheapest service, on virtual time. Use this unless
+another service can change the result. ``@on_every_service`` adds the simulated service, also on
+virtual time, and Ray: for tests whose result sockets, processes or their deaths can change.
+``@on_virtual_services`` leaves Ray out, for exact times. ``@on_local_service_with_threads`` has
+real time and threads. Other parameters of the body are pytest's.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _on_simulated_service(request: pytest.FixtureRequest, body: Body) -> None:
 
 _RUNNERS: dict[str, Runner] = {
     "local": _on_local_service,
-    "local, with threads": _on_local_service_with_threads,
+    "threads": _on_local_service_with_threads,
     "simulated": _on_simulated_service,
     "ray": _on_ray,
 }
@@ -159,5 +159,6 @@ def _on(*kinds: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Cal
 
 on_every_service = _on("local", "simulated", "ray")
 on_virtual_services = _on("local", "simulated")
+on_local_service = _on("local")
+on_local_service_with_threads = _on("threads")
 on_ray = _on("ray")
-on_services_with_threads = _on("local, with threads", "ray")

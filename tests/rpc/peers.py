@@ -1,7 +1,8 @@
-"""A peer whose frames the test makes itself, at the called side of a connection."""
+"""A peer whose frames the test makes itself, and a receiver that keeps what comes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,32 +17,39 @@ from flinkray.rpc.wire.envelope import (
     frame_of,
     unpack,
 )
+from flinkray.rpc.wire.fragments import FRAGMENT_BIT, FRAGMENT_HEAD, LENGTH
+from flinkray.rpc.wire.frames import FrameStream
 from flinkray.rpc.wire.transport import FrameReceiver, Transport
 
 
 class Wire(Transport):
-    """Keeps what a service sends, and what it does with the connection otherwise."""
+    """Keeps what is sent and asked for; is congested or busy when the test says so."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.lanes: list[int | None] = []
         self.story: list[str] = []
+        self.is_busy = False
+        self.may_send = asyncio.Event()
+        self.may_send.set()
 
     def attach(self, receiver: FrameReceiver) -> None:
         """The test hands over the frames."""
 
     def send(self, frame: bytes, lane: int | None = None) -> None:
         self.frames.append(frame)
+        self.lanes.append(lane)
 
     @property
     def has_unsent(self) -> bool:
-        return False
+        return self.is_busy
 
     @property
     def is_congested(self) -> bool:
-        return False
+        return not self.may_send.is_set()
 
     async def drain(self) -> None:
-        return
+        await self.may_send.wait()
 
     def pause_reading(self) -> None:
         self.story.append("pause")
@@ -122,15 +130,33 @@ class Recorder:
 
     def __init__(self, then: Callable[[], None] | None = None) -> None:
         self.story: list[bytes | str] = []
-        self._then = then
+        self.then = then
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         self.story.append(bytes(frame))
-        if self._then is not None:
-            self._then()
+        if self.then is not None:
+            self.then()
 
     def frame_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
+        self.story.append(f"refused: {reason}")
 
     def connection_lost(self, reason: str) -> None:
         self.story.append(reason)
+
+
+def came(stream: FrameStream, data: bytes) -> None:
+    """As the loop tells of what a socket has received."""
+    while data:
+        buffer = stream.get_buffer(-1)
+        now, data = data[: len(buffer)], data[len(buffer) :]
+        buffer[: len(now)] = now
+        stream.buffer_updated(len(now))
+
+
+def framed(frame: bytes) -> bytes:
+    return LENGTH.pack(len(frame)) + frame
+
+
+def fragment(number: int, total: int, body: bytes, length: int | None = None) -> bytes:
+    size = FRAGMENT_HEAD.size + len(body) if length is None else length
+    return LENGTH.pack(FRAGMENT_BIT | size) + FRAGMENT_HEAD.pack(number, total) + body

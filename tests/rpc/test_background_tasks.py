@@ -13,13 +13,11 @@ import pytest
 
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.calls.background_tasks import BackgroundTasks
-from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.service import JITTER
-from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.errors import UnhandledError
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway
-from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 
 class DiskFullError(OSError):
@@ -94,25 +92,6 @@ async def test_error_of_a_watch_callback_is_logged(
     await host.close()
 
 
-async def test_watch_that_fails_with_an_error_reports_the_error_as_the_end_of_its_target(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Otherwise a caller would wait for the end of a leader for ever."""
-    service = LocalRpcService("host")
-    endpoint = EchoEndpoint(service)
-    endpoint.start()
-
-    async def until_end_of(connection: ClientConnection, target: int) -> str:
-        raise DiskFullError("no room")
-
-    monkeypatch.setattr(ClientConnection, "until_end_of", until_end_of)
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.watch(endpoint.address, told.set_result)
-    assert "DiskFullError" in await asyncio.wait_for(told, 10)
-    assert "host: watch host/echo" in caplog.text
-    await service.close()
-
-
 async def test_failed_connect_raises_its_error_without_logging_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -135,25 +114,13 @@ async def test_error_of_a_periodic_task_is_logged_when_nobody_reads_its_future(
     await service.close()
 
 
-@on_services_with_threads
-async def test_service_runs_blocking_work_in_threads_of_its_only_executor(
-    services: Services,
-) -> None:
-    service = services.host
-    assert service.has_threads
-    assert service.executor is service.executor
-    assert await service.run_blocking(threading.get_ident) != threading.get_ident()
-    name = await service.run_blocking(lambda: threading.current_thread().name)
-    assert name.startswith("rpc-host")
-
-
-@on_virtual_services
+@on_local_service
 async def test_service_on_virtual_time_has_no_threads(services: Services) -> None:
     assert not services.host.has_threads
     assert await services.host.run_blocking(threading.get_ident) == threading.get_ident()
 
 
-@on_virtual_services
+@on_local_service
 async def test_pause_of_a_service_lasts_the_given_time_or_slightly_longer(
     services: Services,
 ) -> None:
@@ -161,28 +128,6 @@ async def test_pause_of_a_service_lasts_the_given_time_or_slightly_longer(
     begin = clock.monotonic()
     await services.host.pause(10.0)
     assert 10.0 <= clock.monotonic() - begin <= 10.0 * (1 + JITTER)
-
-
-@on_virtual_services
-async def test_service_close_waits_until_cancelled_tasks_have_cleaned_up(
-    services: Services,
-) -> None:
-    over: list[str] = []
-
-    async def cleans_up() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for _ in range(5):
-                await asyncio.sleep(0)
-            over.append("clean")
-
-    service = services.host
-    assert isinstance(service, BaseRpcService)
-    service.create_task(cleans_up(), "clean up")
-    await asyncio.sleep(1)
-    await service.close()
-    assert over == ["clean"]
 
 
 async def test_finished_background_task_is_forgotten_and_not_cancelled(

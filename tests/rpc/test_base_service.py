@@ -27,15 +27,6 @@ from tests.rpc.peers import Peer
 # --- the book of endpoints ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("endpoint_id", ["", "a/b", "/", "a*", "*"])
-@on_virtual_time
-async def test_endpoint_id_that_cannot_be_part_of_an_address_is_refused(endpoint_id: str) -> None:
-    service = LocalRpcService("host")
-    with pytest.raises(ValueError, match="not an endpoint id"):
-        EchoEndpoint(service, endpoint_id)
-    assert service.endpoints() == []
-
-
 @on_virtual_time
 async def test_endpoint_id_can_be_used_again_after_its_endpoint_has_ended() -> None:
     service = LocalRpcService("host")
@@ -68,13 +59,6 @@ async def test_endpoint_with_an_invalid_gateway_class_is_refused_when_it_is_crea
     with pytest.raises(TypeError, match=r"NotAsyncGateway\.look is not declared with async def"):
         NotAsync(service, "look")
     assert service.endpoints() == []
-
-
-@on_virtual_time
-async def test_endpoint_ids_with_a_prefix_get_consecutive_numbers() -> None:
-    service = LocalRpcService("host")
-    made = [service.new_endpoint_id(prefix) for prefix in ("a", "b", "a")]
-    assert made == ["a_1", "b_2", "a_3"]
 
 
 @on_virtual_time
@@ -112,6 +96,7 @@ async def test_self_gateway_of_an_endpoint_calls_with_its_token_while_it_lives()
 
 @on_virtual_time
 async def test_error_of_a_failed_connect_names_the_address_and_the_reason() -> None:
+    """RPC-33"""
     network = LocalNetwork()
     caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
     EchoEndpoint(host)
@@ -173,22 +158,6 @@ async def test_connect_to_a_process_that_dies_meanwhile_fails_after_one_attempt(
     assert caller.attempts == 1
 
 
-@on_virtual_time
-async def test_called_side_knows_the_identity_of_the_calling_process(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    network = LocalNetwork()
-    caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
-    assert (caller.identity, host.identity) == ("caller#1", "host#2")
-    EchoEndpoint(host)
-    await caller.connect("host/echo", EchoGateway)
-    (peer,) = host._peers
-    peer.frame_received(b"\xc1")
-    ((line,),) = [caplog.messages]
-    assert line.startswith("host refused a frame from caller#1: not an envelope")
-    assert host.refused_frames == 1
-
-
 # --- threads --------------------------------------------------------------------------------------
 
 
@@ -228,39 +197,6 @@ async def test_blocking_work_runs_in_a_named_thread_and_does_not_delay_close() -
     finally:
         may_end.set()
     assert busy.result(10)
-
-
-@on_virtual_time
-async def test_new_service_samples_no_metrics() -> None:
-    assert LocalRpcService("host").samplers == []
-
-
-@on_virtual_time
-async def test_local_service_on_virtual_time_has_no_own_process_and_no_threads() -> None:
-    service = LocalRpcService("host")
-    assert not service.has_own_process
-    assert not service.has_threads
-
-
-# --- periodic work --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("initial_delay", "times"), [(None, [2, 4, 6]), (0.0, [0, 2, 4, 6]), (5.0, [5, 7])]
-)
-@on_virtual_time
-async def test_periodic_work_begins_after_one_interval_or_after_the_initial_delay(
-    initial_delay: float | None, times: list[float]
-) -> None:
-    service = LocalRpcService("host")
-    seen: list[float] = []
-    service.schedule_periodically(
-        lambda: seen.append(service.clock.monotonic()), 2.0, initial_delay=initial_delay
-    )
-    await asyncio.sleep(7.5)
-    await service.close()
-    await asyncio.sleep(10)
-    assert seen == pytest.approx(times)
 
 
 # --- the end --------------------------------------------------------------------------------------

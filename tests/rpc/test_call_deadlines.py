@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from abc import abstractmethod
 from collections.abc import Callable
 from random import Random
@@ -25,7 +24,6 @@ from flinkray.rpc import (
 from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.proxy import asks_within
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Point
 
 
 class SlowGateway(RpcGateway):
@@ -195,33 +193,6 @@ class Entry:
 
 
 @on_virtual_time
-async def test_deadlines_expire_in_order_of_time_unless_their_call_is_over() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop())
-    expired: list[Entry] = []
-    entries = [Entry(expired) for _ in range(5)]
-    for when, entry in zip((3.0, 1.0, 2.0, 1.0, 4.0), entries, strict=True):
-        deadlines.add(when, entry)
-    entries[2].is_over = True
-    await asyncio.sleep(3.5)
-    assert expired == [entries[1], entries[3], entries[0]]
-    deadlines.close()
-    await asyncio.sleep(3)
-    assert len(expired) == 3
-
-
-@on_virtual_time
-async def test_deadlines_of_finished_calls_are_removed_from_memory() -> None:
-    deadlines = Deadlines(asyncio.get_running_loop())
-    expired: list[Entry] = []
-    for _ in range(100_000):
-        entry = Entry(expired)
-        deadlines.add(10.0, entry)
-        entry.is_over = True
-    assert len(deadlines) < 1000
-    deadlines.close()
-
-
-@on_virtual_time
 async def test_deadlines_of_finished_calls_are_removed_whenever_their_number_doubled() -> None:
     deadlines = Deadlines(asyncio.get_running_loop())
     expired: list[Entry] = []
@@ -361,17 +332,3 @@ def test_deadline_added_while_others_expire_expires_as_well(count: int) -> None:
         loop.run(2.0)
     assert len(expired) == count + 1
     assert len(deadlines) == 0
-
-
-@on_virtual_time
-async def test_answer_of_a_call_is_freed_before_the_deadline_of_the_call() -> None:
-    network = LocalNetwork()
-    caller, host = LocalRpcService("caller", network), LocalRpcService("host", network)
-    endpoint = EchoEndpoint(host)
-    endpoint.start()
-    echo = await caller.connect(endpoint.address, EchoGateway)
-    for number in range(20):
-        await echo.echo(Point(number, 0.0))
-    await asyncio.sleep(0)
-    gc.collect()
-    assert not [kept for kept in gc.get_objects() if type(kept) is Point]

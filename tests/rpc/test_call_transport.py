@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.call_transport import (
-    MAX_AHEAD,
     ROUND,
     SILENCE,
     AnsweringStream,
@@ -157,20 +155,6 @@ def test_asks_one_after_the_other_through_calls_take_one_call_each() -> None:
     run_on_virtual_time(run())
 
 
-def test_called_side_sends_frames_through_calls_without_being_asked() -> None:
-    async def run() -> None:
-        calling, near, answering, _ = await introduced(System(2))
-        answering.send(b"an endpoint has ended")
-        assert await near.until(1) == [b"an endpoint has ended"]
-        answering.send(b"last words")
-        answering.close()
-        assert await near.until_lost() == "the connection was closed by the other side"
-        assert near.frames[-1] == b"last words"
-        calling.close()
-
-    run_on_virtual_time(run())
-
-
 def test_idle_connection_stays_open_with_one_call_per_round() -> None:
     async def run() -> None:
         system = System(3, doubled=0)
@@ -182,19 +166,6 @@ def test_idle_connection_stays_open_with_one_call_per_round() -> None:
         assert system.calls - before <= 101
         calling.close()
         await far.until_lost()
-
-    run_on_virtual_time(run())
-
-
-def test_death_of_the_calling_side_is_noticed_by_its_silence() -> None:
-    async def run() -> None:
-        system = System(4)
-        calling, _, _, far = await introduced(system)
-        calling.pause_reading()
-        system.breaks_with = ConnectionError("the client is gone")
-        begin = asyncio.get_running_loop().time()
-        assert f"nothing came for {SILENCE:g} s" == await far.until_lost()
-        assert asyncio.get_running_loop().time() - begin < SILENCE + 2 * ROUND
 
     run_on_virtual_time(run())
 
@@ -216,42 +187,6 @@ def test_stalled_process_does_not_count_its_stall_as_peer_silence() -> None:
     run_on_virtual_time(run())
 
 
-def test_failed_call_ends_a_connection_through_calls_at_once() -> None:
-    async def run() -> None:
-        system = System(5, doubled=0)
-        calling, near, _, _ = await introduced(system)
-        system.breaks_with = ConnectionError("the actor died")
-        calling.send(b"ask")
-        assert "the actor died" in await near.until_lost()
-        with pytest.raises(RpcConnectionError, match="the actor died"):
-            await calling.receive()
-
-    run_on_virtual_time(run())
-
-
-def test_sender_waits_while_its_peer_does_not_read() -> None:
-    async def run() -> None:
-        system = System(6)
-        calling, near, answering, far = await introduced(system)
-        answering.pause_reading()
-        sent = 0
-        while not calling.is_congested:
-            calling.send(bytes(50_000))
-            sent += 1
-            await asyncio.sleep(1)
-        drained = asyncio.ensure_future(calling.drain())
-        await asyncio.sleep(5 * ROUND)
-        assert not drained.done()
-        assert not far.frames
-        answering.resume_reading()
-        await drained
-        await far.until(sent)
-        assert not near.lost
-        calling.close()
-
-    run_on_virtual_time(run())
-
-
 @pytest.mark.parametrize(
     "request_bytes",
     [b"", b"\xc1", msgpack.packb(7), msgpack.packb((b"1", "one", 1, False, ())), b"\x91" * 2000],
@@ -262,48 +197,5 @@ def test_bytes_that_are_no_request_are_refused(request_bytes: bytes) -> None:
         answer = msgpack.unpackb(await system.carrier.carry(request_bytes))
         assert answer == [-1, [], "not a request of a carried connection"]
         assert system.served.empty()
-
-    run_on_virtual_time(run())
-
-
-def test_requests_far_ahead_of_a_missing_one_end_the_connection() -> None:
-    async def run() -> None:
-        system = System(1, doubled=0.0)
-        first = system.call(msgpack.packb((b"c" * 16, 1, 1, False, [])))
-        stream = await system.served.get()
-        answers = [
-            system.call(msgpack.packb((b"c" * 16, number, 1, False, [b"x" * 1000])))
-            for number in range(3, 3000)
-        ]
-        told = [msgpack.unpackb(answer) for answer in await asyncio.gather(first, *answers)]
-        (reason,) = (reason for _, _, reason in told if reason)
-        assert reason.endswith("came, and 2 has not")
-        assert len(stream._early) <= MAX_AHEAD
-        assert stream._waiting == {}
-
-    run_on_virtual_time(run())
-
-
-def test_request_for_a_connection_that_a_restarted_process_does_not_know_ends_it() -> None:
-    """A process that was restarted does not know the connections of its predecessor."""
-
-    async def run() -> None:
-        system = System(8, doubled=0)
-        calling, near, _, _ = await introduced(system)
-        system.carrier = System(8).carrier
-        calling.send(b"ask")
-        calling.send(b"ask")
-        assert await near.until_lost() == "the connection was closed by the other side"
-
-    run_on_virtual_time(run())
-
-
-def test_more_than_4096_bytes_before_the_handshake_are_refused() -> None:
-    async def run() -> None:
-        system = System(9)
-        calling = system.connect()
-        calling.send(bytes(100_000))
-        with pytest.raises(RpcConnectionError, match="at most 4096 bytes"):
-            await calling.receive()
 
     run_on_virtual_time(run())

@@ -1,5 +1,4 @@
-"""Why an endpoint has ended, or a handler failed: whoever watches or calls is told, on every
-service."""
+"""Watchers and callers learn why an endpoint has ended or a handler has failed."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ from flinkray.core.errors import (
     HandlerCancelledError,
     RecipientUnreachableError,
     RemoteError,
-    RpcError,
 )
 from flinkray.rpc import RpcEndpoint, RpcGateway, RpcService, ask_timeout, oneway
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.rpc.wire.codec import remote_traceback
 from flinkray.rpc.wire.envelope import MAX_CAUSE_BYTES
 from tests.rpc.endpoints import EchoGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service
 
 
 class BadEnd(BaseException):
@@ -107,7 +105,7 @@ async def error_of(call: asyncio.Future[None]) -> BaseException:
     return outcome
 
 
-@on_every_service
+@on_local_service
 async def test_error_that_ended_an_endpoint_reaches_its_watchers_and_callers(
     services: Services,
 ) -> None:
@@ -146,7 +144,7 @@ async def test_error_that_ended_a_process_reaches_its_watchers(services: Service
         await services.caller.kill(name)
 
 
-@on_every_service
+@on_local_service
 async def test_reason_of_an_end_is_reported_whatever_its_text_and_shortened_if_long(
     services: Services,
 ) -> None:
@@ -168,25 +166,7 @@ async def test_reason_of_an_end_is_reported_whatever_its_text_and_shortened_if_l
         assert text in str(late)
 
 
-@on_virtual_services
-async def test_cause_of_an_end_is_reported_although_the_connection_breaks_meanwhile(
-    services: Services,
-) -> None:
-    endpoint, fragile = await connected(services)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    services.caller.watch(fragile, reasons.put_nowait)
-    await services.let_time_pass(1)
-    assert isinstance(services.caller, BaseRpcService)
-    (connection,) = services.caller.connections()
-    connection.break_off("the connection broke")
-    endpoint.on_fatal_error(ERRORS["plain"]())
-    cause = "the endpoint has terminated: RuntimeError: out of order"
-    assert await reasons.get() == cause
-    late = await error_of(asyncio.ensure_future(fragile.wait()))
-    assert str(late).endswith(cause)
-
-
-@on_virtual_services
+@on_local_service
 async def test_reasons_of_past_ends_of_endpoints_are_kept_for_the_newest_only(
     services: Services,
 ) -> None:
@@ -206,7 +186,7 @@ async def test_reasons_of_past_ends_of_endpoints_are_kept_for_the_newest_only(
     assert str(newest).endswith("out of order")
 
 
-@on_every_service
+@on_local_service
 async def test_cancellation_inside_a_handler_is_not_reported_as_end_of_its_endpoint(
     services: Services,
 ) -> None:
@@ -225,20 +205,7 @@ async def test_cancellation_inside_a_handler_is_not_reported_as_end_of_its_endpo
         await fragile.fail("plain")
 
 
-@on_every_service
-async def test_handler_cancelled_by_the_end_of_its_endpoint_reports_that_end(
-    services: Services,
-) -> None:
-    endpoint, fragile = await connected(services)
-    call = asyncio.ensure_future(fragile.wait())
-    await endpoint.waiting.wait()
-    await endpoint.close()
-    error = await error_of(call)
-    assert type(error) is RecipientUnreachableError
-    assert str(error).endswith(": the endpoint has terminated")
-
-
-@on_every_service
+@on_local_service
 @pytest.mark.parametrize("method", ["fail", "fail_later"])
 async def test_any_exception_of_a_handler_reaches_its_caller_with_its_type_name(
     services: Services, method: str
@@ -264,9 +231,3 @@ async def test_any_exception_of_a_handler_reaches_its_caller_with_its_type_name(
     assert group.error_type == "ValueError"
     with pytest.raises(RuntimeError, match="out of order"):  # it lives
         await call("plain")
-
-
-def test_handler_cancelled_error_is_retryable_and_no_unreachable_recipient() -> None:
-    assert issubclass(HandlerCancelledError, RpcError)
-    assert not issubclass(HandlerCancelledError, RecipientUnreachableError)
-    assert HandlerCancelledError.retryable

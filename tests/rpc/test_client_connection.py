@@ -39,37 +39,11 @@ from flinkray.rpc.wire.envelope import (
 )
 from flinkray.rpc.wire.transport import OpeningTransport
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, OrderError, Point
 from tests.rpc.peers import Wire
 
 NONE = codec.encode(None)
 LOST_CALL = "; the call may have been handled all the same"
-
-
-class Line(Wire):
-    """A wire that tells lanes, and is congested or busy when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lanes: list[int | None] = []
-        self.is_busy = False
-        self.may_send = asyncio.Event()
-        self.may_send.set()
-
-    def send(self, frame: bytes, lane: int | None = None) -> None:
-        super().send(frame, lane)
-        self.lanes.append(lane)
-
-    @property
-    def has_unsent(self) -> bool:
-        return self.is_busy
-
-    @property
-    def is_congested(self) -> bool:
-        return not self.may_send.is_set()
-
-    async def drain(self) -> None:
-        await self.may_send.wait()
 
 
 class Caller:
@@ -79,7 +53,7 @@ class Caller:
         """*numbers*: of the endpoints that were resolved."""
         self.loop = asyncio.get_running_loop()
         self.deadlines = PatientDeadlines(self.loop)
-        self.line = Line()
+        self.line = Wire()
         self.connection = ClientConnection("host", "1", self.line, self.deadlines, max_frame_size)
         self.connection.followed.update(numbers)
         self.recorder = MethodRecorder()
@@ -327,16 +301,19 @@ async def test_received_frame_that_is_no_answer_is_counted_and_logged(
 
 
 @on_virtual_time
-async def test_error_of_a_call_is_freed_before_the_deadline_of_the_call() -> None:
+async def test_answer_or_error_of_a_call_is_freed_before_the_deadline_of_the_call() -> None:
     caller = Caller(1)
     for _ in range(5):
         future = caller.ask(1, timeout=1000.0).future
         caller.answer(Kind.ERROR, caller.connection.requests, OrderError(7, "seven"))
         assert isinstance(future.exception(), OrderError)
+        future = caller.ask(1, timeout=1000.0).future
+        caller.answer(Kind.RESULT, caller.connection.requests, Point(7, 0.0))
+        assert future.result() == Point(7, 0.0)
         del future
     gc.collect()
-    assert not [kept for kept in gc.get_objects() if type(kept) is OrderError]
-    assert len(caller.deadlines) == 5
+    assert not [kept for kept in gc.get_objects() if type(kept) in (OrderError, Point)]
+    assert len(caller.deadlines) == 10
 
 
 # --- ends of endpoints ----------------------------------------------------------------------------
@@ -516,7 +493,7 @@ async def test_request_of_an_unopened_connection_fails_and_is_never_sent() -> No
     connection.break_off("it could not be reached")
     assert str(future.exception()) == "what: it could not be reached"
     assert list(opening.take()) == []
-    transport = Line()
+    transport = Wire()
     connection.use(transport, ((b"late", 1),))
     assert transport.story == ["close"]
     assert transport.frames == []
@@ -530,7 +507,7 @@ async def test_frames_sent_before_a_connection_has_opened_are_sent_first() -> No
     connection.followed.update((1, 2))
     for number in (1, 2):
         connection.tell("what", number, f"m{number}", None, b"")
-    transport = Line()
+    transport = Wire()
     connection.use(transport, opening.take())
     connection.tell("what", 1, "m3", None, b"")
     assert [unpack_request(frame)[4] for frame in transport.frames] == ["m1", "m2", "m3"]
@@ -662,6 +639,7 @@ async def test_arguments_given_by_name_are_sent_by_position() -> None:
 
 @on_virtual_time
 async def test_argument_that_cannot_be_sent_is_named_and_counted_as_failure() -> None:
+    """RPC-31"""
     caller = Caller(1)
     recorder = RpcRecorder()
     binding = Binding(caller.connection, 1, "host/echo", None, 10.0, lambda lost: lost, recorder)
@@ -734,3 +712,4 @@ async def test_metrics_contain_only_methods_that_were_called() -> None:
     echo = await service.connect("host/echo", EchoGateway)
     await echo.echo(1)
     assert list(service.metrics.called) == list(service.metrics.handled) == ["EchoGateway.echo"]
+    assert service.samplers == [], "nobody else measures"

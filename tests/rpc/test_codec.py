@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flinkray.core.errors import (
@@ -108,24 +108,11 @@ values = st.recursive(
 
 
 @given(values)
-def test_value_of_a_type_that_may_be_sent_is_decoded_unchanged(value: object) -> None:
-    assert codec.decode(codec.encode(value)) == value
-
-
-@given(values)
-def test_decoded_value_has_the_type_of_the_encoded_value(value: object) -> None:
-    assert type(codec.decode(codec.encode(value))) is type(value)
-
-
-def test_message_types_of_other_packages_are_decoded_unchanged() -> None:
-    profile = ResourceProfile(1.5, 2**40, {"GPU": 0.5})
-    nested = Nested(JobID(b"j" * 16), Colour.BLUE, (Nested(JobID(bytes(16)), Colour.RED),))
-    assert codec.decode(codec.encode((profile, nested))) == (profile, nested)
-
-
-def test_fields_of_a_message_given_by_keyword_are_decoded_unchanged() -> None:
-    value = PartlyNamed(1, 3, named=2)
-    assert codec.decode(codec.encode(value)) == value
+@example((ResourceProfile(1.5, 2**40, {"GPU": 0.5}), PartlyNamed(1, 3, named=2)))
+def test_value_of_a_type_that_may_be_sent_is_decoded_with_its_type(value: object) -> None:
+    decoded = codec.decode(codec.encode(value))
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
 def test_lists_are_decoded_as_tuples() -> None:
@@ -138,7 +125,6 @@ def test_lists_are_decoded_as_tuples() -> None:
         (object(), "object"),
         ({1: 2}, "keys must be str"),
         ({1, 2}, "set"),
-        (2**64, "64 bits"),
         (("deep", {"x": [b"", lambda: None]}), "function"),
         (Nested(JobID(bytes(16)), object()), "object"),  # type: ignore[arg-type]
         (Nested, "type"),
@@ -159,65 +145,46 @@ def test_decoding_any_bytes_gives_a_value_or_a_serialization_error(data: bytes) 
 
 
 @pytest.mark.parametrize(
-    "wire",
-    [
-        {0: ["Nothing", 1]},
-        {0: [f"{__name__}:Nested", 1]},
-        {0: ["JobID", b""]},
-        {0: 7},
-        {0: []},
-        {0: [f"{__name__}:Colour", 1]},
-        {0: ["JobID", bytes(16)]},
-        {False: [f"{__name__}:PartlyNamed", 1, 2, 3]},
-        {0.0: [f"{__name__}:PartlyNamed", 1, 2, 3]},
-        {True: ["builtins:ValueError", ["x"], "nowhere"]},
-        {1.0: ["builtins:ValueError", ["x"], "nowhere"]},
-        {2: ["builtins:ValueError", ["x"], "nowhere"]},
-        {"x": 1, 0: 2},
-        {0: 2, "x": 1},
-        {1: ["builtins:SystemExit"]},
-        {5: 1},
-        {0: 1, 1: 2},
-        {b"x": 1},
-        msgpack.ExtType(1, b"JobID\0short"),
-        msgpack.ExtType(1, b"no separator"),
-        msgpack.ExtType(3, f"{__name__}:Colour\0GREEN".encode()),
-        msgpack.ExtType(9, b"JobID\0" + bytes(16)),
-        msgpack.ExtType(2, b"JobID\0" + bytes(16)),
-        msgpack.ExtType(1, b"ResourceID\0x"),
-        msgpack.ExtType(1, f"{__name__}:Colour\0RED".encode()),
-        msgpack.ExtType(4, b"JobID\0" + bytes(16)),
-        msgpack.ExtType(4, f"{__name__}:Colour\0RED".encode()),
-        msgpack.ExtType(3, b"ResourceID\0x"),
-    ],
-)
-def test_bytes_that_encode_no_message_are_refused(wire: object) -> None:
-    with pytest.raises(RpcSerializationError):
-        codec.decode(msgpack.packb(wire))
-
-
-@pytest.mark.parametrize(
     ("wire", "reason"),
     [
-        (msgpack.ExtType(1, b"no separator"), "ext value without type, code 1"),
-        (msgpack.ExtType(9, b"JobID\0" + bytes(16)), "ext code 9 for JobID"),
-        (msgpack.ExtType(1, b"Nothing\0x"), "no type Nothing is registered in this process"),
         ({0: ["Nothing", 1]}, "no type Nothing is registered in this process"),
+        ({0: [f"{__name__}:Nested", 1]}, ""),
+        ({0: ["JobID", b""]}, ""),
+        ({0: 7}, ""),
+        ({0: []}, ""),
         ({0: [f"{__name__}:Colour", 1]}, "Colour is not a message"),
+        ({0: ["JobID", bytes(16)]}, ""),
+        ({False: [f"{__name__}:PartlyNamed", 1, 2, 3]}, ""),
+        ({0.0: [f"{__name__}:PartlyNamed", 1, 2, 3]}, ""),
+        ({True: ["builtins:ValueError", ["x"], "nowhere"]}, ""),
+        ({1.0: ["builtins:ValueError", ["x"], "nowhere"]}, ""),
+        ({2: ["builtins:ValueError", ["x"], "nowhere"]}, ""),
+        ({"x": 1, 0: 2}, ""),
+        ({0: 2, "x": 1}, ""),
+        ({1: ["builtins:SystemExit"]}, ""),
         ({5: 1}, "a map with the key 5"),
         ({0: 1, 1: 2}, "a map with keys that are not str"),
+        ({b"x": 1}, ""),
+        (msgpack.ExtType(1, b"JobID\0short"), ""),
+        (msgpack.ExtType(1, b"no separator"), "ext value without type, code 1"),
+        (msgpack.ExtType(1, b"Nothing\0x"), "no type Nothing is registered in this process"),
+        (msgpack.ExtType(3, f"{__name__}:Colour\0GREEN".encode()), ""),
+        (msgpack.ExtType(9, b"JobID\0" + bytes(16)), "ext code 9 for JobID"),
+        (msgpack.ExtType(2, b"JobID\0" + bytes(16)), ""),
+        (msgpack.ExtType(1, b"ResourceID\0x"), ""),
+        (msgpack.ExtType(1, f"{__name__}:Colour\0RED".encode()), ""),
+        (msgpack.ExtType(4, b"JobID\0" + bytes(16)), ""),
+        (msgpack.ExtType(4, f"{__name__}:Colour\0RED".encode()), ""),
+        (msgpack.ExtType(3, b"ResourceID\0x"), ""),
     ],
 )
-def test_refused_wire_form_is_reported_with_the_reason(wire: object, reason: str) -> None:
+def test_bytes_that_encode_no_message_are_refused_with_the_reason(
+    wire: object, reason: str
+) -> None:
     with pytest.raises(RpcSerializationError) as refused:
         codec.decode(msgpack.packb(wire))
     assert str(refused.value).startswith("cannot decode a message: ")
     assert reason in str(refused.value)
-
-
-def test_dicts_with_text_keys_of_any_length_are_decoded_unchanged() -> None:
-    for value in ({}, {"a": 1}, {"a": 1, "b": (JobID(bytes(16)), {"c": Colour.RED})}):
-        assert codec.decode(codec.encode(value)) == value
 
 
 class Unregistered(Enum):
@@ -330,11 +297,6 @@ def test_message_with_another_number_of_fields_than_its_type_is_refused() -> Non
             codec.decode(msgpack.packb({0: [name, *others]}))
 
 
-def test_received_system_exit_is_decoded_as_a_remote_error() -> None:
-    error = codec.decode(msgpack.packb({1: ["builtins:SystemExit", [1], "nowhere"]}))
-    assert isinstance(error, RemoteError)
-
-
 def test_errors_arrive_with_their_arguments_and_traceback() -> None:
     original = FencingTokenError("jm", "M.m", JobMasterId(bytes(16)), None)
     try:
@@ -381,6 +343,7 @@ class PickyError(FlinkRayError):
         (["builtins:len", ["a"], "t"], RemoteError, "len: a"),
         (["builtins:int", ["a"], "t"], RemoteError, "int: a"),
         (["builtins:KeyboardInterrupt", [], "t"], RemoteError, "KeyboardInterrupt: "),
+        (["builtins:SystemExit", [1], "t"], RemoteError, "SystemExit: 1"),
         (["builtins:StopIteration", [1], "t"], RemoteError, "StopIteration: 1"),
         (["FlinkRayError", ["a"], "t"], FlinkRayError, "a"),
         (["RpcSerializationError", ["a"], "t"], RpcSerializationError, "a"),
@@ -406,11 +369,6 @@ def test_received_error_is_decoded_as_its_type_or_as_a_remote_error(
 def test_text_of_an_error_arrives_although_it_has_lone_surrogates(said: str, arrives: str) -> None:
     error = codec.decode(codec.encode(ValueError(said, JobID(bytes(16)))))
     assert error.args == (arrives, JobID(bytes(16)))
-
-
-def test_error_of_the_base_class_arrives_with_its_type() -> None:
-    error = codec.decode(codec.encode(FlinkRayError("a", 1)))
-    assert (type(error), error.args) == (FlinkRayError, ("a", 1))
 
 
 def test_reraised_remote_error_tells_its_origin_and_the_reraise_place() -> None:

@@ -1,4 +1,4 @@
-"""The life cycle of an endpoint and its main thread, on every service."""
+"""The life cycle of an endpoint and its main thread."""
 
 from __future__ import annotations
 
@@ -21,57 +21,18 @@ from flinkray.rpc import (
 )
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Scripted, running, starting
 from tests.rpc.on_services import (
     Services,
     on_every_service,
-    on_services_with_threads,
-    on_virtual_services,
+    on_local_service,
+    on_local_service_with_threads,
 )
 
 
-class RecordingEndpoint(RpcEndpoint):
-    """Notes what happens to it; stops when :attr:`may_stop` is set."""
-
-    def __init__(self, service: RpcService, endpoint_id: str = "story") -> None:
-        super().__init__(service, endpoint_id)
-        self.story: list[str] = []
-        self.may_stop = asyncio.Event()
-        self.start_error: Exception | None = None
-        self.stop_error: Exception | None = None
-
-    async def on_start(self) -> None:
-        self.story.append("on_start")
-        if self.start_error is not None:
-            raise self.start_error
-
-    async def on_stop(self) -> None:
-        self.validate_runs_in_main_thread()
-        self.story.append("on_stop")
-        await self.may_stop.wait()
-        if self.stop_error is not None:
-            raise self.stop_error
-
-
-class SlowEcho(EchoEndpoint):
-    """Its on_start and on_stop take as long as the test wants."""
-
-    def __init__(self, service: RpcService) -> None:
-        super().__init__(service)
-        self.may_start = asyncio.Event()
-        self.may_stop = asyncio.Event()
-
-    async def on_start(self) -> None:
-        await self.may_start.wait()
-
-    async def on_stop(self) -> None:
-        await self.may_stop.wait()
-
-
-@on_every_service
+@on_local_service
 async def test_calls_wait_until_on_start_has_finished(services: Services) -> None:
-    service = services.host
-    endpoint = SlowEcho(service)
+    endpoint = Scripted(services.host)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
     answer = asyncio.ensure_future(echo.echo(1))
@@ -85,13 +46,12 @@ async def test_calls_wait_until_on_start_has_finished(services: Services) -> Non
     assert states == [EndpointState.STARTED, EndpointState.RUNNING]
 
 
-@on_every_service
+@on_local_service
 async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_running(
     services: Services,
 ) -> None:
     """RPC-05"""
-    service = services.host
-    endpoint = SlowEcho(service)
+    endpoint = Scripted(services.host)
     endpoint.may_start.set()
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
@@ -104,116 +64,59 @@ async def test_stopping_endpoint_answers_calls_and_reports_that_it_is_not_runnin
     await terminated
 
 
-@on_every_service
+@on_local_service
 async def test_termination_fails_with_the_error_of_on_stop(services: Services) -> None:
     """RPC-12, RPC-13"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
+    endpoint = running(services.host)
     endpoint.stop_error = OSError("disk full")
-    endpoint.may_stop.set()
-    endpoint.start()
     with pytest.raises(OSError, match="disk full"):
         await endpoint.close()
 
 
-@on_every_service
+@on_local_service
 async def test_error_of_on_start_terminates_the_endpoint(services: Services) -> None:
     """RPC-18"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
+    endpoint = Scripted(services.host)
     endpoint.start_error = ValueError("no way to start")
+    endpoint.may_start.set()
     endpoint.start()
     with pytest.raises(ValueError, match="no way to start"):
         await endpoint.terminated
-    assert endpoint.story == ["on_start"]
+    assert endpoint.story == []
     with pytest.raises(RpcConnectionError):
         await services.caller.connect(endpoint.address, EchoGateway)
 
 
-@on_every_service
-async def test_call_waiting_for_on_start_fails_at_once_when_the_endpoint_is_closed(
-    services: Services,
-) -> None:
-    services.caller.ask_timeout = 10_000_000
-    endpoint = SlowEcho(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    waiting = asyncio.ensure_future(echo.echo(1))
-    await services.let_time_pass(1)
-    endpoint.close()
-    with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.echo"):
-        await waiting
-
-
-class PatientEndpoint(RecordingEndpoint):
-    """Its on_start never ends by itself."""
-
-    async def on_start(self) -> None:
-        await super().on_start()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            self.story.append("given up")
-
-
-@on_every_service
-async def test_on_start_is_cancelled_and_over_before_on_stop_runs(services: Services) -> None:
-    endpoint = PatientEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-    await services.let_time_pass(1)
-    await endpoint.close()
-    assert endpoint.story == ["on_start", "given up", "on_stop"]
-    assert endpoint.mailbox.started.cancelled()
-
-
-@on_every_service
+@on_local_service
 async def test_closing_an_endpoint_twice_runs_on_stop_once(services: Services) -> None:
     """RPC-19"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(services.host)
     await asyncio.sleep(0)
     first, second = endpoint.close(), endpoint.close()
     assert first is second is endpoint.terminated
     endpoint.may_stop.set()
     await first
     assert endpoint.story == ["on_start", "on_stop"]
-
-
-@on_every_service
-async def test_endpoint_that_was_never_started_closes_without_running_its_hooks(
-    services: Services,
-) -> None:
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    await endpoint.close()
-    assert endpoint.story == []
-    with pytest.raises(RuntimeError, match="started or closed before"):
+    with pytest.raises(RuntimeError, match="host/echo was started or closed before"):
         endpoint.start()
 
 
-@on_every_service
+@on_local_service
 async def test_on_stop_may_wait_for_a_function_on_the_main_thread(services: Services) -> None:
     """RPC-16"""
-    service = services.host
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(services.host)
     await asyncio.sleep(0)
     terminated = endpoint.close()
     endpoint.run_async(endpoint.may_stop.set)
     await terminated
 
 
-@on_every_service
+@on_local_service
 async def test_running_handler_finishes_before_termination_and_later_calls_never_run(
     services: Services,
 ) -> None:
     """RPC-17"""
-    service = services.host
-    endpoint = EchoEndpoint(service)
+    endpoint = EchoEndpoint(services.host)
     endpoint.start()
     echo = await services.caller.connect(endpoint.address, EchoGateway)
     running = asyncio.ensure_future(echo.hang())
@@ -233,32 +136,13 @@ async def test_running_handler_finishes_before_termination_and_later_calls_never
     assert endpoint.seen == []
 
 
-@on_virtual_services
-async def test_endless_handler_is_cancelled_after_its_grace_when_the_endpoint_closes(
-    services: Services,
-) -> None:
-    service = services.host
-    endpoint = EchoEndpoint(service)
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    running = asyncio.ensure_future(echo.hang())
-    await endpoint.hanging.wait()
-    before = service.clock.monotonic()
-    await endpoint.close()
-    assert service.clock.monotonic() - before == pytest.approx(EchoEndpoint.handler_grace)
-    with pytest.raises(RecipientUnreachableError):
-        await running
-
-
 @on_every_service
 async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
     services: Services,
 ) -> None:
     """RPC-14, RPC-15"""
     service = services.host
-    endpoints = [RecordingEndpoint(service, f"story-{number}") for number in range(5)]
-    for endpoint in endpoints:
-        endpoint.start()
+    endpoints = [starting(service, f"story-{number}") for number in range(5)]
     endpoints[2].stop_error = OSError("the third fails")
     await asyncio.sleep(0)
     services.host_error = OSError
@@ -272,16 +156,6 @@ async def test_closing_a_service_stops_all_endpoints_although_one_of_them_fails(
     assert all(endpoint.terminated.done() for endpoint in endpoints)
     with pytest.raises(RpcConnectionError):
         await services.caller.connect(endpoints[0].address, EchoGateway)
-
-
-@on_every_service
-async def test_a_second_endpoint_of_the_same_id_is_refused(services: Services) -> None:
-    service = services.host
-    EchoEndpoint(service)
-    with pytest.raises(ValueError, match="host/echo already"):
-        EchoEndpoint(service)
-    with pytest.raises(ValueError, match="not an endpoint id"):
-        EchoEndpoint(service, "a/b")
 
 
 class CountGateway(RpcGateway):
@@ -317,7 +191,7 @@ class FencedCounter(Counter, FencedRpcEndpoint[JobMasterId], FencedCountGateway)
 
 
 @pytest.mark.parametrize("token", [(), (JobMasterId(bytes(16)),)], ids=["unfenced", "fenced"])
-@on_every_service
+@on_local_service
 async def test_run_async_functions_and_handlers_never_run_at_the_same_time(
     services: Services, token: tuple[JobMasterId, ...]
 ) -> None:
@@ -336,7 +210,7 @@ async def test_run_async_functions_and_handlers_never_run_at_the_same_time(
     assert endpoint.steps == 10_100
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Services) -> None:
     """RPC-26"""
     endpoint = Counter(services.host, "counter")
@@ -356,7 +230,7 @@ async def test_run_async_from_other_threads_runs_on_the_main_thread(services: Se
         await services.host.run_blocking(endpoint.validate_runs_in_main_thread)
 
 
-@on_every_service
+@on_local_service
 async def test_call_async_times_out_and_its_function_runs_on(
     services: Services,
 ) -> None:
@@ -379,7 +253,7 @@ async def test_call_async_times_out_and_its_function_runs_on(
         await endpoint.call_async(lambda: endpoint.fail("at once"), 0.1)
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_call_from_a_thread_times_out_although_the_main_thread_is_blocked(
     services: Services,
 ) -> None:
@@ -410,14 +284,12 @@ async def test_call_from_a_thread_times_out_although_the_main_thread_is_blocked(
         await services.host.run_blocking(endpoint.call_from_thread, lambda: 1, None)
 
 
-@on_every_service
+@on_local_service
 async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
     services: Services,
 ) -> None:
     """RPC-27"""
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
     clock, ran = services.host.clock, asyncio.Queue[float]()
     begin = clock.monotonic()
 
@@ -428,20 +300,15 @@ async def test_scheduled_work_runs_on_the_main_thread_after_its_delay(
     for delay in (0.02, 0.01):
         endpoint.schedule_run_async(delay, note)
     first, second = await ran.get(), await ran.get()
-    assert first >= 0.01
-    assert second >= 0.02
-    if services.is_virtual:
-        assert (first, second) == pytest.approx((0.01, 0.02))
+    assert (first, second) == pytest.approx((0.01, 0.02))
 
 
-@on_every_service
+@on_local_service
 async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_not_run(
     services: Services,
 ) -> None:
     """RPC-28"""
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
     ran: list[str] = []
     endpoint.schedule_run_async(0.01, lambda: ran.append("cancelled")).cancel()
     endpoint.schedule_run_async(0.01, lambda: ran.append("outlived"))
@@ -455,54 +322,38 @@ async def test_scheduled_work_that_was_cancelled_or_outlived_its_endpoint_does_n
     assert ran == []
 
 
-@on_every_service
-async def test_error_of_a_coroutine_without_a_waiting_caller_ends_the_endpoint(
-    services: Services,
+@pytest.mark.parametrize("is_coroutine", [False, True])
+@pytest.mark.parametrize("how", ["task", "run_async", "timer"])
+@on_local_service
+async def test_error_of_work_without_a_waiting_caller_ends_the_endpoint(
+    services: Services, how: str, is_coroutine: bool
 ) -> None:
-    service = services.host
+    endpoint = running(services.host)
 
-    async def fail() -> None:
+    def breaks() -> None:
+        raise OSError("disk full")
+
+    async def breaks_later() -> None:
         await asyncio.sleep(0.1)
-        raise RuntimeError("in the background")
+        breaks()
 
-    def begin(endpoint: RecordingEndpoint, how: str) -> None:
-        if how == "task":
-            endpoint.create_task(fail())
-        elif how == "run_async":
-            endpoint.run_async(fail)
-        else:
-            endpoint.schedule_run_async(0.1, fail)
-
-    for how in ("task", "run_async", "timer"):
-        endpoint = RecordingEndpoint(service)
-        endpoint.may_stop.set()
-        endpoint.start()
-        begin(endpoint, how)
-        with pytest.raises(RuntimeError, match="in the background"):
-            await endpoint.terminated
-        assert endpoint.story == ["on_start", "on_stop"]
+    work = breaks_later if is_coroutine else breaks
+    if how == "task":
+        endpoint.create_task(breaks_later())
+    elif how == "run_async":
+        endpoint.run_async(work)
+    else:
+        endpoint.schedule_run_async(1.0, work)
+    with pytest.raises(OSError, match="disk full"):
+        await endpoint.terminated
+    assert endpoint.story == ["on_start", "on_stop"]
 
 
-@on_every_service
-async def test_background_tasks_are_cancelled_after_on_stop(services: Services) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.start()
-    task = endpoint.create_task(asyncio.Event().wait())
-    endpoint.close()
-    await services.let_time_pass(1)
-    assert not task.done()
-    endpoint.may_stop.set()
-    await endpoint.terminated
-    assert task.cancelled()
-
-
-@on_every_service
+@on_local_service
 async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_over(
     services: Services,
 ) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
+    endpoint = running(services.host)
 
     async def cleans_up() -> None:
         try:
@@ -520,14 +371,11 @@ async def test_an_endpoint_has_terminated_only_when_its_background_tasks_are_ove
     assert endpoint.story == ["on_start", "on_stop", "clean"]
 
 
-@on_virtual_services
+@on_local_service
 async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     services: Services,
 ) -> None:
-    endpoint, watched = RecordingEndpoint(services.host), EchoEndpoint(services.caller)
-    endpoint.may_stop.set()
-    endpoint.start()
-    watched.start()
+    endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []
     kept = endpoint.watch(watched.address, told.append)
     for _ in range(1000):
@@ -540,32 +388,10 @@ async def test_watches_that_were_cancelled_or_have_reported_are_not_kept(
     assert kept not in endpoint.mailbox._watches
 
 
-@pytest.mark.parametrize("how", ["run_async", "timer"])
-@on_virtual_services
-async def test_error_of_a_function_run_without_a_waiting_caller_ends_the_endpoint(
-    services: Services, how: str
-) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
-    endpoint.start()
-
-    def breaks() -> None:
-        raise OSError("disk full")
-
-    if how == "run_async":
-        endpoint.run_async(breaks)
-    else:
-        endpoint.schedule_run_async(1.0, breaks)
-    with pytest.raises(OSError, match="disk full"):
-        await endpoint.terminated
-    assert endpoint.story == ["on_start", "on_stop"]
-
-
 @on_virtual_time
 async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> None:
     service = LocalRpcService()
-    endpoint = RecordingEndpoint(service)
-    endpoint.start()
+    endpoint = starting(service)
     await asyncio.sleep(1)
     task = endpoint.create_task(asyncio.Event().wait())
     endpoint.schedule_run_async(1.0, lambda: endpoint.story.append("timer"))
@@ -579,12 +405,11 @@ async def test_endpoint_whose_process_dies_ends_at_once_without_on_stop() -> Non
 
 
 @pytest.mark.parametrize("what", ["start", "close", "create_task", "call_async", "timer", "watch"])
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_main_thread_method_called_on_another_thread_is_refused(
     services: Services, what: str
 ) -> None:
-    endpoint = RecordingEndpoint(services.host)
-    endpoint.may_stop.set()
+    endpoint = Scripted(services.host)
     waits = asyncio.sleep(0)
     ways: dict[str, Callable[[], object]] = {
         "start": endpoint.start,
@@ -592,8 +417,22 @@ async def test_main_thread_method_called_on_another_thread_is_refused(
         "create_task": lambda: endpoint.create_task(waits),
         "call_async": lambda: endpoint.call_async(lambda: None, 1.0),
         "timer": lambda: endpoint.schedule_run_async(0.0, lambda: None),
-        "watch": lambda: endpoint.watch("host/story", lambda _: None),
+        "watch": lambda: endpoint.watch("host/echo", lambda _: None),
     }
-    with pytest.raises(RuntimeError, match="outside the main thread of host/story"):
+    with pytest.raises(RuntimeError, match="outside the main thread of host/echo"):
         await asyncio.to_thread(ways[what])
     waits.close()
+
+
+@on_virtual_time
+async def test_watch_of_an_endpoint_in_its_own_process_reports_the_end() -> None:
+    service = LocalRpcService()
+    endpoint = EchoEndpoint(service)
+    endpoint.start()
+    echo = endpoint.get_self_gateway(EchoGateway)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(echo, ended.set_result)
+    await endpoint.close()
+    assert await ended == "the endpoint has terminated"
+    with pytest.raises(RecipientUnreachableError, match="has terminated"):
+        await echo.note(2)

@@ -12,112 +12,17 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import HandlerCancelledError, RecipientUnreachableError
-from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
 from flinkray.rpc.mailbox import EndpointState
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, OtherGateway
-from tests.rpc.on_services import Services, on_services_with_threads, on_virtual_services
+from tests.rpc.endpoints import EchoGateway, Scripted, running
+from tests.rpc.on_services import Services, on_local_service, on_local_service_with_threads
 from tests.rpc.test_handlers import ScriptedCall
-
-
-class Scripted(EchoEndpoint):
-    """Starts and stops as the test says; notes what happens to it."""
-
-    def __init__(self, service: RpcService, endpoint_id: str = "echo") -> None:
-        super().__init__(service, endpoint_id)
-        self.may_start = asyncio.Event()
-        self.may_stop = asyncio.Event()
-        self.start_error: Exception | None = None
-        self.stop_error: Exception | None = None
-        self.insists_on_starting = False
-        self.story: list[str] = []
-
-    async def on_start(self) -> None:
-        try:
-            await self.may_start.wait()
-        except asyncio.CancelledError:
-            if not self.insists_on_starting:
-                raise
-        if self.start_error is not None:
-            raise self.start_error
-        self.story.append("on_start")
-
-    async def on_stop(self) -> None:
-        self.story.append("on_stop")
-        await self.may_stop.wait()
-        if self.stop_error is not None:
-            raise self.stop_error
-
-
-def running(service: RpcService) -> Scripted:
-    """One that starts, and stops, at once."""
-    endpoint = Scripted(service)
-    endpoint.may_start.set()
-    endpoint.may_stop.set()
-    endpoint.start()
-    return endpoint
-
-
-# --- who it is ------------------------------------------------------------------------------------
-
-
-@on_virtual_time
-async def test_endpoint_has_its_address_service_clock_and_self_gateway() -> None:
-    service = LocalRpcService("host")
-    endpoint = EchoEndpoint(service, "one")
-    assert (endpoint.address, endpoint.endpoint_id) == ("host/one", "one")
-    assert endpoint.rpc_service is service
-    assert endpoint.clock is service.clock
-    endpoint.start()
-    assert await endpoint.get_self_gateway(EchoGateway).echo(7) == 7
-    with pytest.raises(TypeError, match="EchoEndpoint does not implement OtherGateway"):
-        endpoint.get_self_gateway(OtherGateway)
-    leader = Leader(service, JobMasterId(b"1" * 16))
-    leader.start()
-    assert leader.fencing_token == JobMasterId(b"1" * 16)
-    gateway = await endpoint.connect(leader.address, LeaderGateway, leader.fencing_token)
-    assert await gateway.lead() == str(leader.fencing_token)
-    await service.close()
-
 
 # --- beginning ------------------------------------------------------------------------------------
 
 
-@on_virtual_services
-async def test_second_start_of_an_endpoint_raises_an_error_and_changes_nothing(
-    services: Services,
-) -> None:
-    endpoint = running(services.host)
-    with pytest.raises(RuntimeError, match="was started or closed before"):
-        endpoint.start()
-    await services.let_time_pass(1)
-    assert endpoint.story == ["on_start"]
-    assert endpoint.mailbox.state is EndpointState.RUNNING
-
-
-@on_virtual_services
-async def test_calls_waiting_for_an_on_start_that_fails_are_not_handled(
-    services: Services,
-) -> None:
-    """RPC-18"""
-    endpoint = Scripted(services.host)
-    endpoint.start_error = ValueError("no way to start")
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    await echo.note(1)
-    asked = asyncio.ensure_future(echo.echo(1))
-    await services.let_time_pass(1)
-    endpoint.may_start.set()
-    with pytest.raises(RecipientUnreachableError, match="no way to start"):
-        await asked
-    assert endpoint.seen == []
-    assert endpoint.mailbox.started.cancelled()
-    with pytest.raises(ValueError, match="no way to start"):
-        await endpoint.terminated
-
-
-@on_virtual_services
+@on_local_service
 async def test_calls_waiting_for_an_on_start_that_is_cancelled_are_not_handled(
     services: Services,
 ) -> None:
@@ -138,7 +43,7 @@ async def test_calls_waiting_for_an_on_start_that_is_cancelled_are_not_handled(
     await terminated
 
 
-@on_virtual_services
+@on_local_service
 async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_answered(
     services: Services,
 ) -> None:
@@ -160,20 +65,7 @@ async def test_on_start_that_ignores_its_cancellation_completes_and_calls_are_an
 # --- errors ---------------------------------------------------------------------------------------
 
 
-@on_virtual_services
-async def test_endpoint_terminates_with_its_first_error(services: Services) -> None:
-    """RPC-12"""
-    endpoint = running(services.host)
-    endpoint.stop_error = OSError("the last")
-    await services.let_time_pass(1)
-    endpoint.on_fatal_error(RuntimeError("the first"))
-    endpoint.on_fatal_error(RuntimeError("the second"))
-    with pytest.raises(RuntimeError, match="the first"):
-        await endpoint.terminated
-    assert endpoint.story == ["on_start", "on_stop"]
-
-
-@on_virtual_services
+@on_local_service
 async def test_error_of_a_cancelled_on_start_does_not_replace_the_first_error(
     services: Services,
 ) -> None:
@@ -213,7 +105,7 @@ class AwaitsWhatIsCancelled(Scripted):
         await self.waited_for
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_fails_when_a_future_that_on_start_awaits_is_cancelled(
     services: Services,
 ) -> None:
@@ -231,7 +123,7 @@ async def test_endpoint_fails_when_a_future_that_on_start_awaits_is_cancelled(
     assert endpoint.story == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_endpoint_terminates_when_a_future_that_on_stop_awaits_is_cancelled(
     services: Services,
 ) -> None:
@@ -251,7 +143,7 @@ async def test_endpoint_terminates_when_a_future_that_on_stop_awaits_is_cancelle
     assert task.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services: Services) -> None:
     """RPC-12"""
     endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
@@ -263,18 +155,7 @@ async def test_earlier_error_takes_precedence_over_a_cancelled_on_stop(services:
         await endpoint.terminated
 
 
-@on_virtual_services
-async def test_endpoint_that_fails_before_its_start_terminates_without_hooks(
-    services: Services,
-) -> None:
-    endpoint = Scripted(services.host)
-    endpoint.on_fatal_error(RuntimeError("too early"))
-    with pytest.raises(RuntimeError, match="too early"):
-        await endpoint.terminated
-    assert endpoint.story == []
-
-
-@on_virtual_services
+@on_local_service
 async def test_error_of_an_awaitable_returned_to_run_async_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -334,7 +215,7 @@ def test_error_of_an_ended_endpoint_that_nobody_reads_causes_no_asyncio_complain
 # --- functions and timers -------------------------------------------------------------------------
 
 
-@on_virtual_services
+@on_local_service
 async def test_call_async_returns_results_of_plain_functions_and_of_coroutines(
     services: Services,
 ) -> None:
@@ -349,7 +230,7 @@ async def test_call_async_returns_results_of_plain_functions_and_of_coroutines(
     assert "late" not in endpoint.story
 
 
-@on_virtual_services
+@on_local_service
 async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
     services: Services,
 ) -> None:
@@ -366,19 +247,7 @@ async def test_error_of_a_timed_out_call_async_does_not_end_the_endpoint(
     assert endpoint.is_running
 
 
-@on_virtual_services
-async def test_running_call_async_is_cancelled_when_its_endpoint_ends(
-    services: Services,
-) -> None:
-    endpoint = running(services.host)
-    called = endpoint.call_async(asyncio.Event().wait, None)
-    await services.let_time_pass(1)
-    await endpoint.close()
-    with pytest.raises(asyncio.CancelledError):
-        await called
-
-
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_timeout_error_raised_by_a_function_reaches_the_calling_thread(
     services: Services,
 ) -> None:
@@ -395,7 +264,7 @@ async def test_timeout_error_raised_by_a_function_reaches_the_calling_thread(
     assert result == "awaited"
 
 
-@on_services_with_threads
+@on_local_service_with_threads
 async def test_run_async_from_another_thread_wakes_the_main_thread(services: Services) -> None:
     """RPC-26: asyncio in debug mode checks the calling thread."""
     endpoint, ran = running(services.host), asyncio.Event()
@@ -404,7 +273,7 @@ async def test_run_async_from_another_thread_wakes_the_main_thread(services: Ser
     await ran.wait()
 
 
-@on_virtual_services
+@on_local_service
 async def test_finished_timers_and_tasks_of_an_endpoint_are_freed_at_once(
     services: Services,
 ) -> None:
@@ -440,7 +309,7 @@ async def test_finished_timers_and_tasks_of_an_endpoint_are_freed_at_once(
     assert endpoint.mailbox._background == {}
 
 
-@on_virtual_services
+@on_local_service
 async def test_finished_call_async_is_freed_before_its_timeout(
     services: Services,
 ) -> None:
@@ -458,7 +327,7 @@ async def test_finished_call_async_is_freed_before_its_timeout(
     assert gone() is None
 
 
-@on_virtual_services
+@on_local_service
 async def test_watches_created_by_an_endpoint_end_with_the_endpoint(services: Services) -> None:
     endpoint, watched = running(services.host), running(services.caller)
     told: list[str] = []

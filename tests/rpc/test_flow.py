@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flinkray.core.errors import RecipientUnreachableError
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcGateway, ask_timeout, oneway
 from flinkray.rpc.wire.frames import FrameStream
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER
@@ -163,77 +162,6 @@ async def test_teller_of_a_slow_handler_waits_and_memory_stays_bounded(pair: Pai
     assert pair.sink.most_held <= held_at_most
 
 
-async def test_only_a_bounded_number_of_small_calls_is_pending(pair: Pair) -> None:
-    teller, other = await pair.connect()
-    sent: list[int] = []
-
-    async def tell() -> None:
-        for number in range(5000):
-            await teller.take(number, b"")
-            sent.append(number)
-
-    telling = asyncio.ensure_future(tell())
-    await quiet(pair.sink.taken)
-    assert len(pair.sink.taken) == PENDING_CALLS + 1
-    assert await other.took() == PENDING_CALLS + 1
-    pair.sink.may_go_on.set()
-    await telling
-    assert await teller.took() == 5000
-    assert pair.sink.taken == list(range(5000))
-
-
-async def test_waiting_teller_fails_when_the_other_side_dies(pair: Pair) -> None:
-    teller, _ = await pair.connect()
-
-    async def tell() -> None:
-        for number in range(1000):
-            await teller.take(number, bytes(16 * KIBIBYTE))
-
-    telling = asyncio.ensure_future(tell())
-    await quiet(pair.sink.taken)
-    service = pair.sink.rpc_service
-    assert isinstance(service, LocalRpcService)
-    service.abort()
-    with pytest.raises(RecipientUnreachableError):
-        await telling
-
-
-class Unwilling:
-    """Stops reading with the first frame."""
-
-    def __init__(self, stream: FrameStream) -> None:
-        self._stream = stream
-        self.frames: list[bytes] = []
-
-    def frame_received(self, frame: bytes | memoryview) -> None:
-        self.frames.append(bytes(frame))
-        self._stream.pause_reading()
-
-    def frame_refused(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def connection_lost(self, reason: str) -> None:
-        pass
-
-
-async def test_calls_that_arrive_with_the_handshake_pause_reading_at_the_limit() -> None:
-    loop = asyncio.get_running_loop()
-    mine, theirs = socket.socketpair()
-    transport, stream = await loop.create_connection(FrameStream, sock=theirs)
-    mine.sendall(b"\0\0\0\5hello" + b"\0\0\0\5first" + b"\0\0\0\6second")
-    assert await stream.receive() == b"hello"
-    receiver = Unwilling(stream)
-    stream.attach(receiver)
-    assert receiver.frames == [b"first"]
-    assert not transport.is_reading()
-    stream.resume_reading()
-    await asyncio.sleep(0)
-    assert receiver.frames == [b"first", b"second"]
-    transport.abort()
-    mine.close()
-    await asyncio.sleep(0)
-
-
 async def test_stream_on_a_local_socket_sets_no_keepalive_options() -> None:
     """Keepalive options belong to TCP; other sockets refuse them."""
     loop = asyncio.get_running_loop()
@@ -245,26 +173,3 @@ async def test_stream_on_a_local_socket_sets_no_keepalive_options() -> None:
     mine.close()
     await asyncio.sleep(0)
     assert problems == []
-
-
-async def test_senders_of_large_frames_wait_when_one_frame_limit_of_bytes_is_unsent() -> None:
-    loop = asyncio.get_running_loop()
-    mine, theirs = socket.socketpair()
-    mine.setblocking(False)
-    limit = 1024 * KIBIBYTE
-    transport, stream = await loop.create_connection(lambda: FrameStream(limit), sock=theirs)
-    lane = 0
-    while not stream.is_congested:
-        lane += 1
-        stream.send(bytes(200 * KIBIBYTE), lane)
-        assert lane < 10
-    assert lane >= limit // (200 * KIBIBYTE)
-    waiting = asyncio.ensure_future(stream.drain())
-    received = 0
-    while not waiting.done():
-        received += len(await loop.sock_recv(mine, 65_536))
-    assert not stream.is_congested
-    assert received >= (lane * 200 * KIBIBYTE - limit // 2) // 2
-    transport.abort()
-    mine.close()
-    await asyncio.sleep(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +19,7 @@ from flinkray.rpc.wire.fragments import (
 from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME, FrameStream
 from flinkray.rpc.wire.transport import WRITE_HIGH_WATER
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.peers import Recorder, came, fragment, framed
 
 KIBIBYTE = 1024
 LIMIT = 1024 * KIBIBYTE
@@ -65,25 +65,6 @@ class Socket(asyncio.Transport):
         return [len(data) for data in written]
 
 
-class Recorder:
-    """A receiver that keeps what it gets; with *then*, does that with each frame."""
-
-    def __init__(self, then: Callable[[], None] | None = None) -> None:
-        self.story: list[bytes | str] = []
-        self.then = then
-
-    def frame_received(self, frame: bytes | memoryview) -> None:
-        self.story.append(bytes(frame))
-        if self.then is not None:
-            self.then()
-
-    def frame_refused(self, reason: str) -> None:
-        self.story.append(f"refused: {reason}")
-
-    def connection_lost(self, reason: str) -> None:
-        self.story.append(reason)
-
-
 def connected(limit: int = LIMIT) -> tuple[FrameStream, Socket]:
     stream, socket = FrameStream(limit), Socket()
     stream.connection_made(socket)
@@ -99,24 +80,6 @@ def attached(
     assert socket.story == ["resume"]
     socket.story.clear()
     return stream, socket, receiver
-
-
-def came(stream: FrameStream, data: bytes) -> None:
-    """As the loop tells of what a socket has received."""
-    while data:
-        buffer = stream.get_buffer(-1)
-        now, data = data[: len(buffer)], data[len(buffer) :]
-        buffer[: len(now)] = now
-        stream.buffer_updated(len(now))
-
-
-def framed(frame: bytes) -> bytes:
-    return LENGTH.pack(len(frame)) + frame
-
-
-def fragment(number: int, total: int, body: bytes, length: int | None = None) -> bytes:
-    size = FRAGMENT_HEAD.size + len(body) if length is None else length
-    return LENGTH.pack(FRAGMENT_BIT | size) + struct.pack(">II", number, total) + body
 
 
 # --- writing --------------------------------------------------------------------------------------

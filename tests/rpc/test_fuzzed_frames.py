@@ -36,7 +36,7 @@ from flinkray.rpc.wire.envelope import (
 from flinkray.rpc.wire.fragments import FRAGMENT_BIT, FRAGMENT_SIZE, LENGTH, FrameSplitter
 from flinkray.rpc.wire.frames import FrameStream
 from flinkray.testing.virtual_time import run_on_virtual_time
-from tests.rpc.peers import Wire
+from tests.rpc.peers import Wire, fragment, framed
 
 TOKEN = JobMasterId(b"right token here")
 STALE = JobMasterId(b"WRONG TOKEN HERE")
@@ -267,10 +267,6 @@ def in_fragments(frame: bytes) -> bytes:
     return b"".join(splitter.take(10 * len(frame)))
 
 
-def framed(frame: bytes) -> bytes:
-    return LENGTH.pack(len(frame)) + frame
-
-
 LARGE = in_fragments(call(payload=codec.encode((bytes(3 * FRAGMENT_SIZE),))))
 streams = (
     st.binary(max_size=300)
@@ -282,9 +278,7 @@ streams = (
         st.binary(max_size=100),
     )
     | st.builds(
-        lambda number, total, body: (
-            LENGTH.pack(FRAGMENT_BIT | (8 + len(body))) + struct.pack(">II", number, total) + body
-        ),
+        fragment,
         st.integers(0, 2**32 - 1),
         st.integers(0, 2**32 - 1),
         st.binary(max_size=100),

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flinkray.core.errors import HandlerCancelledError
 from flinkray.rpc import LocalRpcService, RpcEndpoint, RpcGateway
 from flinkray.rpc.mailbox import HandlerQueue
 from flinkray.testing.virtual_time import on_virtual_time
@@ -27,9 +26,6 @@ class WorkGateway(RpcGateway):
 
     @abstractmethod
     async def cancel_itself(self) -> str: ...
-
-    @abstractmethod
-    async def await_what_was_cancelled(self) -> None: ...
 
 
 class Work(RpcEndpoint, WorkGateway):
@@ -60,30 +56,11 @@ class Work(RpcEndpoint, WorkGateway):
         task.cancel()
         return "cancelled"
 
-    async def await_what_was_cancelled(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
 
 async def started(service: LocalRpcService) -> tuple[Work, WorkGateway]:
     endpoint = Work(service)
     endpoint.start()
     return endpoint, await service.connect(endpoint.address, WorkGateway)
-
-
-@on_virtual_time
-async def test_handlers_begin_in_order_and_a_waiting_handler_delays_no_other() -> None:
-    service = LocalRpcService()
-    endpoint, gateway = await started(service)
-    plan = {"a": None, "b": 2.0, "c": None, "d": 1.0, "e": None}
-    answers = await asyncio.gather(*(gateway.work(name, time) for name, time in plan.items()))
-    assert answers == list(plan)
-    assert endpoint.story == [
-        "a begins", "a ends", "b begins", "c begins", "c ends", "d begins", "e begins", "e ends",
-        "d ends", "b ends",
-    ]  # fmt: skip
-    await service.close()
 
 
 @on_virtual_time
@@ -101,23 +78,6 @@ async def test_each_handler_runs_in_its_own_context_and_waits_in_its_own_task() 
 
 
 @on_virtual_time
-async def test_cancelling_the_task_of_a_handler_cancels_only_that_handler() -> None:
-    service = LocalRpcService()
-    endpoint, gateway = await started(service)
-    answers = [
-        asyncio.ensure_future(gateway.work(name, 1.0 if name in "bd" else None)) for name in "abcde"
-    ]
-    await asyncio.sleep(0.5)
-    task = endpoint.tasks["b"]
-    assert task is not None
-    task.cancel()
-    with pytest.raises(HandlerCancelledError):
-        await answers.pop(1)
-    assert await asyncio.gather(*answers) == ["a", "c", "d", "e"]
-    await service.close()
-
-
-@on_virtual_time
 async def test_handler_that_cancels_its_own_task_and_returns_affects_no_other() -> None:
     service = LocalRpcService()
     _, gateway = await started(service)
@@ -125,43 +85,6 @@ async def test_handler_that_cancels_its_own_task_and_returns_affects_no_other() 
         gateway.work("a", None), gateway.cancel_itself(), gateway.work("b", 1.0)
     )
     assert (first, second, third) == ("a", "cancelled", "b")
-    await service.close()
-
-
-@on_virtual_time
-async def test_handler_that_awaits_a_cancelled_future_fails_without_effect_on_others() -> None:
-    service = LocalRpcService()
-    _, gateway = await started(service)
-    first, cancelled, *others = await asyncio.gather(
-        gateway.work("a", None),
-        gateway.await_what_was_cancelled(),
-        gateway.work("b", None),
-        gateway.work("c", 1.0),
-        return_exceptions=True,
-    )
-    assert isinstance(cancelled, HandlerCancelledError)
-    assert [first, *others] == ["a", "b", "c"]
-    await service.close()
-
-
-@on_virtual_time
-async def test_timeout_inside_a_handler_affects_only_this_handler() -> None:
-    class Impatient(Work):
-        async def work(self, name: str, seconds: float | None) -> str:
-            try:
-                await asyncio.wait_for(super().work(name, seconds), 1.0)
-            except asyncio.TimeoutError:
-                return f"{name} timed out"
-            return name
-
-    service = LocalRpcService()
-    endpoint = Impatient(service)
-    endpoint.start()
-    gateway = await service.connect(endpoint.address, WorkGateway)
-    first, second, third = await asyncio.gather(
-        gateway.work("a", None), gateway.work("b", 2.0), gateway.work("c", 0.5)
-    )
-    assert (first, second, third) == ("a", "b timed out", "c")
     await service.close()
 
 
@@ -228,24 +151,32 @@ async def test_call_that_is_over_before_its_turn_is_never_handled() -> None:
     assert next_one.story == ["held", "begins", "succeeded with 0"]
 
 
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 def test_keyboard_interrupt_in_a_handler_reaches_its_caller_and_the_event_loop(
-    end: type[BaseException],
+    end: type[BaseException], waits: bool
 ) -> None:
+    story: list[str] = []
+
     def ends() -> None:
         raise end
 
     async def handled() -> None:
+        nonlocal story
+        call = WaitingCall(ends) if waits else ScriptedCall(ends)
+        story = call.story
         queue = HandlerQueue(asyncio.get_running_loop())
         queue.open()
         queue.post(call)
         (task,) = queue.tasks
+        await asyncio.sleep(0)
+        if isinstance(call, WaitingCall):
+            call.may_go_on.set()
         await asyncio.wait({task})
 
-    call = ScriptedCall(ends)
     with pytest.raises(end):
         asyncio.run(handled())
-    assert call.story == ["begins", f"failed with {end.__name__}"]
+    assert story == ["begins", *["waits"] * waits, f"failed with {end.__name__}"]
 
 
 @on_virtual_time
@@ -288,32 +219,6 @@ class WaitingCall(ScriptedCall):
     def cancelled(self) -> bool:
         super().cancelled()
         return self._is_told
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_keyboard_interrupt_in_a_waiting_handler_reaches_caller_and_event_loop(
-    end: type[BaseException],
-) -> None:
-    call: WaitingCall | None = None
-
-    def ends() -> None:
-        raise end
-
-    async def handled() -> None:
-        nonlocal call
-        call = WaitingCall(ends)
-        queue = HandlerQueue(asyncio.get_running_loop())
-        queue.open()
-        queue.post(call)
-        (task,) = queue.tasks
-        await asyncio.sleep(0)
-        call.may_go_on.set()
-        await asyncio.wait({task})
-
-    with pytest.raises(end):
-        asyncio.run(handled())
-    assert call is not None
-    assert call.story == ["begins", "waits", f"failed with {end.__name__}"]
 
 
 @on_virtual_time

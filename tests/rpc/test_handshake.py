@@ -1,14 +1,11 @@
-"""What happens on a socket before and between envelopes."""
+"""The handshake of a new connection, and the options of its socket."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import struct
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -17,298 +14,31 @@ import pytest
 from flinkray.core.errors import HandshakeError, RpcConnectionError
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION
-from flinkray.rpc.wire.frames import MAX_HANDSHAKE_FRAME, FrameStream
+from flinkray.rpc.wire.frames import FrameStream
 
 SECRET = b"s" * 32
 
 
-@dataclass
-class Recorder:
-    """A receiver that keeps what it gets."""
-
-    frames: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
-    lost: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    refused: list[str] = field(default_factory=list)
-
-    def frame_received(self, frame: bytes | memoryview) -> None:
-        self.frames.put_nowait(bytes(frame))
-
-    def frame_refused(self, reason: str) -> None:
-        self.refused.append(reason)
-
-    def connection_lost(self, reason: str) -> None:
-        self.lost.put_nowait(reason)
-
-
-@dataclass
-class Server:
-    """One process that listens."""
-
-    port: int
-    outcomes: asyncio.Queue[str | HandshakeError | RpcConnectionError]
-    recorder: Recorder
-    streams: list[FrameStream]
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    loop = asyncio.get_running_loop()
-    tasks: list[asyncio.Task[None]] = []
-    here = Server(0, asyncio.Queue(), Recorder(), [])
-
-    async def welcome(stream: FrameStream) -> None:
-        try:
-            identity = await handshake.receive(stream, SECRET, "server", "1")
-        except (HandshakeError, RpcConnectionError) as error:
-            here.outcomes.put_nowait(error)
-            stream.close()
-            return
-        stream.attach(here.recorder)
-        here.outcomes.put_nowait(identity)
-
-    def accept() -> FrameStream:
-        stream = FrameStream(max_frame_size=100_000)
-        here.streams.append(stream)
-        tasks.append(loop.create_task(welcome(stream)))
-        return stream
-
-    listener = await loop.create_server(accept, "127.0.0.1", 0)
-    here.port = listener.sockets[0].getsockname()[1]
-    yield here
-    listener.close()
-    for stream in here.streams:
-        stream.close()
-    await asyncio.gather(*tasks)
-    await listener.wait_closed()
-
-
-async def connect(server: Server) -> FrameStream:
-    loop = asyncio.get_running_loop()
-    _, stream = await loop.create_connection(
-        lambda: FrameStream(max_frame_size=100_000), "127.0.0.1", server.port
-    )
-    return stream
-
-
-async def introduced(server: Server) -> tuple[FrameStream, Recorder]:
-    stream, recorder = await connect(server), Recorder()
-    await handshake.introduce(stream, SECRET, "client#1", "server", "1")
-    stream.attach(recorder)
-    assert await server.outcomes.get() == "client#1"
-    return stream, recorder
-
-
-async def test_frames_of_all_sizes_arrive_whole_and_in_order(server: Server) -> None:
-    stream, recorder = await introduced(server)
-    frames = [bytes([n % 256]) * (n * n * 4) for n in range(150)]
-    for frame in frames:
-        stream.send(frame)
-    assert [await server.recorder.frames.get() for _ in frames] == frames
-    server.streams[0].send(b"back")
-    assert await recorder.frames.get() == b"back"
-    stream.close()
-    assert "closed by the other side" in await server.recorder.lost.get()
-    assert await recorder.lost.get()
-
-
-async def test_frames_sent_before_a_stream_is_closed_still_arrive(server: Server) -> None:
-    stream, _ = await introduced(server)
-    stream.send(b"last words")
-    stream.close()
-    assert await server.recorder.frames.get() == b"last words"
-
-
-async def test_client_notices_a_wrong_secret_before_the_server(server: Server) -> None:
-    stream = await connect(server)
-    with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
-        await handshake.introduce(stream, b"x" * 32, "client#1", "server", "1")
-    stream.close()
-    assert isinstance(await server.outcomes.get(), RpcConnectionError)
-
-
-async def test_client_that_cannot_prove_the_secret_is_refused(server: Server) -> None:
-    stream = await connect(server)
-    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
-    assert msgpack.unpackb(await stream.receive())[0] == "challenge"
-    stream.send(msgpack.packb(("proof", bytes(32))))
-    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
-    assert isinstance(await server.outcomes.get(), HandshakeError)
-    with pytest.raises(RpcConnectionError, match="closed by the other side"):
-        await stream.receive()
-    stream.close()
-
-
-class Tapped:
-    """A connection of which an eavesdropper has everything."""
-
-    def __init__(self, stream: FrameStream) -> None:
-        self.stream = stream
-        self.sent: list[bytes] = []
-
-    def send(self, frame: bytes) -> None:
-        self.sent.append(frame)
-        self.stream.send(frame)
-
-    async def receive(self) -> bytes:
-        return await self.stream.receive()
-
-
-@pytest.mark.parametrize("nonce", [b"", b"n" * 15, b"n" * 1000, "n" * 32, None])
-async def test_hello_without_a_valid_nonce_is_refused(server: Server, nonce: object) -> None:
-    stream = await connect(server)
-    hello = (handshake._MAGIC, PROTOCOL_VERSION, nonce, "client#1", "server", "1")
-    stream.send(msgpack.packb(hello))
-    refusal = msgpack.unpackb(await stream.receive())
-    assert refusal == ["refused", "protocol", "a hello without nonce"]
-    assert isinstance(await server.outcomes.get(), HandshakeError)
-    stream.close()
-
-
-async def test_recorded_proof_is_refused_on_another_connection(server: Server) -> None:
-    """Each challenge has its own nonce."""
-    tapped = Tapped(await connect(server))
-    await handshake.introduce(tapped, SECRET, "client#1", "server", "1")
-    assert await server.outcomes.get() == "client#1"
-    hello, proof = tapped.sent
-    stream = await connect(server)
-    stream.send(hello)
-    assert msgpack.unpackb(await stream.receive())[0] == "challenge"
-    stream.send(proof)
-    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
-    assert isinstance(await server.outcomes.get(), HandshakeError)
-    tapped.stream.close()
-    stream.close()
-
-
-async def test_client_refuses_a_server_that_replays_a_recorded_challenge(server: Server) -> None:
-    """An impostor at the address of a process cannot use an earlier answer of that process."""
-    recorded: list[bytes] = []
-
-    class Impostor:
-        def send(self, frame: bytes) -> None:
-            return
-
-        async def receive(self) -> bytes:
-            return recorded[0]
-
-    stream = await connect(server)
-    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
-    recorded.append(await stream.receive())
-    with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
-        await handshake.introduce(Impostor(), SECRET, "client#1", "server", "1")
-    stream.close()
-
-
-async def test_other_protocol_version_is_refused_with_its_number(
-    server: Server,
-) -> None:
-    """RPC-33"""
-    stream = await connect(server)
-    stream.send(msgpack.packb(("flinkray", 99, bytes(32), "client#1", "server", "1")))
-    refused = msgpack.unpackb(await stream.receive())
-    assert refused[:2] == ["refused", "protocol"]
-    assert "99" in refused[2]
-    stream.close()
-
-
-@pytest.mark.parametrize(("process", "incarnation"), [("other", "1"), ("server", "2")])
-async def test_client_that_expects_another_process_or_incarnation_is_told_the_real_one(
-    server: Server, process: str, incarnation: str
-) -> None:
-    stream = await connect(server)
-    with pytest.raises(RpcConnectionError, match="this is server, incarnation 1") as caught:
-        await handshake.introduce(stream, SECRET, "client#1", process, incarnation)
-    assert not isinstance(caught.value, HandshakeError)
-    stream.close()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">I", 2**31), struct.pack(">I", 3) + b"\xc1\xc1\xc1"],
-)
-async def test_connection_that_speaks_another_protocol_is_closed(
-    server: Server, data: bytes
-) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(data)
-    outcome = await server.outcomes.get()
-    assert isinstance(outcome, RpcConnectionError)
-    writer.close()
-    # a refusal at most, then the end
-    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await reader.readexactly(1000)
-    assert server.recorder.frames.empty()
-
-
-async def test_a_frame_above_the_limit_ends_the_connection(server: Server) -> None:
-    stream, recorder = await introduced(server)
-    stream.send(bytes(100_001))
-    reason = await server.recorder.lost.get()
-    assert "limit is 100000" in reason
-    assert server.recorder.refused == [reason]
-    await recorder.lost.get()
-    assert server.recorder.frames.empty()
-
-
-async def test_sender_waits_until_its_peer_has_read_enough(server: Server) -> None:
-    stream, _ = await introduced(server)
-    sent = 0
-    while not stream.is_congested:
-        stream.send(bytes(50_000))
-        sent += 1
-        if sent % 10 == 0:
-            await asyncio.sleep(0)
-    await stream.drain()
-    assert not stream.is_congested
-    for _ in range(sent):
-        assert len(await server.recorder.frames.get()) == 50_000
-    stream.close()
-
-
-async def test_unread_bytes_of_a_client_before_its_handshake_are_bounded() -> None:
-    loop = asyncio.get_running_loop()
-    mine, theirs = socket.socketpair()
-    mine.setblocking(False)
-    transport, stream = await loop.create_connection(FrameStream, sock=theirs)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            mine.send(bytes(65_536))
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert not transport.is_reading()
-    assert len(stream._unread) <= 2 * MAX_HANDSHAKE_FRAME
-    transport.abort()
-    mine.close()
-    await asyncio.sleep(0)
-
-
-async def test_proof_of_the_server_sent_back_by_a_client_is_refused(server: Server) -> None:
-    stream = await connect(server)
-    stream.send(msgpack.packb(("flinkray", PROTOCOL_VERSION, bytes(32), "client#1", "server", "1")))
-    _, _, reflected = msgpack.unpackb(await stream.receive())
-    stream.send(msgpack.packb(("proof", reflected)))
-    assert msgpack.unpackb(await stream.receive())[:2] == ["refused", "secret"]
-    assert isinstance(await server.outcomes.get(), HandshakeError)
-    stream.close()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name the options otherwise")
-async def test_both_ends_set_keepalive_options_that_detect_a_lost_machine(server: Server) -> None:
+async def test_tcp_connection_has_keepalive_options_that_detect_a_lost_machine() -> None:
     """No test can cut the power of a machine, so the socket options are checked."""
-    stream, _ = await introduced(server)
-    for end in (stream, server.streams[0]):
-        assert end._transport is not None
-        own_end = end._transport.get_extra_info("socket")
-        assert own_end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        asked_for = [
-            own_end.getsockopt(socket.IPPROTO_TCP, option)
-            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-        ]
-        assert asked_for == [60, 10, 6]
-        # it would end connections whose other side lives and does not read
-        assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
-        assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-    stream.close()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(FrameStream, "127.0.0.1", 0)
+    address = listener.sockets[0].getsockname()
+    transport, _ = await loop.create_connection(FrameStream, *address)
+    own_end = transport.get_extra_info("socket")
+    assert own_end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    asked_for = [
+        own_end.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    ]
+    assert asked_for == [60, 10, 6]
+    # it would end connections whose other side lives and does not read
+    assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+    assert own_end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    transport.abort()
+    listener.close()
+    await listener.wait_closed()
 
 
 class Scripted:
@@ -363,9 +93,10 @@ def spoken(version: object) -> tuple[str, str, str]:
         ((*HELLO[:4], None, 1), ("refused", "process", "this is server, incarnation 1")),
     ],
 )
-async def test_malformed_hello_is_refused_with_the_reason(
+async def test_hello_of_another_version_or_process_or_without_a_nonce_is_refused(
     hello: object, refusal: tuple[str, str, str]
 ) -> None:
+    """RPC-33"""
     client = Scripted(lambda _: hello)
     with pytest.raises(HandshakeError) as refused:
         await handshake.receive(client, SECRET, "server", "1")
@@ -387,6 +118,7 @@ def right_proof(client: Scripted) -> bytes:
         lambda client: ("proof", right_proof(client)[:-1]),
         lambda client: ("proof", right_proof(client).hex()),
         lambda client: ("proof", None),
+        lambda client: ("proof", client.sent[0][2]),  # the server's own proof
         lambda client: (),
         lambda client: b"\xc1",
         lambda client: b"",
@@ -407,6 +139,36 @@ async def test_right_handshake_proof_is_answered_with_a_welcome() -> None:
     assert await handshake.receive(client, SECRET, "server", "1") == "client#1"
     (word, nonce, _), welcome = client.sent
     assert (word, len(nonce), welcome) == ("challenge", 32, ("welcome",))
+
+
+async def test_recorded_proof_is_refused_on_another_connection() -> None:
+    """Each challenge has its own nonce."""
+    recorded: list[bytes] = []
+
+    def prove(client: Scripted) -> object:
+        recorded.append(right_proof(client))
+        return ("proof", recorded[0])
+
+    await handshake.receive(Scripted(lambda _: HELLO, prove), SECRET, "server", "1")
+    replaying = Scripted(lambda _: HELLO, lambda _: ("proof", recorded[0]))
+    with pytest.raises(HandshakeError, match="the client does not know the cluster's secret"):
+        await handshake.receive(replaying, SECRET, "server", "1")
+
+
+async def test_client_refuses_a_server_that_replays_a_recorded_challenge() -> None:
+    """An impostor at the address of a process cannot use an earlier answer of that process."""
+    recorded: list[object] = []
+
+    def challenge(server: Scripted) -> object:
+        recorded.append(right_challenge(server))
+        return recorded[0]
+
+    server = Scripted(challenge, lambda _: ("welcome",))
+    await handshake.introduce(server, SECRET, "client#1", "server", "1")
+    with pytest.raises(HandshakeError, match="server does not know the cluster's secret"):
+        await handshake.introduce(
+            Scripted(lambda _: recorded[0]), SECRET, "client#1", "server", "1"
+        )
 
 
 def right_challenge(server: Scripted) -> tuple[object, ...]:

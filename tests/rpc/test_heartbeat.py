@@ -1,4 +1,4 @@
-"""Heartbeats: the times on virtual time, what travels on every service."""
+"""Heartbeats: their times, their payloads and what is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flinkray.rpc import (
     RpcService,
     oneway,
 )
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 A, B = ResourceID("a"), ResourceID("b")
 SETTINGS = HeartbeatSettings(interval=10.0, timeout=50.0)
@@ -66,7 +66,7 @@ def failing(*outcomes: Exception | None) -> Callable[[str], Awaitable[None]]:
     return send
 
 
-@on_virtual_services
+@on_local_service
 async def test_heartbeat_restarts_the_timeout_and_silence_is_reported_once(
     services: Services,
 ) -> None:
@@ -84,36 +84,6 @@ async def test_heartbeat_restarts_the_timeout_and_silence_is_reported_once(
     await asyncio.sleep(40)
     assert heartbeats.timeouts == [(A, 290.0)]
     assert heartbeats.manager.monitored_targets() == (B,)
-
-
-@on_virtual_services
-async def test_heartbeats_are_in_time_on_both_sides_until_one_side_stops(
-    services: Services,
-) -> None:
-    """HB-04"""
-    sender, receiver = (
-        RecordedManager(services.host, HeartbeatSender),
-        RecordedManager(services.host, HeartbeatManager),
-    )
-
-    async def request(payload: str) -> None:
-        receiver.manager.request_heartbeat(A, payload)
-
-    async def answer(payload: str) -> None:
-        sender.manager.receive_heartbeat(B, payload)
-
-    sender.manager.monitor_target(B, request)
-    receiver.manager.monitor_target(A, answer)
-    await asyncio.sleep(100)
-    assert len(sender.heard) >= 5
-    assert len(receiver.heard) >= 5
-    assert set(sender.heard) == {(B, "for a")}
-    assert set(receiver.heard) == {(A, "for b")}
-    assert sender.timeouts == receiver.timeouts == []
-    receiver.manager.stop()
-    await asyncio.sleep(60)
-    assert [target for target, _ in sender.timeouts] == [B]
-    assert receiver.timeouts == []
 
 
 class BeatGateway(RpcGateway):
@@ -180,7 +150,7 @@ async def pair_of_beaters(services: Services, settings: HeartbeatSettings) -> tu
     return sender, receiver
 
 
-@on_every_service
+@on_local_service
 async def test_two_endpoints_report_no_timeout_until_one_falls_silent(
     services: Services,
 ) -> None:
@@ -195,7 +165,7 @@ async def test_two_endpoints_report_no_timeout_until_one_falls_silent(
     assert sender.unreachable.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_heartbeat(
     services: Services,
 ) -> None:
@@ -208,11 +178,11 @@ async def test_closed_endpoint_is_reported_unreachable_at_the_fifth_failed_heart
     await gone.wait()
     sender.sent = 0
     assert await sender.unreachable.get() == B
-    assert sender.sent == 5 if services.is_virtual else sender.sent <= 5
+    assert sender.sent == 5
     assert sender.timeouts.empty()
 
 
-@on_virtual_services
+@on_local_service
 async def test_target_that_is_monitored_no_more_is_not_reported(services: Services) -> None:
     """HB-05"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
@@ -225,7 +195,7 @@ async def test_target_that_is_monitored_no_more_is_not_reported(services: Servic
     assert heartbeats.heard == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_time_of_the_last_heartbeat_of_a_target_can_be_read(services: Services) -> None:
     """HB-06"""
     heartbeats = RecordedManager(services.host, HeartbeatManager)
@@ -237,25 +207,7 @@ async def test_time_of_the_last_heartbeat_of_a_target_can_be_read(services: Serv
     assert heartbeats.manager.last_heartbeat_from(A) == heartbeats.clock.time() == 7
 
 
-@on_virtual_services
-async def test_each_heartbeat_target_receives_its_own_payload(services: Services) -> None:
-    """HB-07"""
-    heartbeats = RecordedManager(services.host, HeartbeatSender)
-    sent: dict[ResourceID, list[str]] = {A: [], B: []}
-
-    def send_to(target: ResourceID) -> Callable[[str], Awaitable[None]]:
-        async def send(payload: str) -> None:
-            sent[target].append(payload)
-
-        return send
-
-    for target in (A, B):
-        heartbeats.manager.monitor_target(target, send_to(target))
-    await asyncio.sleep(15)
-    assert sent == {A: ["for a"] * 2, B: ["for b"] * 2}
-
-
-@on_virtual_services
+@on_local_service
 async def test_fifth_failure_in_a_row_is_reported_as_unreachable_and_not_as_timeout(
     services: Services,
 ) -> None:
@@ -271,7 +223,7 @@ async def test_fifth_failure_in_a_row_is_reported_as_unreachable_and_not_as_time
     assert heartbeats.timeouts == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_received_heartbeat_resets_the_count_of_failed_heartbeats(services: Services) -> None:
     """HB-08"""
     heartbeats = RecordedManager(services.host, HeartbeatSender, HeartbeatSettings(1.0, 50.0, 5))
@@ -284,7 +236,7 @@ async def test_received_heartbeat_resets_the_count_of_failed_heartbeats(services
     assert heartbeats.unreachable == [(A, 8.0)]
 
 
-@on_virtual_services
+@on_local_service
 async def test_heartbeat_failure_threshold_1_reports_the_first_failure_and_minus_1_none(
     services: Services,
 ) -> None:
@@ -301,7 +253,7 @@ async def test_heartbeat_failure_threshold_1_reports_the_first_failure_and_minus
         assert [(a, t - begin) for a, t in heartbeats.timeouts] == timeouts
 
 
-@on_virtual_services
+@on_local_service
 async def test_send_errors_other_than_unreachable_lead_only_to_a_timeout(
     services: Services,
 ) -> None:
@@ -312,7 +264,7 @@ async def test_send_errors_other_than_unreachable_lead_only_to_a_timeout(
     assert heartbeats.timeouts == [(A, 50.0)]
 
 
-@on_virtual_services
+@on_local_service
 async def test_target_that_is_monitored_again_has_a_full_timeout_and_its_new_sender(
     services: Services,
 ) -> None:
@@ -337,7 +289,7 @@ async def test_target_that_is_monitored_again_has_a_full_timeout_and_its_new_sen
     assert heartbeats.timeouts == [(A, 95.0)]
 
 
-@on_virtual_services
+@on_local_service
 async def test_target_that_is_monitored_twice_is_released_by_one_unmonitor_call(
     services: Services,
 ) -> None:
@@ -351,7 +303,7 @@ async def test_target_that_is_monitored_twice_is_released_by_one_unmonitor_call(
     assert not heartbeats.endpoint.mailbox._timers
 
 
-@on_virtual_services
+@on_local_service
 async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> None:
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: list[str] = []
@@ -363,8 +315,10 @@ async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> 
     heartbeats.manager.monitor_target(B, send)
     await asyncio.sleep(15)
     assert sent == ["for a", "for b"] * 2
+    assert heartbeats.endpoint.mailbox._timers
     heartbeats.manager.stop()
     heartbeats.manager.stop()
+    assert not heartbeats.endpoint.mailbox._timers
     assert heartbeats.manager.monitored_targets() == ()
     assert heartbeats.manager.last_heartbeat_from(A) == -1
     await asyncio.sleep(200)
@@ -374,20 +328,7 @@ async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> 
     assert len(sent) == 4
 
 
-@pytest.mark.parametrize("kind", [HeartbeatManager, HeartbeatSender])
-@on_virtual_services
-async def test_stopped_manager_leaves_no_timer(
-    services: Services, kind: type[HeartbeatManager[str, str]]
-) -> None:
-    heartbeats = RecordedManager(services.host, kind)
-    heartbeats.manager.monitor_target(A, nowhere)
-    await asyncio.sleep(15)
-    assert heartbeats.endpoint.mailbox._timers
-    heartbeats.manager.stop()
-    assert not heartbeats.endpoint.mailbox._timers
-
-
-@on_virtual_services
+@on_local_service
 async def test_target_times_out_although_other_targets_were_removed_and_added(
     services: Services,
 ) -> None:
@@ -403,7 +344,7 @@ async def test_target_times_out_although_other_targets_were_removed_and_added(
     assert heartbeats.timeouts == [(B, 50.0), (A, 250.0)]
 
 
-@on_virtual_services
+@on_local_service
 async def test_failures_of_overlapping_heartbeats_are_reported_once(services: Services) -> None:
     """HB-08"""
     heartbeats = RecordedManager(services.host, HeartbeatManager, HeartbeatSettings(1.0, 50.0, 2))
@@ -422,7 +363,7 @@ async def test_failures_of_overlapping_heartbeats_are_reported_once(services: Se
     assert heartbeats.unreachable == [(A, 3.0)]
 
 
-@on_virtual_services
+@on_local_service
 async def test_failed_heartbeat_sent_before_its_target_was_replaced_is_ignored(
     services: Services,
 ) -> None:

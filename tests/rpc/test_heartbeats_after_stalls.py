@@ -25,7 +25,6 @@ from flinkray.rpc import (
     RpcService,
     oneway,
 )
-from flinkray.rpc.calls.peer_deadlines import LONGEST_RESPITE, RESPITES
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
 from flinkray.rpc.wire.fragments import LENGTH
@@ -286,92 +285,3 @@ async def test_peer_that_died_during_stalls_is_reported_within_a_bound(
             simulation.hang("stopped")
             await asyncio.sleep(simulation.random.uniform(0, 20))
             simulation.resume("stopped")
-
-
-@simulate(seeds=10)
-async def test_dead_peer_is_reported_by_a_process_that_stalls_most_of_the_time(
-    simulation: Simulation,
-) -> None:
-    """An expired deadline is not postponed by each stall."""
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    for _ in range(24 + RESPITES):
-        simulation.hang("stopped")
-        await asyncio.sleep(6)
-        simulation.resume("stopped")
-        await asyncio.sleep(0.05)
-    assert await stopped.lost() == (PEER,)
-
-
-@simulate(seeds=10)
-async def test_peer_that_stalled_at_the_same_time_has_the_rest_of_its_timeout(
-    simulation: Simulation,
-) -> None:
-    """The machine of both processes was suspended, so nothing was sent meanwhile."""
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(30)
-    simulation.hang("stopped")
-    await asyncio.sleep(simulation.random.uniform(30, 500))
-    simulation.resume("stopped")
-    await asyncio.sleep(15)
-    await stopped.beat(PEER)
-    assert await stopped.lost() == ()
-    await asyncio.sleep(49)
-    assert await stopped.lost() == ()
-
-
-@pytest.mark.parametrize(
-    ("begin", "stall"),
-    [
-        pytest.param(49.5, 1.5, id="too short to be noticed otherwise than by the late timer"),
-        pytest.param(49.9, 100, id="the deadline passes when the process goes on"),
-    ],
-)
-@simulate(seeds=10)
-async def test_heartbeat_that_arrives_during_a_stall_at_its_deadline_is_in_time(
-    simulation: Simulation, begin: float, stall: float
-) -> None:
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(begin)
-    simulation.hang("stopped")
-    await stopped.beat(PEER)
-    await asyncio.sleep(stall)
-    simulation.resume("stopped")
-    await asyncio.sleep(40)
-    assert await stopped.lost() == ()
-
-
-@simulate(seeds=3)
-async def test_peer_that_sends_heartbeats_during_two_stalls_is_not_reported(
-    simulation: Simulation,
-) -> None:
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(49.5)
-    simulation.hang("stopped")
-    await asyncio.sleep(1.5)
-    simulation.resume("stopped")
-    await stopped.beat(PEER)
-    await asyncio.sleep(49.5)
-    simulation.hang("stopped")
-    await stopped.beat(PEER)
-    await asyncio.sleep(1.5)
-    simulation.resume("stopped")
-    await asyncio.sleep(40)
-    assert await stopped.lost() == ()
-
-
-@simulate(seeds=3)
-async def test_stall_noticed_after_a_deadline_check_extends_the_deadline_only_once(
-    simulation: Simulation,
-) -> None:
-    """The stall extends deadlines, except those that were postponed because of it."""
-    stopped = await listener_in_a_process_of_its_own(simulation)
-    await asyncio.sleep(1)
-    await stopped.beat(PEER)
-    await asyncio.sleep(49.5)
-    simulation.hang("stopped")
-    await asyncio.sleep(100)
-    simulation.resume("stopped")
-    await asyncio.sleep(0.9 * LONGEST_RESPITE)
-    assert await stopped.lost() == ()
-    await asyncio.sleep(0.2 * LONGEST_RESPITE)
-    assert await stopped.lost() == (PEER,)

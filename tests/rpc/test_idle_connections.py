@@ -1,4 +1,4 @@
-"""Connections that nobody uses are closed, and nobody notices, on every service."""
+"""Connections that nobody uses are closed, and nobody notices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.serving.base_service import BaseRpcService
 from flinkray.testing.simulation import Faults, Simulation, simulate
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service, on_ray, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service, on_ray
 from tests.rpc.sockets import Relay, joined
 
 IDLE = 100.0
@@ -64,51 +64,7 @@ async def test_idle_connection_is_closed_and_the_next_call_opens_another(
         assert not services.host._peers
 
 
-@on_virtual_services
-async def test_connection_is_closed_after_its_idle_timeout_and_never_without_one(
-    services: Services,
-) -> None:
-    endpoint = EchoEndpoint(services.host)
-    endpoint.start()
-    echo = await services.caller.connect(endpoint.address, EchoGateway)
-    await services.let_time_pass(1000)
-    connection = connection_to(services.caller, "host")
-    assert connection is not None
-    allow_closing(services)
-    begin = services.caller.clock.monotonic()
-    for _ in range(10):  # each call puts it off
-        await services.let_time_pass(0.9 * IDLE)
-        await echo.note(1)
-    assert connection_to(services.caller, "host") is connection
-    used = services.caller.clock.monotonic()
-    assert used - begin == pytest.approx(9 * IDLE)
-    await until_closed(services.caller, "host")
-    assert IDLE <= services.caller.clock.monotonic() - used <= 1.26 * IDLE
-    services.caller.connection_idle_timeout = None
-    await echo.note(2)
-    await services.let_time_pass(10 * IDLE)
-    assert connection_to(services.caller, "host") is not None
-
-
-@on_virtual_services
-async def test_connection_with_a_watch_stays_open(services: Services) -> None:
-    endpoint, echo = await connected(services)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    watches = [
-        services.caller.watch(endpoint.address, reasons.put_nowait),
-        services.caller.watch(echo, reasons.put_nowait),
-        services.caller.watch_process("host", reasons.put_nowait),
-    ]
-    for watch in watches:
-        connection = connection_to(services.caller, "host")
-        await services.let_time_pass(10 * IDLE)
-        assert connection_to(services.caller, "host") is connection
-        watch.cancel()
-    await until_closed(services.caller, "host")
-    assert reasons.empty()
-
-
-@on_virtual_services
+@on_local_service
 async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     services: Services,
 ) -> None:
@@ -122,18 +78,7 @@ async def test_watch_created_after_an_idle_close_opens_a_new_connection(
     assert await reasons.get() == "the endpoint has terminated"
 
 
-@on_virtual_services
-async def test_connection_with_a_pending_answer_stays_open(services: Services) -> None:
-    endpoint, echo = await connected(services)
-    call = asyncio.ensure_future(echo.hang())
-    await endpoint.hanging.wait()
-    await services.let_time_pass(10 * IDLE)
-    endpoint.release.set()
-    await call
-    await until_closed(services.caller, "host")
-
-
-@on_every_service
+@on_local_service
 async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_ended(
     services: Services,
 ) -> None:
@@ -147,11 +92,8 @@ async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_end
     endpoint.on_fatal_error(RuntimeError("out of order"))
     with pytest.raises(RuntimeError, match="out of order"):
         await endpoint.terminated
-    dead = [(echo, "out of order")]
     await services.caller.kill("worker")
-    if services.is_virtual:  # Ray takes its time
-        dead.append((worker, "worker"))
-    for gateway, text in dead:
+    for gateway, text in ((echo, "out of order"), (worker, "worker")):
         with pytest.raises(RecipientUnreachableError, match=text):
             await gateway.echo(1)
         with pytest.raises(RecipientUnreachableError):
@@ -160,7 +102,7 @@ async def test_call_after_an_idle_close_reports_that_endpoint_or_process_has_end
 
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("what", ["tell", "ask", "end"])
-@on_virtual_services
+@on_local_service
 async def test_idle_close_of_a_connection_neither_loses_nor_reorders_calls(
     services: Services, turns: int, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,9 @@ from flinkray.rpc.calls.metrics import MethodRecorder
 from flinkray.rpc.calls.peer_deadlines import LONGEST_RESPITE, PUNCTUAL, RESPITES, PatientDeadlines
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, Kind
-from flinkray.rpc.wire.fragments import LENGTH
 from flinkray.rpc.wire.frames import FrameStream
 from flinkray.testing import on_virtual_time
+from tests.rpc.peers import framed
 from tests.rpc.test_heartbeats_after_stalls import JumpingLoop
 
 
@@ -388,7 +388,7 @@ def answer(sequence: int, value: object) -> bytes:
     frame: bytes = msgpack.packb(
         (PROTOCOL_VERSION, int(Kind.RESULT), sequence, codec.encode(value))
     )
-    return LENGTH.pack(len(frame)) + frame
+    return framed(frame)
 
 
 @pytest.mark.parametrize("stall", [11.0, 60.0, 10_000.0])

@@ -1,4 +1,4 @@
-"""Work that a service repeats, on every service."""
+"""Work that a service repeats."""
 
 from __future__ import annotations
 
@@ -9,25 +9,10 @@ import pytest
 from flinkray.core.errors import ConfigurationError
 from flinkray.rpc import LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 
-@on_every_service
-async def test_periodic_task_runs_repeatedly_and_never_completes(services: Services) -> None:
-    """RPC-29"""
-    clock, runs = services.host.clock, asyncio.Queue[float]()
-    begin = clock.monotonic()
-    task = services.host.schedule_periodically(lambda: runs.put_nowait(clock.monotonic()), 0.01)
-    times = [await runs.get() - begin for _ in range(4)]
-    assert all(time >= 0.01 * n for n, time in enumerate(times, 1))
-    if services.is_virtual:
-        assert times == pytest.approx([0.01, 0.02, 0.03, 0.04])
-    assert not task.future.done()
-    task.cancel()
-    assert task.future.cancelled()
-
-
-@on_every_service
+@on_local_service
 async def test_next_run_begins_one_interval_after_the_end_of_the_last(
     services: Services,
 ) -> None:
@@ -45,7 +30,7 @@ async def test_next_run_begins_one_interval_after_the_end_of_the_last(
         assert await ends.get() + 0.01 <= await begins.get() + 1e-9
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
     services: Services,
 ) -> None:
@@ -71,37 +56,29 @@ async def test_periodic_task_cancelled_in_its_first_run_has_no_second_run(
     assert task.future.cancelled()
 
 
-@on_virtual_services
-async def test_initial_delay_sets_the_time_of_the_first_run(services: Services) -> None:
-    """RPC-29"""
+@on_local_service
+async def test_periodic_task_runs_from_its_initial_delay_until_it_is_cancelled(
+    services: Services,
+) -> None:
+    """RPC-29: without an initial delay after the first interval."""
     clock = services.host.clock
     runs: list[float] = []
-    for delay in (0.0, 1.0, 25.0):
+    for delay in (None, 0.0, 1.0, 25.0):
+        first = 10.0 if delay is None else delay
         begin = clock.monotonic()
         task = services.host.schedule_periodically(
             lambda: runs.append(clock.monotonic()), 10.0, initial_delay=delay
         )
-        await asyncio.sleep(delay + 25)
+        await asyncio.sleep(first + 25)
+        assert not task.future.done()
         task.cancel()
-        assert runs == pytest.approx([begin + delay + later for later in (0, 10, 20)])
+        assert task.future.cancelled()
+        await asyncio.sleep(100)
+        assert runs == pytest.approx([begin + first + later for later in (0, 10, 20)])
         runs.clear()
 
 
-@on_virtual_services
-async def test_periodic_task_cancelled_between_two_runs_does_not_run_again(
-    services: Services,
-) -> None:
-    """RPC-29"""
-    runs: list[float] = []
-    clock = services.host.clock
-    task = services.host.schedule_periodically(lambda: runs.append(clock.monotonic()), 10.0)
-    await asyncio.sleep(25)
-    task.cancel()
-    await asyncio.sleep(100)
-    assert runs == [10.0, 20.0]
-
-
-@on_every_service
+@on_local_service
 async def test_error_of_a_periodic_task_ends_the_task(services: Services) -> None:
     def run() -> None:
         raise OSError("disk full")
@@ -111,7 +88,7 @@ async def test_error_of_a_periodic_task_ends_the_task(services: Services) -> Non
         await task.future
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_tasks_end_with_their_service(services: Services) -> None:
     runs: list[None] = []
     task = services.host.schedule_periodically(lambda: runs.append(None), 0.001)
@@ -122,7 +99,7 @@ async def test_periodic_tasks_end_with_their_service(services: Services) -> None
     assert len(runs) == so_far
 
 
-@on_every_service
+@on_local_service
 async def test_periodic_interval_of_zero_is_refused(services: Services) -> None:
     with pytest.raises(ConfigurationError, match="interval of a periodic task"):
         services.host.schedule_periodically(lambda: None, 0.0)
@@ -149,7 +126,7 @@ async def test_error_of_a_periodic_task_that_was_cancelled_during_its_run_is_ign
     await service.close()
 
 
-@on_virtual_services
+@on_local_service
 async def test_periodic_task_can_be_cancelled_after_a_run_that_waited(
     services: Services,
 ) -> None:
@@ -168,7 +145,7 @@ async def test_periodic_task_can_be_cancelled_after_a_run_that_waited(
     assert task._task.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_periodic_task_cancelled_before_its_first_run_never_runs(services: Services) -> None:
     """RPC-29"""
     runs: list[None] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import ClassVar
 
 import pytest
 
@@ -217,39 +216,6 @@ async def test_spawn_with_arguments_that_cannot_be_sent_fails_at_the_caller(
     assert await services.caller.spawn(echo_spec("worker")) == "worker/echo"
 
 
-def test_a_process_name_with_a_slash_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a/b"):
-        echo_spec("a/b")
-
-
-@pytest.mark.parametrize("restarts", [1, 2])
-@on_virtual_services
-async def test_process_restarts_as_often_as_its_spec_says(
-    services: Services, restarts: int
-) -> None:
-    address = await services.caller.spawn(echo_spec("worker", max_restarts=restarts))
-    for _ in range(restarts):
-        await services.crash(address)
-        await until_there(services.caller, address)
-    await services.crash(address)
-    await services.let_time_pass(100)
-    with pytest.raises(RpcConnectionError):
-        await services.caller.connect(address, EchoGateway)
-    assert await services.caller.spawn(echo_spec("worker")) == address
-
-
-@on_virtual_time
-async def test_process_killed_before_its_restart_does_not_restart() -> None:
-    network = LocalNetwork(restart_delay=5.0)
-    service = LocalRpcService("caller", network)
-    await service.spawn(echo_spec("worker", max_restarts=-1))
-    network.crash("worker")
-    network.kill("worker")
-    await asyncio.sleep(10)
-    assert list(network.services) == ["caller"]
-    await network.close()
-
-
 @pytest.mark.parametrize("end", ["crash", "kill", "close"])
 @on_virtual_time
 async def test_child_processes_end_once_however_their_parent_ends(end: str) -> None:
@@ -283,47 +249,3 @@ async def test_factory_that_returns_no_endpoint_fails_the_spawn_and_frees_the_na
     with pytest.raises(ConfigurationError, match="returned a int, not an RpcEndpoint"):
         await services.caller.spawn(spec)
     assert await services.caller.spawn(echo_spec("worker")) == "worker/echo"
-
-
-class BadLuck(EchoEndpoint):
-    """Fails to start the second and third time."""
-
-    starts: ClassVar[int]
-
-    async def on_start(self) -> None:
-        BadLuck.starts += 1
-        if BadLuck.starts in (2, 3):
-            raise OSError("not yet")
-
-
-def create_bad_luck(service: RpcService, arguments: object) -> BadLuck:
-    return BadLuck(service)
-
-
-@on_virtual_time
-async def test_failed_restart_is_repeated_after_the_delay() -> None:
-    network = LocalNetwork(restart_delay=5.0)
-    service = LocalRpcService("caller", network)
-    BadLuck.starts = 0
-    spec = EndpointSpec("Echo", "worker", f"{__name__}:create_bad_luck", max_restarts=-1)
-    address = await service.spawn(spec)
-    network.crash("worker")
-    await asyncio.sleep(14.9)
-    assert BadLuck.starts == 3
-    with pytest.raises(RpcConnectionError):
-        await service.connect(address, EchoGateway)
-    await asyncio.sleep(0.2)
-    assert await (await service.connect(address, EchoGateway)).echo(1) == 1
-    await network.close()
-
-
-@on_virtual_time
-async def test_closing_the_network_ends_all_its_processes() -> None:
-    network = LocalNetwork()
-    service = LocalRpcService("caller", network)
-    address = await service.spawn(echo_spec("worker", detached=True))
-    echo = await service.connect(address, EchoGateway)
-    await network.close()
-    assert network.services == {}
-    with pytest.raises(RecipientUnreachableError):
-        await echo.echo(1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 import uuid
+from collections.abc import Callable
 
 import pytest
 import ray
@@ -16,7 +17,6 @@ import ray
 from flinkray.rpc import MetricSample, RayRpcService
 from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram
 from flinkray.rpc.ray.metrics import MetricsExporter, since
-from flinkray.testing.waiting import wait_until
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 
 pytestmark = pytest.mark.ray
@@ -30,7 +30,7 @@ def figures(process: str) -> dict[tuple[str, str, str], float]:
         text = answer.read().decode()
     found = {}
     for line in text.splitlines():
-        sample = re.fullmatch(r"(ray_flinkray_rpc_\w+)\{(.*)\} (\S+)", line)
+        sample = re.fullmatch(r"(ray_flinkray_\w+)\{(.*)\} (\S+)", line)
         if sample is None:
             continue
         name, tags_text, value = sample.groups()
@@ -42,27 +42,39 @@ def figures(process: str) -> dict[tuple[str, str, str], float]:
 
 
 async def until(
-    service: RayRpcService, process: str, calls: int
+    service: RayRpcService,
+    process: str,
+    wanted: Callable[[dict[tuple[str, str, str], float]], bool],
 ) -> dict[tuple[str, str, str], float]:
-    """The figures, as soon as they count so many calls of echo."""
+    """The figures, as soon as they are as wanted."""
     while True:
         found = await service.run_blocking(figures, process)
-        if any(value >= calls for (_, method, _), value in found.items() if "echo" in method):
+        if wanted(found):
             return found
         await asyncio.sleep(0.2)  # Ray collects them every few seconds
 
 
-async def test_calls_are_exported_by_method_on_both_sides(ray_cluster: None) -> None:
+async def test_calls_are_exported_on_both_sides_and_gauges_with_samples(
+    ray_cluster: None,
+) -> None:
     name = f"driver-{uuid.uuid4().hex}"
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
     service.metrics_export_interval = 0.1
+    gauge = ("ray_flinkray_depth", "", "")
+    samples = [MetricSample("flinkray_depth", "Of a queue.", 7.0, {"queue": "one"})]
+    service.samplers.append(lambda: iter(samples))
     echo = await service.connect(await service.spawn(echo_spec(f"worker-{name}")), EchoGateway)
     for number in range(50):
         await echo.echo(number)
     with pytest.raises(OrderError):
         await echo.fail("order")
+
+    def has_all(found: dict[tuple[str, str, str], float]) -> bool:
+        return any(value >= 50 for (_, method, _), value in found.items() if "echo" in method)
+
     calling, called = await asyncio.wait_for(
-        asyncio.gather(until(service, name, 50), until(service, f"worker-{name}", 50)), 120
+        asyncio.gather(until(service, name, has_all), until(service, f"worker-{name}", has_all)),
+        120,
     )
     for side, found in (("calling", calling), ("called", called)):
         assert found["ray_flinkray_rpc_calls_total", "EchoGateway.echo", side] == 50
@@ -72,6 +84,9 @@ async def test_calls_are_exported_by_method_on_both_sides(ray_cluster: None) -> 
         median = found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.5"]
         assert 0 < median <= found["ray_flinkray_rpc_latency_seconds", "EchoGateway.echo", "0.99"]
     assert calling["ray_flinkray_rpc_connections", "", ""] == 1
+    assert calling[gauge] == 7
+    samples.clear()
+    await asyncio.wait_for(until(service, name, lambda found: gauge not in found), 60)
     await service.close()
 
 
@@ -85,31 +100,6 @@ async def test_no_metrics_are_exported_without_an_export_interval(
     (exporting,) = (t for t in asyncio.all_tasks() if "_export_metrics" in repr(t.get_coro()))
     await exporting
     assert not exported.is_set()
-    await service.close()
-
-
-def gauge_of(process: str) -> float | None:
-    (node,) = ray.nodes()
-    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
-    found = re.search(rf'^ray_flinkray_depth\{{.*"{process}".*\}} (\S+)$', text, re.M)
-    return None if found is None else float(found[1])
-
-
-async def test_gauge_without_samples_is_not_shown_any_more(ray_cluster: None) -> None:
-    name = f"driver-{uuid.uuid4().hex}"
-    service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", name)
-    service.metrics_export_interval = 0.1
-    samples = [MetricSample("flinkray_depth", "Of a queue.", 7.0, {"queue": "one"})]
-    service.samplers.append(lambda: iter(samples))
-
-    def wait_for(value: float | None) -> None:
-        wait_until(lambda: gauge_of(name) == value, 300, f"{value} to be shown")
-
-    await service.run_blocking(wait_for, 7.0)
-    samples.clear()
-    await service.run_blocking(wait_for, None)
     await service.close()
 
 

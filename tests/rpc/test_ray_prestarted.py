@@ -59,11 +59,16 @@ def role(name: str, **options: object) -> EndpointSpec:
     return echo_spec(name, may_take_over=True, **options)
 
 
-async def test_prestarted_process_takes_over_a_spawned_role_and_is_replaced(
+async def test_prestarted_process_imports_takes_over_a_spawned_role_and_is_replaced(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
 
+    def has_imported() -> bool:
+        pid = ray_actors(service.namespace)[name].pid
+        return IMPORTED_AHEAD in Path("/proc", str(pid), "maps").read_text()
+
+    await eventually(lambda: service.run_blocking(has_imported), 150, "the module")
     address = await service.spawn(role("worker", detached=True))
 
     assert address == "worker/echo"
@@ -76,20 +81,6 @@ async def test_prestarted_process_takes_over_a_spawned_role_and_is_replaced(
         await service.spawn(role("worker", detached=True))
     assert await prestarted(service) != name
     await service.kill("worker")
-
-
-async def test_prestarted_process_imports_modules_ahead_of_its_role(
-    service: RayRpcService,
-) -> None:
-    name = await prestarted(service)
-
-    def has_imported() -> bool:
-        pid = ray_actors(service.namespace)[name].pid
-        return IMPORTED_AHEAD in Path("/proc", str(pid), "maps").read_text()
-
-    await eventually(lambda: service.run_blocking(has_imported), 150, "the module")
-    address = await service.spawn(role("worker"))
-    assert await (await service.connect(address, EchoGateway)).echo(1) == 1
 
 
 async def test_suspended_prestarted_process_is_passed_over_and_ended(
@@ -109,30 +100,19 @@ async def test_suspended_prestarted_process_is_passed_over_and_ended(
         await service.kill("worker")
 
 
-async def test_prestarted_process_that_was_taken_but_got_no_role_is_replaced(
-    service: RayRpcService,
-) -> None:
-    """The spawning process has died before it gave a role."""
-    name = await prestarted(service)
-    left = (await record_of(service, name)).pid
-    directory = RayDirectory(service.namespace)
-    assert await service.run_blocking(directory.remove_prestarted, name)
-    await eventually(lambda: service.run_blocking(has_ended, left), 300, "its end")
-    assert await service.run_blocking(directory.get, name) is None
-    assert await prestarted(service) != name
-
-
 async def test_death_of_a_process_that_took_over_is_reported_and_frees_its_name(
     service: RayRpcService,
 ) -> None:
     await prestarted(service)
-    address = await service.spawn(role("worker", detached=True))
+    address = await service.spawn(role("worker"))
+    assert service._taken_children == {"worker"}
     gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     service.watch(await service.connect(address, EchoGateway), gone.set_result)
 
     await service.kill("worker")
 
     await asyncio.wait_for(gone, 10)
+    assert service._taken_children == set()
     with pytest.raises(RpcConnectionError, match="worker/echo"):
         await service.connect(address, EchoGateway)
     assert await service.spawn(role("worker")) == address
@@ -157,32 +137,7 @@ async def test_process_that_took_over_and_is_not_detached_ends_with_its_owner(
     await asyncio.wait_for(gone, 10)
 
 
-async def test_child_that_took_over_and_has_ended_is_forgotten_by_its_parent(
-    service: RayRpcService,
-) -> None:
-    """JobMasters and Dispatchers live for long."""
-    await prestarted(service)
-    address = await service.spawn(role("worker"))
-    assert service._taken_children == {"worker"}
-    gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    service.watch(address, gone.set_result)
-    await service.stop("worker")
-    await asyncio.wait_for(gone, 10)
-    assert service._taken_children == set()
-
-
-async def test_spawn_without_a_prestarted_process_creates_an_actor(
-    service: RayRpcService,
-) -> None:
-    await prestarted(service)
-    await service.end_prestarted()
-
-    assert await service.spawn(role("worker")) == "worker/echo"
-
-    assert (await record_of(service, "worker")).actor_name == "worker"
-
-
-async def test_ended_prestarted_processes_leave_no_names(
+async def test_ended_prestarted_processes_leave_no_names_and_a_spawn_creates_an_actor(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
@@ -190,6 +145,10 @@ async def test_ended_prestarted_processes_leave_no_names(
     assert await service.run_blocking(directory.names, name) == [name]
     await service.end_prestarted()
     assert await service.run_blocking(directory.names, "Prestarted") == []
+
+    assert await service.spawn(role("worker")) == "worker/echo"
+
+    assert (await record_of(service, "worker")).actor_name == "worker"
 
 
 async def test_role_whose_code_is_missing_fails_its_spawn_and_ends_one_process(

@@ -14,7 +14,6 @@ import pytest
 
 from flinkray.core.errors import (
     FrameTooLargeError,
-    HandshakeError,
     RecipientUnreachableError,
     RpcConnectionError,
     RpcTimeoutError,
@@ -68,6 +67,9 @@ async def test_calls_through_ray_behave_as_calls_on_a_direct_connection(
         await echo.echo(bytes(11_000_000))
     with pytest.raises(RpcConnectionError, match="worker/nobody"):
         await carried.connect("worker/nobody", EchoGateway)
+    await carried.stop("worker")
+    with pytest.raises(RpcConnectionError):
+        await service.connect(address, EchoGateway)
 
 
 async def test_messages_through_ray_are_handled_in_order_and_once(
@@ -89,22 +91,13 @@ async def test_slow_handler_does_not_delay_other_calls_through_ray(
     for number in range(20):
         assert await echo.echo(number) == number
     assert not any(call.done() for call in hanging)
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    carried.watch(echo, reasons.put_nowait)
     await echo.close_yourself()
     for call in hanging:
         with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.hang"):
             await call
-
-
-async def test_end_of_an_endpoint_is_reported_through_ray(
-    service: RayRpcService, carried: RayRpcService
-) -> None:
-    echo = await carried.connect(await service.spawn(echo_spec("worker")), EchoGateway)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    carried.watch(echo, reasons.put_nowait)
-    await echo.close_yourself()
     assert await asyncio.wait_for(reasons.get(), 10)
-    with pytest.raises(RecipientUnreachableError):
-        await echo.echo(1)
 
 
 @pytest.mark.parametrize("max_restarts", [0, -1])
@@ -138,26 +131,6 @@ async def test_broken_connection_through_ray_is_opened_again(
     await echo.note(2)
     assert await echo.notes() == (1, 2)
     assert is_carried(carried, "worker")
-
-
-async def test_client_through_ray_with_a_wrong_secret_is_refused(service: RayRpcService) -> None:
-    address = await service.spawn(echo_spec("worker"))
-    stranger = RayRpcService(
-        service.namespace, "stranger", bytes(32), ask_timeout=10, transport="ray"
-    )
-    with pytest.raises(HandshakeError, match="secret"):
-        await stranger.connect(address, EchoGateway)
-    await stranger.close()
-
-
-async def test_process_can_be_stopped_through_ray(
-    service: RayRpcService, carried: RayRpcService
-) -> None:
-    address = await service.spawn(echo_spec("worker"))
-    await carried.connect(address, EchoGateway)
-    await carried.stop("worker")
-    with pytest.raises(RpcConnectionError):
-        await service.connect(address, EchoGateway)
 
 
 async def test_driver_cannot_be_reached_through_ray(

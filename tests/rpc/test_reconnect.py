@@ -1,4 +1,4 @@
-"""Connections that break between processes that live, on every service."""
+"""Connections that break between processes that live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import FIRST_PAUSE, Opened
 from flinkray.rpc.serving.base_service import BaseRpcService
 from tests.rpc.endpoints import EchoEndpoint, EchoGateway, Leader, LeaderGateway, echo_spec
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_every_service, on_local_service
 
 
 def connection_to(service: RpcService, process: str) -> ClientConnection:
@@ -50,34 +50,6 @@ async def connected(services: Services) -> tuple[EchoEndpoint, EchoGateway]:
 
 
 @on_every_service
-async def test_pending_calls_fail_at_once_when_their_connection_breaks(
-    services: Services,
-) -> None:
-    """RPC-23: not by timeout."""
-    services.caller.ask_timeout = 10_000_000
-    endpoint, echo = await connected(services)
-    hanging = asyncio.ensure_future(echo.hang())
-    await endpoint.hanging.wait()
-    await break_connection(services)
-    with pytest.raises(RecipientUnreachableError) as caught:
-        await hanging
-    for part in ("EchoGateway.hang", "the connection broke", "may have been handled"):
-        assert part in str(caught.value)
-
-
-@on_every_service
-async def test_next_call_after_a_break_opens_a_new_connection(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, echo = await connected(services)
-    attempts = Attempts(services.caller, monkeypatch)
-    for number in range(3):
-        await break_connection(services)
-        assert await echo.echo(number) == number
-    assert attempts.count == 3
-
-
-@on_every_service
 async def test_calls_after_a_break_are_handled_once_and_in_order(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +67,7 @@ async def test_calls_after_a_break_are_handled_once_and_in_order(
     assert attempts.count == 1
 
 
-@on_every_service
+@on_local_service
 async def test_endpoint_that_ended_during_a_break_is_reported_as_ended(
     services: Services,
 ) -> None:
@@ -116,7 +88,7 @@ async def test_endpoint_that_ended_during_a_break_is_reported_as_ended(
     await leader.lead()
 
 
-@on_every_service
+@on_local_service
 async def test_watch_survives_broken_connections_and_reports_the_end(services: Services) -> None:
     endpoint, echo = await connected(services)
     reasons: asyncio.Queue[str] = asyncio.Queue()
@@ -160,73 +132,13 @@ async def test_calls_to_a_dead_process_fail_at_once_with_few_connection_attempts
         assert all(type(result) is RecipientUnreachableError for result in results)
         calls += len(results)
         await services.let_time_pass(0.01)
+    with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.note"):
+        await echo.note(1)
     # one for all callers, and the pauses between them double
     assert 1 <= attempts.count <= 2 + (loop.time() - begin) / FIRST_PAUSE
     assert attempts.count < calls / 20
     with pytest.raises(RpcConnectionError):
         await services.caller.connect("worker/echo", EchoGateway)
-
-
-@on_every_service
-async def test_tell_after_a_break_fails_when_the_process_has_died(services: Services) -> None:
-    """RPC-23: so a heartbeat to a dead process is noticed."""
-    echo = await killed(services)
-    with pytest.raises(RecipientUnreachableError, match=r"EchoGateway\.note"):
-        await echo.note(1)
-
-
-@on_every_service
-async def test_ask_times_out_while_its_connection_is_reopened(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RPC-24"""
-    _, echo = await connected(services)
-    never = asyncio.Event()
-    assert isinstance(services.caller, BaseRpcService)
-    open_transport = services.caller._pool._open_transport
-
-    async def stuck(process_name: str, where: object) -> Opened:
-        await never.wait()
-        return await open_transport(process_name, where)
-
-    monkeypatch.setattr(services.caller._pool, "_open_transport", stuck)
-    await break_connection(services)
-    with pytest.raises(TimeoutError, match=r"EchoGateway\.too_slow"):
-        await echo.too_slow()
-    later = asyncio.ensure_future(echo.echo(7))
-    await asyncio.sleep(0)
-    never.set()
-    assert await later == 7
-
-
-@on_every_service
-async def test_closed_service_opens_no_new_connection(services: Services) -> None:
-    endpoint, echo = await connected(services)
-    assert await echo.echo(1) == 1
-    await services.caller.close()
-    for call in (echo.echo(2), echo.note(2)):
-        with pytest.raises(RecipientUnreachableError, match="service of caller is closed"):
-            await call
-    with pytest.raises(RpcConnectionError, match="service of caller is closed"):
-        await services.caller.connect(endpoint.address, EchoGateway)
-    assert isinstance(services.caller, BaseRpcService)
-    assert services.caller.connections() == []
-    assert endpoint.seen == []
-
-
-@on_every_service
-async def test_concurrent_connects_share_one_connection(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint = EchoEndpoint(services.host)
-    endpoint.start()
-    attempts = Attempts(services.caller, monkeypatch)
-    proxies = await asyncio.gather(
-        *(services.caller.connect(endpoint.address, EchoGateway) for _ in range(10))
-    )
-    assert await asyncio.gather(*(proxy.echo(1) for proxy in proxies)) == [1] * 10
-    assert attempts.count == 1
-    connection_to(services.caller, "host")
 
 
 @on_every_service
@@ -245,69 +157,7 @@ async def test_proxy_of_a_dead_process_does_not_reach_a_new_process_of_the_name(
     assert await new.notes() == (1,)
 
 
-@on_virtual_services
-async def test_pauses_between_attempts_to_reach_a_dead_process_double_up_to_2_seconds(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    echo = await killed(services)
-    attempts = Attempts(services.caller, monkeypatch)
-
-    async def attempts_within(seconds: float) -> int:
-        before = attempts.count
-        for _ in range(round(seconds / 0.01)):
-            with pytest.raises(RecipientUnreachableError):
-                await echo.echo(1)
-            await asyncio.sleep(0.01)
-        return attempts.count - before
-
-    # at once, and after 0.05, 0.1, 0.2, 0.4, 0.8, 1.6 and 2 seconds, each after the one before
-    assert 6 <= await attempts_within(3.5) <= 8
-    assert 4 <= await attempts_within(10.5) <= 6
-
-
-@on_every_service
-async def test_process_reported_as_dead_is_not_called_again_although_it_answers(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RPC-23: as on a node that was given up, whose successor starts elsewhere."""
-    endpoint, echo = await connected(services)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    services.caller.watch(echo, reasons.put_nowait)
-    await echo.echo(1)
-    attempts = Attempts(services.caller, monkeypatch)
-    connection = connection_to(services.caller, "host")
-    connection.peer_died = True
-    connection.break_off("its node was given up")
-    for call in (echo.echo(2), echo.note(3)):
-        with pytest.raises(RecipientUnreachableError, match="its node was given up"):
-            await call
-    assert "its node was given up" in await reasons.get()
-    assert attempts.count == 0
-    assert endpoint.seen == []
-
-
-@on_every_service
-async def test_connect_while_its_service_closes_raises_an_error_and_is_not_cancelled(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An unexpected cancellation ends whole programs."""
-    assert isinstance(services.caller, BaseRpcService)
-    begun = asyncio.Event()
-
-    async def stuck(process_name: str, where: object) -> Opened:
-        begun.set()
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError("it never ends by itself")
-
-    monkeypatch.setattr(services.caller._pool, "_open_transport", stuck)
-    connecting = asyncio.ensure_future(services.caller.connect("host/echo", EchoGateway))
-    await begun.wait()
-    await services.caller.close()
-    with pytest.raises(RpcConnectionError, match="service of caller is closed"):
-        await connecting
-
-
-@on_every_service
+@on_local_service
 async def test_cancelled_connect_does_not_stop_other_connects(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,17 +41,6 @@ def test_number_of_refusals_that_were_not_logged_is_logged_at_the_end(
     assert caplog.messages[-1] == "2 more refusals are not told one by one"
 
 
-def test_long_reason_of_a_refusal_is_cut_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 100_000)
-    (line,) = caplog.messages
-    assert line == f"refused a peer: {'x' * 300} …"
-
-
-def test_reason_of_300_characters_is_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
-    RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * 300)
-    assert caplog.messages == [f"refused a peer: {'x' * 300}"]
-
-
 @on_virtual_time
 async def test_a_service_counts_all_refused_frames_and_logs_a_few(
     caplog: pytest.LogCaptureFixture,
@@ -62,3 +51,11 @@ async def test_a_service_counts_all_refused_frames_and_logs_a_few(
     await service.close()
     assert service.refused_frames == 10_000
     assert len(caplog.messages) == MAX_LINES + 1
+
+
+@pytest.mark.parametrize(("length", "end"), [(300, ""), (301, " …"), (100_000, " …")])
+def test_reason_of_a_refusal_above_300_characters_is_cut_in_the_log(
+    caplog: pytest.LogCaptureFixture, length: int, end: str
+) -> None:
+    RefusalLog(logger, ManualClock().monotonic).refused("refused a peer", "x" * length)
+    assert caplog.messages == [f"refused a peer: {'x' * 300}{end}"]

@@ -1,7 +1,4 @@
-"""Registrations that retry, on every service.
-
-Where time is virtual the timetable is exact; where it is real, nothing happens too early.
-"""
+"""Registrations that retry, and their exact timetable."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -30,7 +27,7 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.rpc.service import JITTER
-from tests.rpc.on_services import Services, on_every_service, on_virtual_services
+from tests.rpc.on_services import Services, on_local_service
 
 LEADER = JobMasterId(b"leader.leader.le")
 
@@ -117,100 +114,43 @@ def started(services: Services, *script: Answer) -> tuple[Registrar, Client]:
     return registrar, client
 
 
-async def assert_timetable(
-    services: Services, settings: RegistrationSettings, expected: list[float], *script: Answer
+@pytest.mark.parametrize(
+    ("script", "waits"),
+    [
+        pytest.param(
+            [silence] * 11,
+            [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0],
+            id="REG-04: doubled after each silence",
+        ),
+        pytest.param(
+            [silence, silence, failure, silence],
+            [0.1, 0.2, 30.0, 0.1],
+            id="REG-05: the refused delay after a refusal",
+        ),
+        pytest.param(
+            [silence, error, silence], [0.1, 10.0, 0.1], id="REG-06: the error delay after an error"
+        ),
+    ],
+)
+@on_local_service
+async def test_registration_is_repeated_after_the_wait_for_its_kind_of_failure(
+    services: Services, script: list[Answer], waits: list[float]
 ) -> None:
-    """A registration with that script reaches the registrar at the *expected* seconds, or after
-    each wait by at most the jitter later."""
+    """REG-04, REG-05, REG-06: with Flink's defaults, and at most the jitter later."""
     registrar, client = started(services, *script)
     begin = client.clock.monotonic()
-    registration = client.registration(settings=settings)
+    registration = client.registration()
     registration.start()
     assert isinstance(await registration.future, RegistrationSuccess)
-    times = [time - begin for time in registrar.times]
-    assert all(time >= early - 1e-9 for time, early in zip(times, expected, strict=False))
-    assert len(times) >= len(expected)
-    if services.is_virtual:
-        waits = [later - earlier for earlier, later in pairwise(times)]
-        shortest = [later - earlier for earlier, later in pairwise(expected)]
-        assert len(waits) == len(shortest)
-        for wait, least in zip(waits, shortest, strict=True):
-            assert least - 1e-9 <= wait <= least * (1 + JITTER) + 1e-9
-        assert times != pytest.approx(expected)  # some of them were longer
+    assert registrar.times[0] == begin
+    waited = [later - earlier for earlier, later in pairwise(registrar.times)]
+    assert len(waited) == len(waits)
+    for seconds, least in zip(waited, waits, strict=True):
+        assert least - 1e-9 <= seconds <= least * (1 + JITTER) + 1e-9
+    assert waited != pytest.approx(waits)  # some of them were longer
 
 
-def settings_for(services: Services) -> RegistrationSettings:
-    """Flink's defaults; where they would be waited for, those of its tests."""
-    return (
-        RegistrationSettings() if services.is_virtual else RegistrationSettings(0.02, 1, 0.1, 0.2)
-    )
-
-
-@on_every_service
-async def test_accepted_registration_has_the_gateway_and_the_answer(services: Services) -> None:
-    """REG-01"""
-    _, client = started(services)
-    registration = client.registration()
-    future = registration.future
-    registration.start()
-    outcome = await future
-    assert isinstance(outcome, RegistrationSuccess)
-    assert outcome.response == Welcome(1)
-    assert outcome.gateway.address == "host/registrar"
-    assert outcome.gateway.fencing_token == LEADER
-    assert registration.future is future
-
-
-@on_every_service
-async def test_error_raised_by_the_connect_function_fails_the_registration(
-    services: Services,
-) -> None:
-    """REG-02"""
-    registrar, client = started(services)
-
-    def connect() -> Awaitable[RegistrarGateway]:
-        raise TypeError("a mistake")
-
-    registration = client.registration(connect)
-    registration.start()
-    with pytest.raises(TypeError, match="a mistake"):
-        await registration.future
-    assert registrar.times == []
-
-
-@on_every_service
-async def test_registration_without_an_answer_is_repeated_with_doubled_timeouts(
-    services: Services,
-) -> None:
-    """REG-04"""
-    timeouts = [0.02, 0.04]
-    if services.is_virtual:
-        timeouts = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
-    expected = [0.0, *accumulate(timeouts)]
-    await assert_timetable(services, settings_for(services), expected, *[silence] * len(timeouts))
-
-
-@on_every_service
-async def test_refused_registration_is_repeated_after_the_refused_delay(services: Services) -> None:
-    """REG-05"""
-    settings = settings_for(services)
-    initial, refused = settings.initial_timeout, settings.refused_delay
-    expected = [0.0, *accumulate([initial, 2 * initial, refused, initial])]
-    await assert_timetable(services, settings, expected, silence, silence, failure, silence)
-
-
-@on_every_service
-async def test_registration_after_another_error_is_repeated_after_the_error_delay(
-    services: Services,
-) -> None:
-    """REG-06"""
-    settings = settings_for(services)
-    initial = settings.initial_timeout
-    expected = [0.0, *accumulate([initial, settings.error_delay, initial])]
-    await assert_timetable(services, settings, expected, silence, error, silence)
-
-
-@on_virtual_services
+@on_local_service
 async def test_clients_refused_at_the_same_time_retry_at_different_times(
     services: Services,
 ) -> None:
@@ -235,7 +175,7 @@ async def test_clients_refused_at_the_same_time_retry_at_different_times(
         assert max(Counter(round(time, 2) for time in times).values()) < count / 50
 
 
-@on_every_service
+@on_local_service
 async def test_registration_is_repeated_until_the_leader_exists(services: Services) -> None:
     """REG-06"""
     client = Client(services.caller, "client")
@@ -248,20 +188,7 @@ async def test_registration_is_repeated_until_the_leader_exists(services: Servic
     assert isinstance(await registration.future, RegistrationSuccess)
 
 
-@on_every_service
-async def test_rejected_registration_is_not_repeated_and_raises_no_error(
-    services: Services,
-) -> None:
-    """REG-07"""
-    registrar, client = started(services, rejection)
-    registration = client.registration()
-    registration.start()
-    assert await registration.future == RegistrationRejection("never")
-    await services.let_time_pass(100)
-    assert len(registrar.times) == 1
-
-
-@on_every_service
+@on_local_service
 async def test_cancelled_registration_makes_no_further_attempt(services: Services) -> None:
     """REG-08"""
     registrar, client = started(services, silence)
@@ -274,7 +201,7 @@ async def test_cancelled_registration_makes_no_further_attempt(services: Service
     assert registration.future.cancelled()
 
 
-@on_virtual_services
+@on_local_service
 async def test_registration_cancelled_before_its_start_makes_no_attempt(
     services: Services,
 ) -> None:
@@ -288,7 +215,7 @@ async def test_registration_cancelled_before_its_start_makes_no_attempt(
     assert registrar.times == []
 
 
-@on_virtual_services
+@on_local_service
 async def test_registration_after_a_silence_uses_the_existing_connection(
     services: Services,
 ) -> None:
@@ -307,7 +234,7 @@ async def test_registration_after_a_silence_uses_the_existing_connection(
 
 
 @pytest.mark.parametrize("turns", range(8))
-@on_every_service
+@on_local_service
 async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attempt(
     services: Services, turns: int
 ) -> None:
@@ -338,18 +265,6 @@ async def test_registration_cancelled_as_an_error_arrives_makes_no_further_attem
     await services.let_time_pass(100)
     assert attempts == so_far
     await asyncio.wait_for(asyncio.shield(client.close()), 10)
-
-
-@on_every_service
-async def test_registration_is_cancelled_when_its_endpoint_ends(services: Services) -> None:
-    registrar, client = started(services, silence)
-    registration = client.registration()
-    registration.start()
-    await asyncio.sleep(0.05)
-    await client.close()
-    await services.let_time_pass(100)
-    assert registration.future.cancelled()
-    assert len(registrar.times) == 1
 
 
 @pytest.mark.parametrize(
@@ -385,9 +300,9 @@ def connection_of(
     )
 
 
-@on_every_service
+@on_local_service
 async def test_connection_to_a_leader_has_its_gateway_once_registered(services: Services) -> None:
-    """REG-10"""
+    """REG-01, REG-10"""
     _, client = started(services)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
@@ -397,17 +312,17 @@ async def test_connection_to_a_leader_has_its_gateway_once_registered(services: 
     assert connection.is_connected
     assert connection.target_gateway is not None
     assert connection.target_gateway.address == connection.target_address == "host/registrar"
-    assert connection.target_fencing_token == LEADER
+    assert connection.target_gateway.fencing_token == connection.target_fencing_token == LEADER
     await services.let_time_pass(100)
     assert events.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_failed_registration_is_reported_and_leaves_the_connection_without_a_gateway(
     services: Services,
 ) -> None:
-    """REG-11"""
-    _, client = started(services)
+    """REG-02, REG-11"""
+    registrar, client = started(services)
     events = asyncio.Queue[object]()
     mistake = TypeError("a mistake")
 
@@ -419,24 +334,26 @@ async def test_failed_registration_is_reported_and_leaves_the_connection_without
     assert await events.get() is mistake
     assert not connection.is_connected
     assert connection.target_gateway is None
+    assert registrar.times == []
     assert connection.target_address == "host/registrar"
     assert connection.target_fencing_token == LEADER
 
 
-@on_every_service
+@on_local_service
 async def test_rejected_registration_is_reported_once_and_nothing_else(services: Services) -> None:
-    """REG-12"""
-    _, client = started(services, rejection)
+    """REG-07, REG-12"""
+    registrar, client = started(services, rejection)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
     assert await events.get() == RegistrationRejection("never")
     await services.let_time_pass(100)
+    assert len(registrar.times) == 1
     assert events.empty()
     assert not connection.is_connected
 
 
-@on_every_service
+@on_local_service
 async def test_reconnect_reports_the_answer_of_the_second_registration(services: Services) -> None:
     """REG-14"""
     _, client = started(services)
@@ -451,29 +368,8 @@ async def test_reconnect_reports_the_answer_of_the_second_registration(services:
     assert not connection.try_reconnect()
 
 
-@on_every_service
-async def test_late_answer_to_an_older_registration_is_ignored(services: Services) -> None:
-    """RM-02 on the side of the client."""
-    gate = asyncio.Event()
-
-    async def slow() -> Welcome:
-        await gate.wait()
-        return Welcome(100)
-
-    registrar, client = started(services, slow)
-    events = asyncio.Queue[object]()
-    connection = connection_of(client, events)
-    connection.start()
-    await registrar.called.wait()
-    connection.try_reconnect()
-    gate.set()
-    assert await events.get() == Welcome(1)
-    await services.let_time_pass(100)
-    assert events.empty()
-
-
 @pytest.mark.parametrize("turns", range(8))
-@on_every_service
+@on_local_service
 async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_moment(
     services: Services, turns: int
 ) -> None:
@@ -508,16 +404,18 @@ async def test_registration_answer_overtaken_by_a_reconnect_is_ignored_at_any_mo
     assert events.empty()
 
 
-@on_every_service
+@on_local_service
 async def test_connection_closed_during_its_registration_calls_no_callback(
     services: Services,
 ) -> None:
-    _, client = started(services)
+    registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
     connection = connection_of(client, events)
     connection.start()
+    await registrar.called.wait()
     connection.close()
     await services.let_time_pass(100)
+    assert len(registrar.times) == 1
     assert events.empty()
     assert not connection.is_connected
     assert connection.is_closed
@@ -527,7 +425,7 @@ async def test_connection_closed_during_its_registration_calls_no_callback(
 
 
 @pytest.mark.parametrize("turns", range(12))
-@on_virtual_services
+@on_local_service
 async def test_connection_closed_as_an_answer_arrives_calls_no_callback(
     services: Services, turns: int
 ) -> None:
@@ -560,7 +458,7 @@ async def test_connection_closed_as_an_answer_arrives_calls_no_callback(
     assert not connection.is_connected
 
 
-@on_virtual_services
+@on_local_service
 async def test_failed_registration_without_a_callback_ends_the_endpoint(
     services: Services,
 ) -> None:
@@ -576,7 +474,7 @@ async def test_failed_registration_without_a_callback_ends_the_endpoint(
     assert not connection.is_connected
 
 
-@on_every_service
+@on_local_service
 async def test_second_start_of_a_connection_or_registration_is_refused(services: Services) -> None:
     _, client = started(services)
     connection = connection_of(client, asyncio.Queue[object]())
@@ -591,20 +489,7 @@ async def test_second_start_of_a_connection_or_registration_is_refused(services:
     assert isinstance(await registration.future, RegistrationSuccess)
 
 
-@on_virtual_services
-async def test_connection_closed_while_it_registers_makes_no_further_attempt(
-    services: Services,
-) -> None:
-    registrar, client = started(services, *[failure] * 10)
-    connection = connection_of(client, asyncio.Queue[object]())
-    connection.start()
-    await registrar.called.wait()
-    connection.close()
-    await services.let_time_pass(1000)
-    assert len(registrar.times) == 1
-
-
-@on_virtual_services
+@on_local_service
 async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services: Services) -> None:
     registrar, client = started(services, failure)
     events = asyncio.Queue[object]()
@@ -619,21 +504,7 @@ async def test_reconnect_stops_the_attempts_of_the_earlier_registration(services
     assert events.empty()
 
 
-@on_virtual_services
-async def test_closed_connection_has_no_gateway(
-    services: Services,
-) -> None:
-    _, client = started(services)
-    events = asyncio.Queue[object]()
-    connection = connection_of(client, events)
-    connection.start()
-    await events.get()
-    connection.close()
-    assert connection.target_gateway is None
-    assert not connection.is_connected
-
-
-@on_virtual_services
+@on_local_service
 async def test_callback_of_a_registration_may_be_a_coroutine(services: Services) -> None:
     _, client = started(services)
     heard: list[Welcome] = []

@@ -208,17 +208,6 @@ async def test_reading_pauses_at_first_byte_beyond_limit_and_resumes_at_half() -
     assert peer.wire.story == ["pause", "resume"]
 
 
-@on_virtual_time
-async def test_each_connection_has_its_own_limit_of_pending_calls() -> None:
-    service, _, peer = hosting(max_pending_calls=1)
-    other = Peer(service, "other#1")
-    for number in range(2):
-        peer.ask(1, "hold", number, b"")
-    other.ask(1, "hold", 2, b"")
-    assert peer.wire.story == ["pause"]
-    assert other.wire.story == []
-
-
 # --- answers --------------------------------------------------------------------------------------
 
 
@@ -376,9 +365,11 @@ async def test_wrong_token_is_refused_with_both_tokens_named() -> None:
         error = peer.take_error()
         assert isinstance(error, FencingTokenError)
         assert (error.expected, error.received) == (right, named)
+        peer.tell(1, "lead", token=token)  # ignored: no answer could report the refusal
     peer.ask(1, "lead", token=codec.encode(right))
     await asyncio.sleep(0.1)
-    assert peer.take() == [(Kind.RESULT, 6, str(right))]
+    assert peer.take() == [(Kind.RESULT, 11, str(right))]
+    assert leader.deeds == [right]
     peer.ask(2, "echo", 1, 1, token=codec.encode(wrong))  # an endpoint without a leader needs none
     await asyncio.sleep(0.1)
     assert peer.take() == [(Kind.RESULT, 1, 1)]
@@ -393,6 +384,25 @@ async def test_arguments_that_cannot_be_decoded_are_refused_with_the_reason() ->
     assert isinstance(error, RpcSerializationError)
     assert str(error).startswith(f"host/holder: {HOLD}: the arguments: cannot decode a message")
     assert service.metrics.handled[HOLD].failures == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.ASK, Kind.TELL])
+@on_virtual_time
+async def test_request_that_is_repeated_or_late_is_refused_for_its_endpoint(kind: Kind) -> None:
+    """No socket repeats a frame, but a faulty peer may."""
+    service = LocalRpcService("host")
+    first, second = EchoEndpoint(service, "first"), EchoEndpoint(service, "second")
+    first.start()
+    second.start()
+    peer = Peer(service)
+    for number, target in [(1, 1), (1, 1), (4, 1), (3, 1), (4, 1), (2, 2), (5, 1), (2, 2)]:
+        peer.send(kind, target, "note", (number,), sequence=number)
+    Peer(service).send(kind, 1, "note", (1,), sequence=1)  # a new connection has its own order
+    await asyncio.sleep(1)
+    assert (first.seen, second.seen) == ([1, 4, 5, 1], [2])
+    assert service.refused_frames == 4
+    answered = sorted(number for _, number, _ in peer.take())
+    assert answered == ([1, 2, 4, 5] if kind is Kind.ASK else [])
 
 
 # --- requests to the process ----------------------------------------------------------------------

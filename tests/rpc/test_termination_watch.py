@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.rpc.calls.connection import ClientConnection
-from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodRecorder, RpcRecorder
 from flinkray.rpc.calls.peer_deadlines import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.testing.virtual_time import on_virtual_time
@@ -153,47 +150,3 @@ async def test_cancelling_a_watch_cancels_its_task() -> None:
     watched.first.connection_lost("the wire was cut")
     await asyncio.sleep(1)
     assert watched.told == []
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-
-def histogram(*seconds: float) -> LatencyHistogram:
-    recorder = MethodRecorder()
-    for one in seconds:
-        recorder.seconds += one
-        recorder.buckets[int(one * 1e6).bit_length()] += 1
-    return recorder.snapshot().latency
-
-
-def test_bounds_of_latency_buckets_double_from_one_microsecond() -> None:
-    bounds = LatencyHistogram.upper_bounds()
-    assert len(bounds) == BUCKETS
-    assert bounds[:4] == (1e-6, 2e-6, 4e-6, 8e-6)
-    assert bounds[-1] == 2 ** (BUCKETS - 1) / 1e6
-
-
-@pytest.mark.parametrize(
-    ("portion", "quantile"), [(0.0, 2e-6), (0.25, 2e-6), (0.26, 8e-6), (0.75, 8e-6), (0.76, 64e-6)]
-)
-def test_latency_quantile_is_the_bound_of_the_bucket_that_contains_it(
-    portion: float, quantile: float
-) -> None:
-    latencies = histogram(1e-6, 5e-6, 5e-6, 40e-6)
-    assert latencies.count == 4
-    assert latencies.quantile(portion) == quantile
-    assert histogram().quantile(portion) == 0.0
-
-
-def test_recorder_has_one_empty_counter_for_each_method_and_side() -> None:
-    recorder = RpcRecorder()
-    called, handled = recorder.called("G.m"), recorder.handled("G.m")
-    assert called is recorder.called("G.m")
-    assert handled is recorder.handled("G.m")
-    assert called is not handled
-    first = called.snapshot()
-    assert (first.calls, first.failures, first.latency.count, first.latency.seconds) == (0, 0, 0, 0)
-    assert recorder.snapshot().called == recorder.snapshot().handled == {}
-    called.calls = 2
-    snapshot = recorder.snapshot()
-    assert (snapshot.called["G.m"].calls, snapshot.handled) == (2, {})

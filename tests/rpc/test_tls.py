@@ -239,23 +239,6 @@ async def test_client_refuses_a_cluster_certificate_of_another_authority(
 
 
 @pytest.mark.ray
-async def test_client_certificate_of_another_authority_is_refused_by_the_host(
-    host: RayRpcService,
-    tls_environment: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The client trusts the cluster, but the cluster does not trust the client."""
-    foreign = ray_tls_environment(tmp_path / "foreign", "127.0.0.1")
-    environment = foreign | {AUTHORITY: tls_environment[AUTHORITY]}
-    client = await opened(host.namespace, "client", environment, monkeypatch)
-    with pytest.raises(RpcConnectionError, match="host"):
-        await client.connect("host/echo", EchoGateway)
-    assert host.refused_frames >= 1
-    await client.close()
-
-
-@pytest.mark.ray
 def test_connections_use_tls_in_a_ray_cluster_with_tls(
     tls_environment: dict[str, str],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
@@ -25,6 +26,9 @@ from flinkray.scheduler.graph.job_graph import (
     NoRestart,
     RestartStrategy,
 )
+from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
+from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.slot_manager_actions import RequestSlot, SlotManagerAction
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceRequirement,
@@ -36,6 +40,7 @@ from flinkray.scheduler.shared.slots import (
     WorkerGroupOwner,
     WorkerLocation,
 )
+from flinkray.scheduler.slots.slot_requests import SlotAllocated
 
 Id = TypeVar("Id", bound=AbstractID)
 T = TypeVar("T")
@@ -155,3 +160,24 @@ def one(actions: Iterable[object], kind: type[T]) -> T:
     """The single action of that kind."""
     (found,) = only(actions, kind)
     return found
+
+
+def slot_manager(worker: ResourceProfile, slots: int, **settings: object) -> SlotManager:
+    """Of shared workers of that profile, with so many slots each."""
+    ids = iter(sequence(AllocationID))
+    fixed = SlotManagerSettings(worker, slots, lambda: next(ids))
+    return SlotManager(replace(fixed, **settings))  # type: ignore[arg-type]
+
+
+def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float = 2.0) -> None:
+    """The TaskExecutors give all slots that *actions* ask for."""
+    for asked in only(actions, RequestSlot):
+        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
+
+
+def served(actions: Iterable[object]) -> dict[int, int]:
+    """Number of the request -> number of the allocation."""
+    return {
+        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
+        for a in only(actions, SlotAllocated)
+    }

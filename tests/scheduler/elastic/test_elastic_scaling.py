@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flinkray.core.errors import JobStateError
 from flinkray.core.resources import ResourceProfile
@@ -297,33 +296,10 @@ class Scaled:
         return one(actions, Execute).parallelism[vertex_id("a")]
 
 
-def test_job_starts_at_once_with_all_wanted_slots() -> None:
-    scaled = Scaled()
-    assert scaled.scaling.start(0.0) == [WaitFor(300.0, 1)]
-    assert scaled.executed(scaled.slots(4, 1.0)) == 4
-
-
-def test_job_starts_with_fewer_slots_once_the_slots_have_been_stable_for_a_while() -> None:
-    scaled = Scaled()
-    scaled.scaling.start(0.0)
-    first = one(scaled.slots(2, 1.0), WaitFor)
-    assert first.delay == 10.0
-    second = one(scaled.slots(3, 5.0), WaitFor)
-    assert scaled.scaling.timer(first.generation, 11.0) == []
-    assert scaled.executed(scaled.scaling.timer(second.generation, 15.0)) == 3
-
-
 def test_job_waits_for_slots_as_long_as_its_settings_say() -> None:
     scaling = ElasticScaling(graph(elastic("a", 2, 4)), ScalingSettings(7.0, 3.0, 2.0))
     assert scaling.start(100.0) == [WaitFor(7.0, 1)]
     assert scaling.slots_changed([SMALL] * 2, 101.0) == [WaitFor(3.0, 2)]
-
-
-def test_job_with_fewer_slots_waits_for_stable_slots_from_its_start() -> None:
-    """Slots that were there before do not make it start at once."""
-    scaled = Scaled()
-    assert scaled.slots(2, 0.0) == []
-    assert scaled.scaling.start(100.0) == [WaitFor(10.0, 1)]
 
 
 def test_scaling_timer_that_fires_early_is_set_again_for_the_remaining_time() -> None:
@@ -343,45 +319,12 @@ def test_job_gives_up_if_its_minimum_of_slots_does_not_come_in_time() -> None:
     assert scaled.slots(4, 301.0) == []
 
 
-def test_job_whose_slots_never_become_stable_starts_after_the_longest_wait() -> None:
-    scaled = Scaled()
-    scaled.scaling.start(0.0)
-    now = 0.0
-    for now in range(1, 300):
-        assert not [a for a in scaled.slots(2 + now % 2, now) if isinstance(a, Execute)]
-    assert scaled.executed(scaled.slots(2, 300.0)) == 2
-
-
 def executing(number: int) -> Scaled:
     scaled = Scaled()
     scaled.scaling.start(0.0)
     timer = one(scaled.slots(number, 0.0), WaitFor)
     assert scaled.executed(scaled.scaling.timer(timer.generation, 10.0)) == number
     return scaled
-
-
-def test_job_grows_to_all_wanted_slots_after_the_cooldown() -> None:
-    scaled = executing(2)
-    timer = one(scaled.slots(4, 15.0), WaitFor)
-    assert timer.delay == 25.0
-    assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 4
-    late = executing(2)
-    assert late.executed(late.slots(4, 100.0)) == 4
-
-
-def test_elastic_job_grows_by_some_of_its_wanted_slots_only_once_they_are_stable() -> None:
-    scaled = executing(2)
-    timer = one(scaled.slots(3, 100.0), WaitFor)
-    assert timer.delay == 10.0
-    assert scaled.slots(2, 105.0) == []
-    assert scaled.scaling.timer(timer.generation, 110.0) == []
-
-
-def test_job_grows_by_stable_slots_only_after_the_cooldown() -> None:
-    scaled = executing(2)
-    timer = one(scaled.slots(3, 11.0), WaitFor)
-    assert timer.delay == 29.0
-    assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 3
 
 
 def test_job_is_not_scaled_within_the_cooldown_after_a_take_over() -> None:
@@ -391,13 +334,6 @@ def test_job_is_not_scaled_within_the_cooldown_after_a_take_over() -> None:
     timer = one(scaled.slots(4, 101.0), WaitFor)
     assert timer.delay == 29.0
     assert scaled.executed(scaled.scaling.timer(timer.generation, 130.0)) == 4
-
-
-def test_loss_of_unused_slots_changes_nothing() -> None:
-    scaled = executing(2)
-    scaled.slots(3, 12.0)
-    assert scaled.slots(2, 13.0) == []
-    assert scaled.scaling.parallelism == {vertex_id("a"): 2}
 
 
 def test_job_continues_with_the_remaining_slots_after_a_loss() -> None:
@@ -425,43 +361,6 @@ def test_job_is_not_scaled_if_one_vertex_would_grow_and_another_would_shrink() -
     executed = one(scaling.timer(timer.generation, 10.0), Execute)
     assert executed.parallelism == {a.vertex_id: 3, b.vertex_id: 1}
     assert scaling.slots_changed([SMALL] + [LARGE] * 3, 100.0) == []
-
-
-def test_job_with_all_its_slots_continues_at_once() -> None:
-    scaled = executing(3)
-    assert scaled.executed(scaled.scaling.nothing_runs(51.0)) == 3
-    replaced = executing(3)
-    replaced.slots(2, 50.0)
-    replaced.scaling.nothing_runs(51.0)
-    assert replaced.executed(replaced.slots(3, 53.0)) == 3
-
-
-def test_lowered_bounds_shrink_a_job_at_once_and_raised_bounds_let_it_grow_later() -> None:
-    """DI-20."""
-    scaled = executing(3)
-    assert scaled.executed(scaled.scaling.resize(graph(elastic("a", 1, 2)), 11.0)) == 2
-    timer = one(scaled.scaling.resize(graph(elastic("a", 1, 3)), 12.0), WaitFor)
-    assert timer.delay == 29.0, "so long it runs at least"
-    assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
-
-
-def test_next_parallelism_does_not_exceed_the_key_groups_of_the_state() -> None:
-    """And it does not wait for the slots that it could not use."""
-    key_groups = {vertex_id("a"): 3}
-    scaling = ElasticScaling(graph(elastic("a", 2, 8)), SETTINGS, key_groups=lambda: key_groups)
-    scaling.start(0.0)
-    executed = one(scaling.slots_changed([SMALL] * 5, 1.0), Execute)
-    assert executed.parallelism == {vertex_id("a"): 3}
-    assert scaling.slots_changed([SMALL] * 8, 100.0) == []
-    key_groups[vertex_id("a")] = 6
-    assert one(scaling.nothing_runs(200.0), Execute).parallelism == {vertex_id("a"): 6}
-
-
-def test_bounds_changed_before_the_start_of_a_job_start_no_timer() -> None:
-    """DI-20: a JobMaster that registers early hears of the bounds before its job runs."""
-    scaled = Scaled()
-    assert scaled.scaling.resize(graph(elastic("a", 2, 4)), 0.0) == []
-    assert one(scaled.scaling.start(0.0), WaitFor).delay == 300.0
 
 
 def test_job_with_a_lower_parallelism_than_its_raised_minimum_keeps_running() -> None:
@@ -503,69 +402,3 @@ def test_scaling_that_is_decided_again_waits_for_all_snapshots_that_run_at_that_
         "1 snapshots",
         "2 snapshots",
     ]
-
-
-class ScalingMachine(RuleBasedStateMachine):
-    """Slots that come and go, executions that fail, timers that go off in time."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.now = 0.0
-        self.number = 0
-        self.running: int | None = None
-        self.since = 0.0
-        self.timer: tuple[float, int] | None = None
-        self.gave_up = False
-        self.scaling = ElasticScaling(graph(elastic("a", 2, 4)), SETTINGS)
-        self.carry_out(self.scaling.start(0.0))
-
-    def carry_out(self, actions: list[ScalingAction]) -> None:
-        assert not (self.gave_up and actions)
-        for action in actions:
-            if isinstance(action, WaitFor):
-                assert action.delay > 0
-                self.timer = (self.now + action.delay, action.generation)
-            elif isinstance(action, GiveUp):
-                assert self.number < 2
-                assert self.running is None
-                self.gave_up = True
-            else:
-                wanted = action.parallelism[vertex_id("a")]
-                assert wanted == min(self.number, 4), "as much as there is"
-                if self.running is not None:
-                    assert wanted > self.running
-                    assert self.now - self.since >= 30.0
-                self.running, self.since = wanted, self.now
-
-    @rule(seconds=st.integers(1, 40))
-    def time_passes(self, seconds: int) -> None:
-        until = self.now + seconds
-        while self.timer is not None and self.timer[0] <= until:
-            (self.now, generation), self.timer = self.timer, None
-            self.carry_out(self.scaling.timer(generation, self.now))
-        self.now = until
-
-    @rule(number=st.integers(0, 6))
-    def slots_change(self, number: int) -> None:
-        self.number = number
-        self.carry_out(self.scaling.slots_changed([SMALL] * number, self.now))
-        if self.running is not None and number < self.running:
-            self.running = None
-            self.carry_out(self.scaling.nothing_runs(self.now))
-
-    @rule()
-    def execution_fails(self) -> None:
-        if self.running is not None:
-            self.running = None
-            self.carry_out(self.scaling.nothing_runs(self.now))
-
-    @invariant()
-    def what_is_wanted_and_there_is_used(self) -> None:
-        """A job that could run runs, or has a timer for when it will."""
-        if hasattr(self, "scaling") and not self.gave_up and self.running is None:
-            assert self.timer is not None
-            assert self.timer[0] > self.now
-
-
-TestScaling = ScalingMachine.TestCase
-TestScaling.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

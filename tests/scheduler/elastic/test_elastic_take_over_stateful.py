@@ -3,6 +3,7 @@ fail: what goes on is what ran, and to be scaled is no failure, whoever dies mea
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 from hypothesis import settings
@@ -31,6 +32,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerKey,
     TimerPurpose,
 )
+from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
@@ -175,6 +177,8 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         self.saving: int | None = None
         """The savepoint that is under way."""
         self.seen = 0
+        self.overviews: dict[Hashable, JobOverview] = {}
+        """Of this JobMaster."""
         self.restarts: list[TimerKey] = []
         self.scalings: dict[TimerKey, float] = {}
         self.cancelled: set[ExecutionAttemptID] = set()
@@ -363,6 +367,7 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         job.next_job_master()
         job.was_cut = False
         job.stopped.clear()
+        self.overviews.clear()
         self.saving = None
         self.restarts.clear()
         self.scalings.clear()
@@ -388,6 +393,22 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
             assert self.job.scheduler.restarts == 0, self.job.scheduler.story()
             has_failed = self.job.status is JobStatus.FAILED
             assert not has_failed or self.may_have_starved, self.job.scheduler.story()
+
+    @invariant()
+    def no_overview_changes_unnoticed(self) -> None:
+        if hasattr(self, "job"):
+            scheduler = self.job.scheduler
+            overview = scheduler.overview()
+            assert self.overviews.setdefault(scheduler.overview_state, overview) == overview
+
+    @invariant()
+    def what_runs_fits_the_graph_and_its_slots(self) -> None:
+        if hasattr(self, "job"):
+            current = {number for _, number in self.current().values()}
+            for attempt_id in self.runs():
+                assert attempt_id.attempt_number in current
+                assert self.job.tasks[attempt_id].allocation_id in self.job.reserved
+            assert self.job.status.is_terminal == (self.job.ended is not None)
 
     @invariant()
     def no_subtask_runs_twice(self) -> None:

@@ -74,7 +74,8 @@ def test_more_subtasks_than_the_max_parallelism_are_refused() -> None:
     ("parallelism", "expected"),
     [
         *((1, 128), (85, 128), (86, 256), (170, 256), (171, 256), (172, 512), (341, 512)),
-        *((342, 1024), (1000, 2048), (5461, 8192), (10922, 16384), (20000, 32768), (32768, 32768)),
+        *((342, 1024), (1000, 2048), (5461, 8192), (10922, 16384), (20000, 32768), (21845, 32768)),
+        *((21846, 32768), (32768, 32768)),
     ],
 )
 def test_max_parallelism_is_derived_from_the_parallelism(parallelism: int, expected: int) -> None:

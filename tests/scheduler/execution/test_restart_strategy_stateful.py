@@ -38,7 +38,8 @@ strategies = st.one_of(
 
 
 class RestartStrategyMachine(RuleBasedStateMachine):
-    """The model: the times of all failures that count, and the restart due after the last one."""
+    """FO-08, FO-09, FO-10, FO-11, FO-13, FO-14: the model has the times of all failures that count,
+    and the restart due after the last one."""
 
     @initialize(strategy=strategies, random=st.sampled_from([0.0, 0.5, 0.999]))
     def make(self, strategy: RestartStrategy, random: float) -> None:

@@ -11,7 +11,6 @@ import pytest
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.job_options import JOB_OPTIONS
-from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import schema_of, stored_fields
 from flinkray.rpc.wire import codec
@@ -62,12 +61,6 @@ def test_job_without_vertices_is_refused() -> None:
     assert "'a job' has no vertices" in refusal(JobGraph(JOB, "a job", ()))
 
 
-@pytest.mark.parametrize("parallelism", [0, -1])
-def test_parallelism_below_one_is_refused(parallelism: int) -> None:
-    text = refusal(spark_job(spark_vertex(parallelism=parallelism)))
-    assert text == f"vertex 'stage' has parallelism {parallelism}: it must be at least 1"
-
-
 def test_slot_without_cpu_is_accepted_only_for_a_spark_stage_in_a_shared_session() -> None:
     """Its executors are those of the session."""
     guest = Invokable(SPARK, b"", {SPARK_SESSION: "shared"})
@@ -77,19 +70,9 @@ def test_slot_without_cpu_is_accepted_only_for_a_spark_stage_in_a_shared_session
         assert "more than 0" in refusal(spark_job(replace(stage, invokable=invokable)))
 
 
-def test_slot_without_cpu_is_refused() -> None:
-    text = refusal(spark_job(spark_vertex(profile=ResourceProfile(0.0))))
-    assert text == "vertex 'stage' asks for 0 CPU per slot: it must be more than 0"
-
-
 def test_two_vertices_with_the_same_id_are_refused() -> None:
     text = refusal(spark_job(spark_vertex(1, name="one"), spark_vertex(1, name="two")))
     assert "'one' and 'two' have the same id" in text
-
-
-def test_spark_stages_that_share_slots_and_have_different_profiles_are_refused() -> None:
-    text = refusal(spark_job(spark_vertex(1), spark_vertex(2, profile=LARGE)))
-    assert "give them the same slot profile or different slot-sharing groups" in text
 
 
 def test_job_of_spark_stages_of_different_size_and_other_vertices_is_accepted() -> None:
@@ -219,13 +202,14 @@ def test_invalid_graph_is_refused_with_an_error_that_says_how_to_correct_it(
 @pytest.mark.parametrize(
     ("graph", "problem"),
     [
-        (job(a=1, b=0), "vertex 'b' has parallelism 0"),
+        (job(a=1, b=0), "vertex 'b' has parallelism 0: it must be at least 1"),
+        (job(a=1, b=-1), "vertex 'b' has parallelism -1: it must be at least 1"),
         (job(vertices=(python_vertex("a", max_parallelism=0),)), "has max parallelism 0"),
         (job(vertices=(python_vertex("a", max_parallelism=32769),)), "has max parallelism 32769"),
         (job(vertices=(python_vertex("a", min_parallelism=0),)), "has min parallelism 0"),
         (
             job(vertices=(replace(python_vertex("a"), slot_profile=ResourceProfile(0.0, GIB)),)),
-            "vertex 'a' asks for 0 CPU per slot",
+            "vertex 'a' asks for 0 CPU per slot: it must be more than 0",
         ),
         (
             job(
@@ -311,12 +295,6 @@ def test_job_graph_just_beyond_a_limit_is_refused(graph: JobGraph, problem: str)
 def test_job_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
     """EG-01, EG-02."""
     validate(graph)
-
-
-def test_default_max_parallelism_leaves_room_for_1_5_times_the_parallelism() -> None:
-    """As in Flink: state is found again after the parallelism changes."""
-    chosen = [default_max_parallelism(p) for p in (1, 85, 86, 171, 172, 21845, 21846, 32768)]
-    assert chosen == [128, 128, 256, 256, 512, 32768, 32768, 32768]
 
 
 def test_graph_of_an_earlier_version_has_channel_results_and_no_options() -> None:

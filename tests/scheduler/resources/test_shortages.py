@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.core.ids import AllocationID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources, slots_that_fit
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.shared.slots import ResourceShortage
@@ -23,7 +21,7 @@ from tests.scheduler.builders import (
     location,
     report,
     requirements,
-    sequence,
+    slot_manager,
 )
 
 NODE = ResourceProfile(2.0, 8 * GIB)
@@ -43,12 +41,7 @@ def cluster(
 
 @pytest.fixture
 def manager() -> SlotManager:
-    ids = iter(sequence(AllocationID))
-    return SlotManager(
-        SlotManagerSettings(
-            shared_worker_profile=NODE, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
-        )
-    )
+    return slot_manager(NODE, 2)
 
 
 def shortage(

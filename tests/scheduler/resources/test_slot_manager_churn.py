@@ -29,15 +29,16 @@ from tests.scheduler.builders import (
     only,
     report,
     requirements,
+    slot_manager,
 )
-from tests.scheduler.resources.test_slot_manager_dedicated import new_slot_manager
+from tests.scheduler.resources.test_slot_manager_dedicated import SHARED
 
 
 class Cluster:
     """Carries out what the SlotManager asks for, at once; jobs come and go."""
 
     def __init__(self) -> None:
-        self.manager = new_slot_manager()
+        self.manager = slot_manager(SHARED, 2)
         self.now = 0.0
         self.started = 0
         self.held: dict[AllocationID, RequestSlot] = {}
@@ -113,7 +114,7 @@ def test_memory_of_the_slot_manager_does_not_grow_during_a_long_job_on_one_worke
 
 
 def test_task_executor_that_registers_soon_after_its_group_was_released_is_stopped() -> None:
-    manager: SlotManager = new_slot_manager()
+    manager: SlotManager = slot_manager(SHARED, 2)
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group(), 1.0)
     one(manager.clear_requirements(JOB, True, 2.0), ReleaseWorkerGroup)

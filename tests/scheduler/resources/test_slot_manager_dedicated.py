@@ -6,7 +6,7 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY, SlotManagerSettings
+from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
@@ -22,6 +22,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StopTaskExecutor,
 )
 from tests.scheduler.builders import (
+    GIB,
     JOB,
     LARGE,
     OTHER_JOB,
@@ -34,25 +35,16 @@ from tests.scheduler.builders import (
     only,
     report,
     requirements,
-    sequence,
     slot_id,
+    slot_manager,
 )
 
-
-def new_slot_manager() -> SlotManager:
-    ids = iter(sequence(AllocationID))
-    return SlotManager(
-        SlotManagerSettings(
-            shared_worker_profile=ResourceProfile(2.0, 4 * 2**30),
-            shared_worker_slots=2,
-            new_allocation_id=lambda: next(ids),
-        )
-    )
+SHARED = ResourceProfile(2.0, 4 * GIB)
 
 
 @pytest.fixture
 def manager() -> SlotManager:
-    return new_slot_manager()
+    return slot_manager(SHARED, 2)
 
 
 def register(
@@ -110,8 +102,8 @@ def test_free_slots_of_shared_workers_do_not_serve_the_request_for_a_worker_grou
 ) -> None:
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
     manager.worker_group_started(1, group("shared"), 1.0)
-    where, shared = location("te", 0, "shared"), ResourceProfile(2.0, 4 * 2**30)
-    manager.register_task_executor(where, shared, report("te", None, None), 1.0)
+    where = location("te", 0, "shared")
+    manager.register_task_executor(where, SHARED, report("te", None, None), 1.0)
     actions = manager.set_requirements(requirements((SMALL, 1), dedicated=True), 2.0)
     assert actions == [StartWorkerGroup(2, (SMALL,), 1, OWNER)]
 

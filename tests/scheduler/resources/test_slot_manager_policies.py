@@ -7,7 +7,6 @@ from dataclasses import replace
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
@@ -28,6 +27,7 @@ from tests.scheduler.builders import (
     OWN_GROUP,
     SMALL,
     allocation,
+    confirm,
     group,
     id_of,
     location,
@@ -35,21 +35,14 @@ from tests.scheduler.builders import (
     only,
     report,
     requirements,
-    sequence,
     slot_id,
+    slot_manager,
 )
 
 WORKER = ResourceProfile(4.0, 4 * GIB)
 HALF = ResourceProfile(0.5, GIB // 2)
 WIDE = ResourceProfile(3.0, 3 * GIB)
 ANY_CLUSTER = ClusterResources(LARGE, LARGE, (LARGE,))
-
-
-def slot_manager(**settings: object) -> SlotManager:
-    """Of workers with four slots of SMALL."""
-    ids = iter(sequence(AllocationID))
-    fixed = SlotManagerSettings(WORKER, 4, lambda: next(ids))
-    return SlotManager(replace(fixed, **settings))  # type: ignore[arg-type]
 
 
 def start_worker(
@@ -62,11 +55,6 @@ def start_worker(
     return manager.register_task_executor(where, WORKER, report(name, *[None] * 4), now)
 
 
-def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float = 2.0) -> None:
-    for asked in only(actions, RequestSlot):
-        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
-
-
 def asked_at(actions: list[SlotManagerAction]) -> list[str]:
     return [str(a.slot_id) for a in only(actions, RequestSlot)]
 
@@ -76,7 +64,7 @@ def asked_at(actions: list[SlotManagerAction]) -> list[str]:
 
 def test_profile_of_half_a_static_slot_gets_dynamic_slots() -> None:
     """SM-10: as many workers are started as these dynamic slots fill."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     started = manager.set_requirements(requirements((HALF, 9)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
     asked = only(start_worker(manager, 1), RequestSlot)
@@ -84,14 +72,14 @@ def test_profile_of_half_a_static_slot_gets_dynamic_slots() -> None:
 
 
 def test_profile_larger_than_a_static_slot_gets_a_dynamic_slot() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     assert (asked.slot_id, asked.profile) == (slot_id("te1", -1), WIDE)
 
 
 def test_resources_in_use_by_dynamic_slots_are_not_given_as_static_slots() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     confirm(manager, start_worker(manager, 1))
     actions = manager.set_requirements(requirements((SMALL, 2), job_id=OTHER_JOB), 3.0)
@@ -101,7 +89,7 @@ def test_resources_in_use_by_dynamic_slots_are_not_given_as_static_slots() -> No
 
 def test_dynamic_slot_keeps_its_index_until_it_is_freed() -> None:
     """SM-04."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.0)
@@ -115,7 +103,7 @@ def test_dynamic_slot_keeps_its_index_until_it_is_freed() -> None:
 
 def test_dynamic_slot_missing_in_a_report_is_removed_unless_the_report_is_older() -> None:
     """SM-04: a report that comes within a second may have been written before."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     manager.slot_request_succeeded(slot_id("te1", 4), asked.allocation_id, 2.0)
@@ -129,7 +117,7 @@ def test_dynamic_slot_missing_in_a_report_is_removed_unless_the_report_is_older(
 
 def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_comes_before_the_answer() -> None:
     """SM-04."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     dynamic = SlotStatus(slot_id("te1", 4), WIDE, JOB, asked.allocation_id, is_dynamic=True)
@@ -144,7 +132,7 @@ def test_index_of_a_dynamic_slot_is_taken_from_a_report_that_comes_before_the_an
 
 def test_dynamic_slot_is_requested_from_a_worker_that_refused_it_only_later() -> None:
     """SM-05."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     again = manager.slot_request_failed(asked.slot_id, asked.allocation_id, "full", 2.0)
@@ -157,7 +145,7 @@ def test_dynamic_slot_is_requested_from_a_worker_that_refused_it_only_later() ->
 
 def test_dynamic_slots_given_by_an_earlier_resource_manager_are_recovered() -> None:
     """SM-08."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((WIDE, 1)), 0.0)
     manager.worker_group_started(1, group("g1"), 1.0)
     held = SlotStatus(slot_id("te1", 4), WIDE, JOB, allocation(7), is_dynamic=True)
@@ -176,7 +164,7 @@ def with_dynamic_slot(index: int, job_id: JobID, allocation_id: AllocationID) ->
 def one_whose_index_is_given_again() -> tuple[SlotManager, AllocationID]:
     """A dynamic slot of JOB has been freed, which was not heard, and one of OTHER_JOB, which is
     being asked for, is to get its index."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((HALF, 1)), 0.0)
     first = one(start_worker(manager, 1), RequestSlot)
     manager.slot_request_succeeded(slot_id("te1", 4), first.allocation_id, 2.0)
@@ -222,7 +210,7 @@ def test_report_from_before_the_answer_does_not_replace_a_dynamic_slot() -> None
 
 
 def two_workers(**settings: object) -> SlotManager:
-    manager = slot_manager(**settings)
+    manager = slot_manager(WORKER, 4, **settings)
     manager.set_requirements(requirements((SMALL, 8)), 0.0)
     for number in (1, 2):
         for asked in only(start_worker(manager, number), RequestSlot):
@@ -258,7 +246,7 @@ def test_dynamic_slots_fill_one_worker_first_or_are_spread_out() -> None:
 
 
 def test_slot_answers_for_another_allocation_or_an_unknown_slot_are_ignored() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     asked = one(start_worker(manager, 1), RequestSlot)
     stranger = allocation(99)
@@ -273,7 +261,7 @@ def test_slot_answers_for_another_allocation_or_an_unknown_slot_are_ignored() ->
 
 
 def test_overview_names_the_job_of_each_used_slot() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
     start_worker(manager, 1)
@@ -291,7 +279,7 @@ def test_overview_lists_no_jobs_for_a_worker_without_a_slot_in_use() -> None:
 
 def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_is_told() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=8)
+    manager = slot_manager(WORKER, 4, max_slots=8)
     started = manager.set_requirements(requirements((SMALL, 12)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
     (shortage,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
@@ -302,7 +290,7 @@ def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_is_told() -> Non
 
 def test_slot_limit_is_not_reported_to_a_job_whose_workers_are_being_started() -> None:
     """SM-12: Flink tells only jobs whose requirements no starting worker will fulfil."""
-    manager = slot_manager(max_slots=8)
+    manager = slot_manager(WORKER, 4, max_slots=8)
     third = id_of(JobID, 3)
     manager.set_requirements(requirements((SMALL, 3)), 0.0)
     manager.set_requirements(requirements((SMALL, 5), job_id=OTHER_JOB), 1.0)
@@ -313,7 +301,7 @@ def test_slot_limit_is_not_reported_to_a_job_whose_workers_are_being_started() -
 
 def test_slot_limit_that_only_redundant_workers_exceed_is_not_reported() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4, redundant_workers=1)
+    manager = slot_manager(WORKER, 4, max_slots=4, redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 1
     (shortage,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
@@ -322,7 +310,7 @@ def test_slot_limit_that_only_redundant_workers_exceed_is_not_reported() -> None
 
 def test_slot_limit_counts_dedicated_workers_until_they_are_released() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     manager.set_requirements(requirements((SMALL, 3), dedicated=True), 0.0)
     shared = requirements((SMALL, 2), job_id=OTHER_JOB)
     assert only(manager.set_requirements(shared, 1.0), StartWorkerGroup) == []
@@ -332,7 +320,7 @@ def test_slot_limit_counts_dedicated_workers_until_they_are_released() -> None:
 
 def test_dedicated_worker_group_beyond_the_slot_limit_waits_for_free_slots() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     own = requirements((SMALL, 2), job_id=OTHER_JOB, dedicated=True)
     assert only(manager.set_requirements(own, 1.0), StartWorkerGroup) == []
@@ -348,7 +336,7 @@ def test_dedicated_worker_group_beyond_the_slot_limit_waits_for_free_slots() -> 
 
 def test_idle_worker_that_registers_beyond_the_slot_limit_is_released() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     for name in ("g1", "g2"):
         manager.recover_worker_group(group(name), (WORKER,), 4, None, (0,), 0.0)
     first, second = location("te1", 0, "g1"), location("te2", 0, "g2")
@@ -363,7 +351,7 @@ def test_idle_worker_that_registers_beyond_the_slot_limit_is_released() -> None:
 
 def test_idle_worker_that_registers_within_the_slot_limit_is_kept() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
     free = report("te1", *[None] * 4)
     assert manager.register_task_executor(location("te1", 0, "g1"), WORKER, free, 1.0) == []
@@ -371,7 +359,7 @@ def test_idle_worker_that_registers_within_the_slot_limit_is_kept() -> None:
 
 
 def test_slot_manager_forgets_the_exhausted_limit_of_an_ended_job() -> None:
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     manager.set_requirements(requirements((SMALL, 5)), 0.0)
     (short,) = manager.shortages(JOB, 1.0, ANY_CLUSTER)
     assert short.exhausted
@@ -381,7 +369,7 @@ def test_slot_manager_forgets_the_exhausted_limit_of_an_ended_job() -> None:
 
 def test_idle_worker_dedicated_to_a_job_is_kept_although_it_exceeds_the_slot_limit() -> None:
     """SM-12: the earlier ResourceManager started it within its limit."""
-    manager = slot_manager(max_slots=2)
+    manager = slot_manager(WORKER, 4, max_slots=2)
     owner = WorkerGroupOwner(JOB, OWN_GROUP)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, owner, (0,), 0.0)
     where = location("te1", 0, "g1")
@@ -391,7 +379,7 @@ def test_idle_worker_dedicated_to_a_job_is_kept_although_it_exceeds_the_slot_lim
 
 def test_slots_of_a_lost_worker_do_not_count_for_the_slot_limit() -> None:
     """SM-12."""
-    manager = slot_manager(max_slots=4)
+    manager = slot_manager(WORKER, 4, max_slots=4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     start_worker(manager, 1)
     manager.set_requirements(requirements(), 2.0)
@@ -405,7 +393,7 @@ def test_slots_of_a_lost_worker_do_not_count_for_the_slot_limit() -> None:
 
 def test_unfulfillable_requirement_waits_until_start_up_has_ended() -> None:
     """SM-14, RM-09."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_fail_unfulfillable(False)
     manager.set_requirements(requirements((ResourceProfile(5.0), 1)), 0.0)
     manager.set_requirements(requirements((LARGE, 1), job_id=OTHER_JOB), 0.0)
@@ -421,7 +409,7 @@ def test_unfulfillable_requirement_waits_until_start_up_has_ended() -> None:
 
 def test_requirement_that_only_a_busy_larger_worker_fits_is_not_unfulfillable() -> None:
     """SM-14: the busy worker is larger than the workers that are started now."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     huge = ResourceProfile(16.0, 16 * GIB)
     manager.recover_worker_group(group("huge"), (huge,), 1, None, (0,), 0.0)
     busy = report("te", (OTHER_JOB, allocation(1)), profile=huge)
@@ -435,7 +423,7 @@ def test_requirement_that_only_a_busy_larger_worker_fits_is_not_unfulfillable() 
 
 
 def test_redundant_workers_are_started_in_addition_to_the_needed_workers() -> None:
-    manager = slot_manager(redundant_workers=1)
+    manager = slot_manager(WORKER, 4, redundant_workers=1)
     started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
     assert len(only(started, StartWorkerGroup)) == 2
     confirm(manager, start_worker(manager, 1))
@@ -443,7 +431,7 @@ def test_redundant_workers_are_started_in_addition_to_the_needed_workers() -> No
 
 
 def test_slots_of_a_lost_worker_are_replaced_at_once_by_a_redundant_worker() -> None:
-    manager = slot_manager(redundant_workers=1)
+    manager = slot_manager(WORKER, 4, redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     confirm(manager, start_worker(manager, 1))
     start_worker(manager, 2)
@@ -454,7 +442,7 @@ def test_slots_of_a_lost_worker_are_replaced_at_once_by_a_redundant_worker() -> 
 
 def test_redundant_workers_are_kept_while_jobs_run_and_released_after_the_last_job() -> None:
     """SM-15."""
-    manager = slot_manager(redundant_workers=1)
+    manager = slot_manager(WORKER, 4, redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     confirm(manager, start_worker(manager, 1))
     start_worker(manager, 2)
@@ -466,7 +454,7 @@ def test_redundant_workers_are_kept_while_jobs_run_and_released_after_the_last_j
 
 def three_idle_workers_and_one_in_use() -> tuple[SlotManager, list[WorkerGroupId]]:
     """One worker is the reserve.  With those that were asked at 33 s whether they can go."""
-    manager = slot_manager(redundant_workers=1)
+    manager = slot_manager(WORKER, 4, redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 12)), 0.0)
     asked = [only(start_worker(manager, number), RequestSlot) for number in (1, 2, 3)]
     confirm(manager, [request for requests in asked for request in requests])
@@ -505,7 +493,7 @@ def test_idle_worker_that_became_the_redundant_worker_meanwhile_is_not_released(
 
 
 def test_worker_group_dedicated_to_a_job_does_not_count_as_redundant_workers() -> None:
-    manager = slot_manager(redundant_workers=1)
+    manager = slot_manager(WORKER, 4, redundant_workers=1)
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_started(1, group("own"), 1.0)
     where = location("te0", 0, "own")
@@ -518,7 +506,7 @@ def test_worker_group_dedicated_to_a_job_does_not_count_as_redundant_workers() -
 
 
 def test_no_redundant_workers_are_started_while_no_job_runs() -> None:
-    manager = slot_manager(redundant_workers=2)
+    manager = slot_manager(WORKER, 4, redundant_workers=2)
     assert manager.check(0.0) == []
     assert manager.set_requirements(requirements(), 1.0) == []
 
@@ -527,7 +515,7 @@ def test_no_redundant_workers_are_started_while_no_job_runs() -> None:
 
 
 def test_workers_on_a_blocked_node_give_no_slots_until_the_block_ends() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     confirm(manager, start_worker(manager, 1, node="bad"))
     assert manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 2.0) == []
@@ -540,7 +528,7 @@ def test_workers_on_a_blocked_node_give_no_slots_until_the_block_ends() -> None:
 
 
 def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
     manager.set_requirements(requirements((SMALL, 1)), 1.0)
     assert asked_at(start_worker(manager, 1, node="bad")) == []
@@ -548,7 +536,7 @@ def test_worker_that_registers_from_a_blocked_node_is_not_used() -> None:
 
 
 def test_unblocking_a_node_cancels_the_check_at_the_end_of_its_block() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.block_nodes([BlockedNode("bad", "its disk is full", 100.0)], 0.0)
     assert manager.next_check_time() == 100.0
     manager.unblock_node("bad", 5.0)
@@ -556,7 +544,7 @@ def test_unblocking_a_node_cancels_the_check_at_the_end_of_its_block() -> None:
 
 
 def test_worker_of_an_unknown_group_is_not_used_after_its_node_is_unblocked() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     where = location("te1", 0, "unknown")
     manager.register_task_executor(where, WORKER, report("te1", *[None] * 4), 0.0)
     manager.block_nodes([BlockedNode("n0", "its disk is full", 100.0)], 1.0)
@@ -565,7 +553,7 @@ def test_worker_of_an_unknown_group_is_not_used_after_its_node_is_unblocked() ->
 
 
 def test_idle_worker_that_fits_no_requirement_is_released_while_other_workers_start() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.recover_worker_group(group("old"), (WORKER,), 4, None, (0,), 0.0)
     free = report("te0", *[None] * 4)
     manager.register_task_executor(location("te0", 0, "old"), WORKER, free, 0.0)
@@ -577,7 +565,7 @@ def test_idle_worker_that_fits_no_requirement_is_released_while_other_workers_st
 
 
 def test_blocking_a_node_again_never_shortens_its_block() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.block_nodes([BlockedNode("bad", "first", 100.0)], 0.0)
     manager.block_nodes([BlockedNode("bad", "second", 10.0)], 1.0)
     manager.check(50.0)
@@ -588,7 +576,7 @@ def test_blocking_a_node_again_never_shortens_its_block() -> None:
 
 
 def test_too_many_failed_starts_within_a_minute_pause_all_starts() -> None:
-    manager = slot_manager(max_start_failures_per_minute=2.0, start_retry_interval=30.0)
+    manager = slot_manager(WORKER, 4, max_start_failures_per_minute=2.0, start_retry_interval=30.0)
     manager.set_requirements(requirements((SMALL, 12)), 0.0)
     for number in (1, 2, 3):
         manager.worker_group_started(number, group(f"g{number}"), 1.0)
@@ -602,7 +590,7 @@ def test_too_many_failed_starts_within_a_minute_pause_all_starts() -> None:
 
 
 def test_groups_are_requested_again_when_the_pause_is_over() -> None:
-    manager = slot_manager(max_start_failures_per_minute=1.0, start_retry_interval=30.0)
+    manager = slot_manager(WORKER, 4, max_start_failures_per_minute=1.0, start_retry_interval=30.0)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     assert manager.worker_group_failed(1, "refused", 1.0) == []
     assert one(manager.check(2.0), StartWorkerGroup).request_number == 2
@@ -613,7 +601,7 @@ def test_groups_are_requested_again_when_the_pause_is_over() -> None:
 
 def test_no_worker_is_started_while_a_worker_of_the_last_manager_may_still_register() -> None:
     """SM-10"""
-    manager = slot_manager(previous_worker_timeout=20.0)
+    manager = slot_manager(WORKER, 4, previous_worker_timeout=20.0)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)
     assert manager.set_requirements(requirements((SMALL, 4)), 1.0) == []
     assert manager.check(19.9) == []
@@ -625,7 +613,7 @@ def test_no_worker_is_started_while_a_worker_of_the_last_manager_may_still_regis
 
 def test_unused_slots_of_a_job_are_freed_when_its_job_master_is_lost() -> None:
     """SM-18."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     confirm(manager, start_worker(manager, 1))
     assert only(manager.set_requirements(requirements(), 3.0), FreeInactiveSlots) == []
@@ -635,7 +623,7 @@ def test_unused_slots_of_a_job_are_freed_when_its_job_master_is_lost() -> None:
 
 def test_requirements_that_several_jobs_declare_together_are_checked_once() -> None:
     """SM-16: as many workers are started as the jobs need together."""
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     jobs = [requirements((SMALL, 1), job_id=id_of(JobID, number)) for number in (1, 2, 3)]
     actions = manager.set_all_requirements(jobs, 0.0)
     assert len(only(actions, StartWorkerGroup)) == 1
@@ -643,7 +631,7 @@ def test_requirements_that_several_jobs_declare_together_are_checked_once() -> N
 
 
 def test_slot_manager_finds_the_task_executors_of_a_job() -> None:
-    manager = slot_manager()
+    manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 5)), 0.0)
     for number in (1, 2):
         confirm(manager, start_worker(manager, number))

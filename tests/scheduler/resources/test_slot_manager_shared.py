@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.core.ids import AllocationID, JobID, ResourceID
+from flinkray.core.ids import JobID, ResourceID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
@@ -28,6 +27,7 @@ from tests.scheduler.builders import (
     OTHER_JOB,
     SMALL,
     allocation,
+    confirm,
     group,
     id_of,
     location,
@@ -35,8 +35,8 @@ from tests.scheduler.builders import (
     only,
     report,
     requirements,
-    sequence,
     slot_id,
+    slot_manager,
 )
 
 WORKER = ResourceProfile(2.0, 2 * GIB)
@@ -44,12 +44,7 @@ WORKER = ResourceProfile(2.0, 2 * GIB)
 
 @pytest.fixture
 def manager() -> SlotManager:
-    ids = iter(sequence(AllocationID))
-    return SlotManager(
-        SlotManagerSettings(
-            shared_worker_profile=WORKER, shared_worker_slots=2, new_allocation_id=lambda: next(ids)
-        )
-    )
+    return slot_manager(WORKER, 2)
 
 
 def start_worker(manager: SlotManager, number: int, now: float = 1.0) -> list[SlotManagerAction]:
@@ -58,11 +53,6 @@ def start_worker(manager: SlotManager, number: int, now: float = 1.0) -> list[Sl
     name = f"te{number}"
     where = location(name, 0, f"g{number}")
     return manager.register_task_executor(where, WORKER, report(name, None, None), now)
-
-
-def confirm(manager: SlotManager, actions: list[SlotManagerAction], now: float = 2.0) -> None:
-    for asked in only(actions, RequestSlot):
-        manager.slot_request_succeeded(asked.slot_id, asked.allocation_id, now)
 
 
 def test_third_slot_needs_a_second_worker_with_two_slots_each(manager: SlotManager) -> None:

@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY, SlotManagerSettings
-from flinkray.scheduler.resources.slot_manager import SlotManager
+from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,
     CancelWorkerGroupRequest,
@@ -29,7 +28,15 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StopTaskExecutor,
 )
 from flinkray.scheduler.shared.slots import SlotReport, SlotStatus, WorkerGroupOwner, WorkerLocation
-from tests.scheduler.builders import GIB, OWN_GROUP, SMALL, id_of, location, requirements, sequence
+from tests.scheduler.builders import (
+    GIB,
+    OWN_GROUP,
+    SMALL,
+    id_of,
+    location,
+    requirements,
+    slot_manager,
+)
 
 SLOTS_PER_WORKER = 2
 TINY = ResourceProfile(0.25, GIB // 4)
@@ -106,14 +113,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        ids = iter(sequence(AllocationID))
-        self.manager = SlotManager(
-            SlotManagerSettings(
-                shared_worker_profile=WORKER,
-                shared_worker_slots=SLOTS_PER_WORKER,
-                new_allocation_id=lambda: next(ids),
-            )
-        )
+        self.manager = slot_manager(WORKER, SLOTS_PER_WORKER)
         self.now = 0.0
         self.numbers = count(1)
         self.wanted: dict[JobID, int] = {}

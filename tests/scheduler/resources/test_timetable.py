@@ -8,17 +8,6 @@ from hypothesis import strategies as st
 from flinkray.scheduler.resources.resource_tracker import Timetable
 
 
-def test_timetable_deadline_set_again_for_a_key_replaces_the_earlier_one() -> None:
-    deadlines = Timetable()
-    deadlines.set("a", 1.0)
-    deadlines.set("a", 3.0)
-    deadlines.set("b", 2.0)
-    assert deadlines.next() == 2.0
-    assert deadlines.pop_due(2.5) == ["b"]
-    assert deadlines.pop_due(3.0) == ["a"]
-    assert deadlines.next() is None
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from(["set", "remove", "pop"]), st.integers(0, 5), st.integers(0, 50)),

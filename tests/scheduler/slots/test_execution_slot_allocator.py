@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flinkray.core.ids import (
-    AllocationID,
     ExecutionAttemptID,
     ExecutionVertexID,
     JobVertexID,
@@ -227,16 +226,3 @@ def test_slot_that_arrives_after_its_request_was_cancelled_is_returned() -> None
     returned = only(answer(slots, requests, 1, 2), ReturnSlots)
     assert [r.allocations for r in returned] == [(allocation(1),), (allocation(2),)]
     assert all(slots.logical_slot(v) is None for v in ALL)
-
-
-def test_slots_of_ten_thousand_subtasks_are_requested_by_one_message() -> None:
-    vertices = [SharingVertex(id_of(JobVertexID, n), 5000, "default", SMALL) for n in (1, 2)]
-    groups = slot_sharing_groups(vertices)
-    slots = ExecutionSlotAllocator(groups)
-    subtasks = [subtask(n, i) for n in (1, 2) for i in range(5000)]
-    requests = one(slots.allocate(subtasks), SlotRequests)
-    assert len(requests.requests) == 5000
-    given = answer(slots, requests, *range(1, 5001))
-    held: set[AllocationID] = {a.slot.slot.allocation_id for a in only(given, LogicalSlotAllocated)}
-    assert len(given) == 10_000
-    assert len(held) == 5000

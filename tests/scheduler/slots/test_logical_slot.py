@@ -53,18 +53,6 @@ def test_logical_slot_is_released_once_its_payload_has_ended_and_it_was_returned
     assert not slot.wants_to_return
 
 
-def test_logical_slot_released_ten_times_fails_its_payload_once_and_returns_once() -> None:
-    """SP-19."""
-    slot = slot_with_payload()
-    failures = [f for i in range(10) for f in slot.release_slot(f"release {i}")]
-    assert failures == [FailPayload(FIRST, "release 0")]
-    slot.payload_ended()
-    assert slot.wants_to_return
-    slot.taken_back()
-    assert slot.release_slot("once more") == []
-    assert not slot.wants_to_return
-
-
 def test_released_logical_slot_whose_payload_has_ended_is_returned_at_once() -> None:
     """SP-19."""
     slot = slot_with_payload()
@@ -86,11 +74,3 @@ def test_payload_of_a_released_logical_slot_cannot_be_replaced_by_the_next_attem
     slot.release("taken away")
     assert not slot.replace_payload(FIRST, SECOND)
     assert slot.payload == FIRST
-
-
-def test_logical_slot_is_not_returned_before_the_replacing_attempt_has_ended() -> None:
-    slot = slot_with_payload()
-    slot.payload_ended()
-    assert slot.replace_payload(FIRST, SECOND)
-    slot.release_slot("cancelled")
-    assert not slot.wants_to_return

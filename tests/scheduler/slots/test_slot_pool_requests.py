@@ -16,7 +16,6 @@ from flinkray.scheduler.slots.slot_pool import (
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
-    SlotAllocated,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
@@ -35,6 +34,7 @@ from tests.scheduler.builders import (
     one,
     only,
     requirements,
+    served,
 )
 
 TE = ResourceID("te")
@@ -93,14 +93,6 @@ class Pool:
 
     def free(self) -> list[AllocationID]:
         return [info.slot.allocation_id for info in self.pool.free_slots()]
-
-
-def served(actions: list[SlotPoolAction]) -> dict[int, int]:
-    """Number of the request -> number of the allocation."""
-    return {
-        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
-        for a in only(actions, SlotAllocated)
-    }
 
 
 def declared(actions: list[SlotPoolAction]) -> dict[ResourceProfile, int]:

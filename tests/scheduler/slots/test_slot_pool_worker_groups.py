@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -50,6 +49,7 @@ from tests.scheduler.builders import (
     offer,
     only,
     requirements,
+    served,
 )
 
 MASTER = "JobMaster/jobmaster"
@@ -99,13 +99,6 @@ class Pool:
     def returns(self, *numbers: int, now: float = 0.0) -> list[SlotPoolAction]:
         returned = ReturnSlots(tuple(allocation(n) for n in numbers), "done")
         return self.noted(self.pool.return_slots(returned, now))
-
-
-def served(actions: Iterable[object]) -> dict[int, int]:
-    return {
-        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
-        for a in only(actions, SlotAllocated)
-    }
 
 
 def test_requests_of_a_worker_group_are_all_served_once_the_group_is_complete() -> None:

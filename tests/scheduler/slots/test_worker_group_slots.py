@@ -16,14 +16,13 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     RestoredSlot,
-    SlotAllocated,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
     SlotRequests,
 )
 from flinkray.scheduler.slots.worker_group_slots import WorkerGroupSlots
-from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of
+from tests.scheduler.builders import LARGE, SMALL, allocated_slot, allocation, id_of, served
 
 NAME = "own"
 TWO = ResourceRequirement(SMALL, 2, SameWorkerGroup(NAME, 2))
@@ -36,10 +35,10 @@ def ask(
     timeout: float = 9.0,
     profile: ResourceProfile = SMALL,
 ) -> dict[int, int]:
-    """Requests are numbered by their bundles; what is served at once, as by :func:`serve`."""
+    """Requests are numbered by their bundles; what is served at once, as in :func:`serve`."""
     requests = tuple(SlotRequest(id_of(SlotRequestId, bundle), bundle=bundle) for bundle in bundles)
     wanted = SlotRequests(profile, requests, constraint=SameWorkerGroup(NAME, size))
-    return by_number(slots.request(wanted, timeout, 0.0))
+    return served(slots.request(wanted, timeout, 0.0))
 
 
 def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 0) -> None:
@@ -50,14 +49,7 @@ def come(slots: WorkerGroupSlots, *bundles: int, group: str = "g", first: int = 
 
 def serve(slots: WorkerGroupSlots) -> dict[int, int]:
     """Bundle -> number of its slot."""
-    return by_number(slots.serve())
-
-
-def by_number(allocated: list[SlotAllocated]) -> dict[int, int]:
-    return {
-        int.from_bytes(a.request_id.value, "big"): int.from_bytes(a.slot.allocation_id.value, "big")
-        for a in allocated
-    }
+    return served(slots.serve())
 
 
 def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> ResourceShortage:
@@ -65,24 +57,6 @@ def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> Resource
     return ResourceShortage(
         2, SMALL, "missing", unfulfillable, LARGE, LARGE, LARGE, exhausted, constraint
     )
-
-
-def test_declared_group_is_required_without_requests_until_withdrawn() -> None:
-    slots = WorkerGroupSlots(NAME)
-    assert slots.requirements(0.0) == ()
-    assert slots.is_over
-    slots.declare((TWO,), 0.0)
-    assert slots.requirements(0.0) == (TWO,)
-    assert not slots.is_over
-    assert slots.match(allocated_slot(1, 1), 0.0) == SMALL
-    come(slots, 0, 1)
-    assert slots.idle_deadline(5.0) == inf
-    slots.declare((), 3.0)
-    assert slots.requirements(0.0) == ()
-    assert not slots.is_over  # there are slots to give back
-    assert slots.idle_deadline(5.0) == 8.0
-    assert slots.idle_too_long(5.0, 7.9) == ()
-    assert slots.idle_too_long(5.0, 8.0) == (allocation(0), allocation(1))
 
 
 @pytest.mark.parametrize(
@@ -124,20 +98,6 @@ def test_earliest_deadline_of_the_requests_is_the_next_deadline() -> None:
     assert late.request_id == id_of(SlotRequestId, 1)
     assert late.reason.startswith("0 of 2 slots")
     assert slots.next_deadline() == 9.0
-
-
-def test_timed_out_requests_name_the_number_of_slots_that_the_newest_group_has() -> None:
-    """SP-14."""
-    slots = WorkerGroupSlots(NAME)
-    ask(slots, 0, 1, 2, size=3)
-    come(slots, 0, group="first")
-    come(slots, 0, 1, group="second", first=10)
-    reasons = {
-        failed.reason.split(" of 1 CPU")[0]
-        for failed in slots.fail_late(9.0)
-        if isinstance(failed, SlotRequestFailed)
-    }
-    assert reasons == {"2 of 3 slots"}
 
 
 def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
@@ -223,43 +183,6 @@ def test_second_request_for_a_bundle_raises_an_error() -> None:
     assert ask(slots, 0) == {0: 0}
 
 
-def test_giving_back_a_slot_twice_frees_it_once() -> None:
-    slots = WorkerGroupSlots(NAME)
-    ask(slots, 0, 1)
-    come(slots, 0, 1)
-    assert serve(slots) == {0: 0, 1: 1}
-    slots.give_back(allocation(0), 1.0)
-    slots.give_back(allocation(0), 2.0)
-    assert slots.is_required  # the other one is in use
-    assert slots.idle_deadline(5.0) == inf
-    slots.give_back(allocation(1), 3.0)
-    assert not slots.is_required
-    assert slots.idle_deadline(5.0) == 8.0
-
-
-def test_reserved_slot_that_is_lost_is_not_in_use_any_more() -> None:
-    slots = WorkerGroupSlots(NAME)
-    ask(slots, 0)
-    come(slots, 0, 1)
-    assert serve(slots) == {0: 0}
-    slots.remove(allocation(0), 4.0)
-    assert not slots.is_required
-    assert slots.idle_deadline(5.0) == 9.0
-    assert slots.slots() == (allocated_slot(1, 1),)
-    assert not slots.holds(allocation(0))
-
-
-def test_new_slot_in_an_occupied_bundle_replaces_the_slot_of_that_bundle() -> None:
-    slots = WorkerGroupSlots(NAME)
-    ask(slots, 0)
-    come(slots, 0)
-    assert slots.replaced_by(allocated_slot(9, 0)) == allocated_slot(0, 0)
-    assert slots.replaced_by(allocated_slot(9, 1)) is None
-    assert slots.replaced_by(allocated_slot(9, 0, "other")) is None
-    slots.remove(allocation(0), 1.0)
-    assert slots.replaced_by(allocated_slot(9, 0)) is None
-
-
 def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
     """SP-07, SP-14."""
     late, failed = WorkerGroupSlots(NAME), WorkerGroupSlots(NAME)
@@ -318,15 +241,6 @@ def test_older_group_serves_when_slots_of_the_newer_are_too_small() -> None:
     assert ask(slots, 0, 1, profile=LARGE) == {0: 0, 1: 1}
 
 
-def test_slot_in_use_is_not_useless_although_its_bundle_is_no_longer_required() -> None:
-    slots = WorkerGroupSlots(NAME)
-    ask(slots, 1)
-    come(slots, 0, 1)
-    assert serve(slots) == {1: 1}
-    slots.declare((ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)),), 1.0)
-    assert slots.useless() == ()
-
-
 def test_worker_group_that_has_lost_all_its_slots_no_longer_counts_as_the_newest() -> None:
     slots = WorkerGroupSlots(NAME)
     slots.declare((TWO,), 0.0)
@@ -335,12 +249,3 @@ def test_worker_group_that_has_lost_all_its_slots_no_longer_counts_as_the_newest
     assert slots.useless() == (allocation(0), allocation(1))
     slots.remove(allocation(10), 1.0)
     assert slots.useless() == ()
-
-
-def test_free_slot_beyond_the_required_group_size_is_useless() -> None:
-    slots = WorkerGroupSlots(NAME)
-    assert slots.useless() == ()
-    slots.declare((TWO,), 0.0)
-    come(slots, 0, 1)
-    slots.declare((ResourceRequirement(SMALL, 1, SameWorkerGroup(NAME, 1)),), 1.0)
-    assert slots.useless() == (allocation(1),)
