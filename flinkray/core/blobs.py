@@ -40,10 +40,7 @@ class BlobKey:
     @classmethod
     def parse(cls, text: str) -> BlobKey:
         """Parse the text that ``str`` makes of a key.
-
-        Raises:
-            ValueError: *text* is not a blob key.
-        """
+        Raises ValueError: *text* is not a blob key."""
         digest, separator, size = text.partition("-")
         if not separator or not size.isdecimal():
             raise ValueError(f"not a blob key: {text!r}")

@@ -77,11 +77,8 @@ def _refusal(name: str) -> str:
 
 
 def _with_slots(kind: type, reduced: Any) -> Any:
-    """Return *reduced* changed so that the rebuilt class has the ``__slots__`` of *kind*.
-
-    *reduced* describes how to rebuild the class. A class that is pickled by name is returned
-    unchanged.
-    """
+    """Return *reduced* changed so that the rebuilt class has the ``__slots__`` of *kind*. *reduced*
+    describes how to rebuild the class. A class that is pickled by name is returned unchanged."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_class":
         return reduced
     make, (metaclass, name, bases, namespace, *others), *state = reduced
@@ -93,9 +90,7 @@ def _with_slots(kind: type, reduced: Any) -> Any:
 
 def _with_all_names(kind: enum.EnumMeta, reduced: Any) -> Any:
     """Return *reduced* changed so that the enumeration is rebuilt with all of its names at once.
-
-    An enumeration that is pickled by name is returned unchanged.
-    """
+    An enumeration that is pickled by name is returned unchanged."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_enum":
         return reduced
     make, (bases, name, qualname, _, *others), (namespace, slots), *state = reduced
@@ -127,10 +122,8 @@ def dumps(
     protocol: int | None = None,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> bytes:
-    """Pickle *value*; :func:`pickle.loads` is the inverse.
-
-    Raises PicklingError, TypeError, AttributeError or RecursionError if *value* cannot be pickled.
-    """
+    """Pickle *value*; :func:`pickle.loads` is the inverse. Raises PicklingError, TypeError,
+    AttributeError or RecursionError if *value* cannot be pickled."""
     with io.BytesIO() as file:
         CodePickler(file, protocol, buffer_callback).dump(value)
         return file.getvalue()
@@ -138,9 +131,7 @@ def dumps(
 
 def dumps_with_classes(value: object) -> tuple[bytes, list[type]]:
     """Pickle *value* as :func:`dumps` does.
-
-    Return the bytes and the classes that were pickled by value.
-    """
+    Return the bytes and the classes that were pickled by value."""
     with io.BytesIO() as file:
         pickler = _ClassPickler(file)
         pickler.dump(value)

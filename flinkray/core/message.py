@@ -21,10 +21,8 @@ _types_by_name: dict[str, type] = {}
 
 def type_name(cls: type) -> str:
     """Return the name by which messages refer to a type.
-
     flinkray's own types are named by their class alone, which is unique, so that they may move from
-    module to module. Other types have ``module:qualified name``.
-    """
+    module to module. Other types have ``module:qualified name``."""
     if cls.__module__.startswith(_OURS):
         return cls.__qualname__
     return f"{cls.__module__}:{cls.__qualname__}"
@@ -32,10 +30,7 @@ def type_name(cls: type) -> str:
 
 def register(cls: type[T]) -> type[T]:
     """Allow objects of *cls* in messages, under its :func:`type_name`. Use as a class decorator.
-
-    Raises:
-        TypeError: another class object already uses that name.
-    """
+    Raises TypeError: another class object already uses that name."""
     name = type_name(cls)
     known = _types_by_name.get(name)
     if known is not None and known is not cls:

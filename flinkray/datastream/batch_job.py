@@ -72,9 +72,7 @@ class _Part:
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
     """Data set that readers of the stage read.
-
-    None: the stage is a program that has ended in sinks.
-    """
+    None: the stage is a program that has ended in sinks."""
     is_read: bool = False
 
     @property
@@ -84,8 +82,7 @@ class _Part:
 
     def built(self) -> tuple[JobVertex, ...]:
         """Return the stage's vertices for the job graph.
-        A result without a reader is not written.
-        """
+        A result without a reader is not written."""
         if self.is_program or not self.is_read or self.result is None:
             return self.vertices
         return tuple(replace(vertex, results=(_result(self.result),)) for vertex in self.vertices)

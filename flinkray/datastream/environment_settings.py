@@ -65,9 +65,7 @@ class EnvironmentSettings:
         self._parallelism = _default_local_parallelism
         self._buffer_timeout: int | None = None
         """Time-out in milliseconds.
-
-        None: the cluster's, or DEFAULT_BUFFER_TIMEOUT in one process.
-        """
+        None: the cluster's, or DEFAULT_BUFFER_TIMEOUT in one process."""
         self._chaining = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._changelog: bool | None = None
@@ -324,9 +322,7 @@ class EnvironmentSettings:
 
     def _warn_of_settings_without_effect_here(self) -> None:
         """Warn of settings without effect on a program in this process that cannot recover.
-
-        Called before the program runs, if it is a batch program or has a clock of its own.
-        """
+        Called before the program runs, if it is a batch program or has a clock of its own."""
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))

@@ -14,9 +14,7 @@ Position = int | str
 
 def _is_less(left: Any, right: Any) -> bool:
     """Return whether *left* is less.
-
-    NaN is greater than every number (Java's ``Double.compareTo``).
-    """
+    NaN is greater than every number (Java's ``Double.compareTo``)."""
     return bool(left < right or (right != right and left == left))
 
 

@@ -354,9 +354,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
 
     def _values(self) -> DataStream[T]:
         """Return this stream for operators that ignore keys.
-
-        The key selector is called for each record all the same, as in PyFlink.
-        """
+        The key selector is called for each record all the same, as in PyFlink."""
         return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 
     def _collected(self) -> DataStream[Row]:  # type: ignore[override]

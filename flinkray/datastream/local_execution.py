@@ -51,11 +51,8 @@ def _changed_at(path: str) -> int | None:
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Unpack an archive, once per process, and return its folder.
-
-    The folder is removed when the process ends. *changed_at*: an archive that was changed is
-    unpacked again.
-    """
+    """Unpack an archive, once per process, and return its folder. The folder is removed when the
+    process ends. *changed_at*: an archive that was changed is unpacked again."""
     from flinkray.actors.shared.job_files import unpack
     from flinkray.client.job_files import take_archive_along
 

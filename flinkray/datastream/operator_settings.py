@@ -83,9 +83,7 @@ class StreamSettings(OperatorSettings):
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
         """The operator whose settings the methods of this class change.
-
-        Raises TypeError: the stream does not come from an operator.
-        """
+        Raises TypeError: the stream does not come from an operator."""
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream

@@ -633,9 +633,7 @@ class DataStream(StreamSettings, Generic[T]):
 
     def _collected(self) -> DataStream[T]:
         """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
-
-        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream.
-        """
+        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream."""
         return self
 
     def _collected_columns(self) -> DataStream:
@@ -654,9 +652,7 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
     ) -> DataStream:
         """Add the operator of a function on this stream, and return the stream of its results.
-
-        A keyed stream adds *keyed_operator* if the function may use keyed state.
-        """
+        A keyed stream adds *keyed_operator* if the function may use keyed state."""
         return self._then(name, operator(func), output_type, typed)
 
     def _then(
@@ -668,9 +664,7 @@ class DataStream(StreamSettings, Generic[T]):
         **settings: Any,
     ) -> DataStream:
         """Add an operator on this stream, and return the stream of its results.
-
-        *typed*: whether results are converted to *output_type*.
-        """
+        *typed*: whether results are converted to *output_type*."""
         transformation = OperatorTransformation(
             name,
             output_type,

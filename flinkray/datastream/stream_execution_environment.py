@@ -483,11 +483,9 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def _is_on_cluster(self) -> bool:
         """Return whether the program runs as a job of a cluster.
-
         True if the environment has a cluster. Without it, True for a streaming program that has
         checkpoints, restarts or a savepoint to start from, unless it has a clock of its own or
-        Spark stages. The cluster then consists of threads of this process.
-        """
+        Spark stages. The cluster then consists of threads of this process."""
         if self._cluster is not None:
             return True
         if self._clock is not None or self._spark_stages or self._is_batch():

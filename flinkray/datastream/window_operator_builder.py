@@ -148,8 +148,7 @@ class WindowOperatorBuilder:
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
         """Build the two operators that aggregate columns: the one after the exchange of records by
-        key, and the local one before the exchange.
-        """
+        key, and the local one before the exchange."""
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:
@@ -179,10 +178,8 @@ class WindowOperatorBuilder:
 
     def _plain_tumbling(self, refusal: str) -> TumblingEventTimeWindows:
         """Return the assigner if its windows depend only on size and offset.
-
         Raises StreamError with the text *refusal*: they do not, or a trigger, evictor, lateness or
-        side output for late data is set.
-        """
+        side output for late data is set."""
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
         if not isinstance(assigner, TumblingEventTimeWindows) or not assigner.is_aligned or refined:

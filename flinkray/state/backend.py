@@ -117,10 +117,8 @@ class KeyedStateBackend(ABC):
     @abstractmethod
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
         """Return a table of numbers; it is created at its first use.
-
-        The default name is that of the table for all array states of the operator.
-        Raises StateError if another kind of state was stored under that name.
-        """
+        The default name is that of the table for all array states of the operator. Raises
+        StateError if another kind of state was stored under that name."""
 
     @abstractmethod
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
@@ -153,10 +151,8 @@ class KeyedStateBackend(ABC):
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
         """Take over the state of this subtask's key groups, before any state is requested.
-
         Snapshots of changes come after the snapshots that they refer to. Later captures refer to
-        the restored state by *checkpoint_id*; None: no later capture refers to it.
-        """
+        the restored state by *checkpoint_id*; None: no later capture refers to it."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing
         """Release resources outside of memory. Existing captures can still be written."""
@@ -164,19 +160,16 @@ class KeyedStateBackend(ABC):
     # --- what all have in common --------------------------------------------------------------
 
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
-        """Return the table of a value, reducing or aggregating state, created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ValueTable)
         return table
 
     def list_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ListTable:
-        """Return the table of a list state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ListTable)
         return table
 
     def map_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> MapTable:
-        """Return the table of a map state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, MapTable)
         return table
@@ -190,11 +183,9 @@ class KeyedStateBackend(ABC):
 
     def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
         """Return the handle of a state; table and handle are created at their first use.
-
         *context*: the object from which the handle reads the current key. None: the backend's own
         context. With another context, its keys are (key, namespace) pairs. Raises StateError if the
-        name is in use for another kind of state.
-        """
+        name is in use for another kind of state."""
         namespaced = context is not None and context is not self.context
         table = self.table(descriptor, namespaced)
         where = context or self.context
@@ -275,7 +266,6 @@ class KeyedStateBackend(ABC):
                 raise StateError(f"{descriptor.kind} state {descriptor.name!r} cannot be merged")
 
     def snapshot(self) -> KeyedSnapshot:
-        """Capture and write the whole state at once."""
         return self.capture().write()
 
     def clear(self) -> None:

@@ -29,11 +29,8 @@ MOST = 10_000
 
 
 class Expiry:
-    """Reads contents of one table, and removes or hides what has expired.
-
-    *now* returns processing time in milliseconds. *clean* examines the given number of values and
-    removes expired ones.
-    """
+    """Reads contents of one table, and removes or hides what has expired. *now* returns processing
+    time in milliseconds. *clean* examines the given number of values and removes expired ones."""
 
     def __init__(
         self,
@@ -66,12 +63,8 @@ class Expiry:
 
     def value(self, table: ValueTable, place: Any, to_change: bool = False) -> Any:
         """Return the value of a place, or MISSING.
-
         An expired value is removed; it is returned for the last time if expired values are visible.
-
-        Args:
-            to_change: whether the caller may change the value in place.
-        """
+        *to_change*: whether the caller may change the value in place."""
         self.accessed()
         entry = table.get_to_change(place, MISSING) if to_change else table.get(place, MISSING)
         if entry is MISSING:

@@ -113,7 +113,6 @@ class _Restored:
         return entries
 
     def snapshot(self) -> TableSnapshot:
-        """Return the table as a snapshot, in its stored form."""
         groups, serializer = _joined(self.groups), merged(self.serializers)
         return TableSnapshot(self.kind, self.namespaced, True, groups, serializer)
 

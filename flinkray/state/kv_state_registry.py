@@ -79,7 +79,6 @@ class KvStateEntry:
         return [it if it is MISSING else visible(it, kind, config, now) for it in found]
 
     def serializer(self) -> KvStateSerializer:
-        """Return the calling thread's own serializer of this state, made at its first call."""
         thread = threading.get_ident()
         serializer = self._serializers.get(thread)
         if serializer is None:
@@ -124,14 +123,12 @@ class KvStateRegistry:
         self._listeners[job_id] = listener
 
     def unregister_listener(self, job_id: JobID) -> None:
-        """Remove the listener of a job, if there is one."""
         self._listeners.pop(job_id, None)
 
     def _listener(self, job_id: JobID) -> KvStateRegistryListener | None:
         return self._listeners.get(ALL_JOBS) or self._listeners.get(job_id)
 
     def register(self, entry: KvStateEntry) -> None:
-        """Make a state available for queries, and notify the listener."""
         registration = entry.registration
         self._entries[registration.kv_state_id] = entry
         listener = self._listener(registration.job_id)

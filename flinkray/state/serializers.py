@@ -95,10 +95,7 @@ class StateSerializer:
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Decode *data*, the stored bytes of a part of a table, and yield its frames.
-
-        Raises:
-            StateMigrationError: the frames cannot be read as this state.
-        """
+        Raises StateMigrationError: the frames cannot be read as this state."""
         try:
             yield from self._read(data)
         except (StateMigrationError, UnreadableValuesError) as error:
@@ -147,9 +144,7 @@ class StateSerializer:
 
     def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
         """Return decoders for the *number* parts of an element.
-
-        An element of a list has one part; an entry of a map has two, key and value.
-        """
+        An element of a list has one part; an entry of a map has two, key and value."""
         change = self._change_from(declared)
         if isinstance(change, EntryChange):
             return [ValueDecoder(change.key), ValueDecoder(change.value)]

@@ -89,11 +89,8 @@ class SnapshotStream(ABC):
 
     @abstractmethod
     def bodies(self) -> Iterator[SnapshotBody]:
-        """Yield the bodies by rising key groups; once.
-
-        A caller that stops early closes the iterator.
-        Raises FlinkRayError if the state cannot be read or serialised.
-        """
+        """Yield the bodies by rising key groups; once. A caller that stops early closes the
+        iterator. Raises FlinkRayError if the state cannot be read or serialised."""
 
     @abstractmethod
     def contents(self) -> SnapshotContents:
@@ -208,10 +205,8 @@ def collected(stream: SnapshotStream) -> KeyedSnapshot:
 
 class StateCapture(ABC):
     """A capture of keyed state that is not written yet; the task continues to change its state.
-
     Until the capture is written or released, it needs memory for the changes made after it.
-    *is_whole*: whether it has the whole state, or only the changes since an earlier capture.
-    """
+    *is_whole*: whether it has the whole state, or only the changes since an earlier capture."""
 
     def __init__(self, is_whole: bool) -> None:
         self.is_whole = is_whole

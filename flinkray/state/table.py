@@ -190,8 +190,7 @@ class TimerQueue(ABC):
         """Remove a timer that is about to fire. Returns False if it does not exist any more."""
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of timers."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def items(self) -> Iterable[tuple[int, Any, Any]]:

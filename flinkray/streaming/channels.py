@@ -118,7 +118,6 @@ class RecordWriter:
         self._to_all(END_OF_DATA)
 
     def is_processed(self) -> bool:
-        """Return whether all receivers have processed all data."""
         return all(channel.is_processed for channel in self.channels)
 
     def end_of_input(self) -> None:
@@ -202,7 +201,6 @@ class MergingWriter(RecordWriter):
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting blocks."""
         if self._any_waiting:
             for channel in range(len(self.channels)):
                 self._send(channel)
@@ -219,9 +217,7 @@ class MergingWriter(RecordWriter):
 
 def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
     """Combine adjacent blocks into as few blocks as possible, in their order.
-
-    Blocks with timestamps and blocks without stay apart; a union may bring both.
-    """
+    Blocks with timestamps and blocks without stay apart; a union may bring both."""
     if len(blocks) == 1:
         return blocks
     runs = groupby(blocks, lambda block: block.timestamps is None)
@@ -280,7 +276,6 @@ class InputGate(ABC):
         self._blocked[channel] = True
 
     def resume_all(self) -> None:
-        """Unblock all channels."""
         self._blocked = [False] * len(self._blocked)
 
     @abstractmethod

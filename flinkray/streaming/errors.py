@@ -160,11 +160,7 @@ def unpicklable(
     values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
 ) -> UnpicklableRecordsError:
     """Return the error for values that cannot be pickled together.
-    It names the first bad value.
-
-    Args:
-        of: the operator's subtask.
-    """
+    It names the first bad value. *of*: the operator's subtask."""
     source = "" if origin is None else str(origin)
     for value in values:
         try:
@@ -251,9 +247,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
     """Return the :class:`OperatorError` for records that could not be pickled and sent.
-
-    Batches are sent later than they are made, so the traceback shows other records.
-    """
+    Batches are sent later than they are made, so the traceback shows other records."""
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__
     frames = None if cause is None else user_frames(cause, (*_LEADING, *_PICKLERS))
@@ -275,10 +269,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
     """Return the part of the traceback from the first frame of the user's code on.
-
     If no frame is the user's: None for an error of flinkray, whose text says what to change. For
-    other errors the whole traceback.
-    """
+    other errors the whole traceback."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):
         step = step.tb_next

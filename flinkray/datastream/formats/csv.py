@@ -90,9 +90,7 @@ class CsvSchemaBuilder:
     def __init__(self) -> None:
         self._columns: list[tuple[str, TypeInformation, str]] = []
         """Name, type and element separator of each column.
-
-        An empty separator means the schema's.
-        """
+        An empty separator means the schema's."""
         self._dialect = CsvDialect()
         self._use_header = self._strict_headers = self._skip_first_data_row = False
 

@@ -65,8 +65,7 @@ class CapturedTable:
 
 class CapturedQueue:
     """All that the thread that writes a capture needs to know of one timer queue.
-    *memory*: the captured timers that are in memory.
-    """
+    *memory*: the captured timers that are in memory."""
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner

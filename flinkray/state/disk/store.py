@@ -54,10 +54,8 @@ class Cached(Protocol):
 
 class DiskStore:
     """Engine, caches and notes of changes of one backend.
-
     Only the task's thread uses it, except ``lock`` and ``opened_engine``. *open_engine* is called
-    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values.
-    """
+    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values."""
 
     def __init__(self, open_engine: Callable[[], Engine], cache_bytes: int) -> None:
         self._open = open_engine
@@ -189,10 +187,8 @@ def changed_places(
 
 class FairLock:
     """A reentrant lock for ``with`` statements, which threads get in the order of their requests.
-
     With Python's own locks, a thread that takes the lock again and again keeps all other threads
-    out.
-    """
+    out."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -28,9 +28,7 @@ _TIME = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MIDDLE = 1 << 62
 """The first order of registration, in the middle of the range.
-
-Timers written later may have to be put before others of the same time.
-"""
+Timers written later may have to be put before others of the same time."""
 
 Timer = tuple[int, Any, Any]
 
@@ -134,7 +132,6 @@ class DiskTimerQueue(TimerQueue):
             yield from read_timers_of_rows(self.codec, pairs)
 
     def capture(self) -> TableCapture:
-        """Capture the timers in memory; the others are in the engine's snapshot."""
         return self._memory.capture()
 
     # --- between memory and disk --------------------------------------------------------------

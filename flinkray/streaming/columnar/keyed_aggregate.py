@@ -176,7 +176,6 @@ class AggregateTables(NamedTuple):
         return self.numbers.known_slots_of_column(keys_of(batch))
 
     def clear(self) -> None:
-        """Remove all keys."""
         self.numbers.clear()
         self.first_rows.clear()
 
@@ -261,9 +260,7 @@ class AggregateState:
 
     def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """Convert a batch to the types of the state, which become wider if they have to.
-
-        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch.
-        """
+        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch."""
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
@@ -290,7 +287,6 @@ class AggregateState:
         return True
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
@@ -361,10 +357,8 @@ class AggregateState:
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
     """Widen the indices of a dictionary type to 32 bits, and leave other types as they are.
-
     All batches share one dictionary. It may have more entries than the 8-bit indices that batches
-    from pandas have can count.
-    """
+    from pandas have can count."""
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return kind

@@ -107,10 +107,8 @@ def check_aggregate(name: object, function: object) -> None:
 
 class GlobalAggregates:
     """The accumulators of a job's global aggregates.
-
     Accumulators are kept pickled, so that a function that fails has changed nothing. Two updates of
-    one aggregate must not run at the same time.
-    """
+    one aggregate must not run at the same time."""
 
     def __init__(self, largest_result: int | None = None) -> None:
         """Create no aggregate yet. *largest_result*: most bytes of a pickled result. None: any."""
@@ -118,10 +116,8 @@ class GlobalAggregates:
         self._accumulators: dict[str, bytes] = {}
 
     def update(self, name: str, value: bytes, function: AggregateFunction[Any, Any, Any]) -> bytes:
-        """Add a pickled value, and return the pickled result of the aggregate.
-        Raises what *function* raises, and StreamError if the result is too large; then nothing was
-        added.
-        """
+        """Add a pickled value, and return the pickled result of the aggregate. Raises what
+        *function* raises, and StreamError if the result is too large; then nothing was added."""
         known = self._accumulators.get(name)
         before = function.create_accumulator() if known is None else pickle.loads(known)
         added = cloud_pickle.dumps(function.add(pickle.loads(value), before))

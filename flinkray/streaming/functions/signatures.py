@@ -35,12 +35,8 @@ def expect_function(function: Any, method: str, what: str, values: int = 1) -> A
 
 
 def expect_kind(function: Any, kind: type, what: str) -> Any:
-    """Return *function* if it is of class *kind*.
-
-    Raises:
-        TypeError: *function* is of another class, or has a method that is ``async def`` or takes
-            other arguments.
-    """
+    """Return *function* if it is of class *kind*. Raises TypeError: *function* is of another class,
+    or has a method that is ``async def`` or takes other arguments."""
     if not isinstance(function, kind):
         raise TypeError(f"{what}, got {function!r}")
     refuse_coroutines(function)

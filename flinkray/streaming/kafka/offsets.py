@@ -21,9 +21,7 @@ class KafkaOffsetResetStrategy(Enum):
 
 class PartitionOffsets(Protocol):
     """Queries offsets of partitions from Kafka.
-
-    Each answer has all requested partitions, except where noted.
-    """
+    Each answer has all requested partitions, except where noted."""
 
     def earliest(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]: ...
 
@@ -33,9 +31,7 @@ class PartitionOffsets(Protocol):
         self, of: list[KafkaTopicPartition], timestamp: int
     ) -> dict[KafkaTopicPartition, int]:
         """Return the offset of the first record of each partition at or after *timestamp*.
-
-        Partitions without such a record are left out.
-        """
+        Partitions without such a record are left out."""
         ...
 
     def committed(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]:

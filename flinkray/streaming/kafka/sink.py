@@ -397,11 +397,8 @@ class TransactionalWriter(SinkWriter[KafkaCommittable]):
 
 
 class DirectWriter(SinkWriter[KafkaCommittable]):
-    """Writes records at once.
-
-    Args:
-        waits: whether to wait for delivery before each checkpoint. At the end it waits in any case.
-    """
+    """Writes records at once. *waits*: whether to wait for delivery before each checkpoint. At the
+    end it waits in any case."""
 
     def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
         self._producer = RecordProducer(properties)

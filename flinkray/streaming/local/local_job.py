@@ -44,9 +44,7 @@ POLL_INTERVAL = 0.005
 
 class LocalJob:
     """One run of a graph, without checkpoints. Sinks commit at the end of their input.
-
-    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock.
-    """
+    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock."""
 
     def __init__(self, graph: StreamGraph, clock: WaitingClock | None = None) -> None:
         if not graph.nodes:
@@ -169,15 +167,11 @@ class LocalJob:
 
     @property
     def finished(self) -> bool:
-        """Whether the job was closed or all its tasks have ended."""
         return self._closed or all(task.finished for task in self.tasks)
 
     def step(self) -> bool:
         """Do one step of every task. Returns False if there was nothing to do.
-
-        Raises:
-            OperatorError: user code or an operator failed. The job is closed then.
-        """
+        Raises OperatorError: user code or an operator failed. The job is closed then."""
         progressed = False
         with self._closing_on_failure():
             for running in self._running:
@@ -249,7 +243,6 @@ class LocalJob:
         self._woken.set()
 
     def close(self) -> None:
-        """Close all operators."""
         if not self._closed:
             self._closed = True
             close_all([*self._running, *self._sources])
@@ -258,10 +251,8 @@ class LocalJob:
 @contextmanager
 def rare_searches() -> Iterator[None]:
     """Return a context manager that makes Python's garbage collections rarer.
-
-    Batches have hardly any garbage, so frequent collections would only take time. Nothing
-    changes if collections are already rarer, or off.
-    """
+    Batches have hardly any garbage, so frequent collections would only take time. Nothing changes
+    if collections are already rarer, or off."""
     _Rarely.enter()
     try:
         yield

@@ -24,15 +24,12 @@ class LocalSource:
         self._told = [0] * len(self.tasks)
 
     def start(self) -> None:
-        """Start the coordinator."""
         self._coordinator = SourceCoordinator(self._clock)
         self._coordinator.start(self._source, len(self.tasks))
 
     def serve(self) -> bool:
         """Pass on requests of readers and events for them. Look for new splits when it is time.
-
-        Returns whether a reader got an event.
-        """
+        Returns whether a reader got an event."""
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:

@@ -37,7 +37,6 @@ class LocalTask:
         """The thread of the last step, which the greenlet's stack belongs to."""
 
     def open(self) -> None:
-        """Open the operators."""
         self._context.run(self.task.open)
 
     def step(self) -> bool:
@@ -90,11 +89,8 @@ class LocalTask:
         self._wake()
 
     def close(self) -> None:
-        """Close the operators. A batch in progress is abandoned.
-
-        That is not possible from another thread; the greenlet's own thread abandons the batch
-        later.
-        """
+        """Close the operators. A batch in progress is abandoned. That is not possible from another
+        thread; the greenlet's own thread abandons the batch later."""
         stack, self._paused = self._paused, None
         try:
             if stack is not None and self._thread == get_ident():

@@ -75,10 +75,9 @@ def count_records(elements: Sequence[Element]) -> int:
 
 
 class QueuedBarrier:
-    """A barrier in the queue of a channel.
-    Its position divides the elements that it overtakes from those sent later. The task gets the
-    barrier once: early from the gate, or when the task reaches its position. Only the task's thread
-    calls the methods."""
+    """A barrier in the queue of a channel. Its position divides the elements that it overtakes from
+    those sent later. The task gets the barrier once: early from the gate, or when the task reaches
+    its position. Only the task's thread calls the methods."""
 
     __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
 
@@ -122,7 +121,6 @@ class WaitingBarrier:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the barrier waits in no subpartition any more."""
         return not self._left
 
     def leave(self, subpartition: int, overtaken: Sequence[InFlight]) -> None:

@@ -47,9 +47,8 @@ class ReceiverCredit:
     )  # fmt: skip
 
     def __init__(self, exclusive: int, floating: FloatingCredit) -> None:
-        """Open the account of a channel.
-        *exclusive*: bytes that the request for the subpartition already grants. *floating*: the
-        credit that the channels of the gate share."""
+        """Open the account of a channel. *exclusive*: bytes that the request for the subpartition
+        already grants. *floating*: the credit that the channels of the gate share."""
         self._exclusive = exclusive
         self.floating = floating
         self._borrowed = 0

@@ -56,9 +56,8 @@ _CANCELLED_BARRIER: Final = 9
 _END_OF_DATA: Final = 10
 
 SCATTER_FROM: Final = 131_072
-"""Bytes.
-A smaller Arrow batch is copied into one piece. That costs less than many pieces, because Arrow
-calls Python for each piece."""
+"""Bytes. A smaller Arrow batch is copied into one piece. That costs less than many pieces, because
+Arrow calls Python for each piece."""
 
 
 Description = tuple[Any, ...]
@@ -158,7 +157,6 @@ class ElementEncoder:
         return ElementDecoder(self._schemas)
 
     def schema(self, number: int) -> pa.Schema:
-        """Return the schema with that number, of elements that were encoded."""
         return self._schemas[number]
 
     def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
@@ -324,7 +322,6 @@ class ElementDecoder:
         self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
 
     def schema(self, number: int) -> pa.Schema:
-        """Return the schema with that number, of elements that were decoded."""
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:

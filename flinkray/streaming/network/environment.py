@@ -160,9 +160,7 @@ class NetworkEnvironment:
 
     def create_gate(self, consumer: str, sources: Sequence[ChannelSource]) -> NetworkInputGate:
         """Create the input gate of a task, with one channel per source, in the order of *sources*.
-
-        The task's thread has to call ``listen`` and then ``request`` on the gate.
-        """
+        The task's thread has to call ``listen`` and then ``request`` on the gate."""
         gate = NetworkInputGate(self._name(consumer), self.timers)
         floating = FloatingCredit(self.settings.floating_credit)
         for source in sources:
@@ -317,20 +315,17 @@ class NetworkEnvironment:
             connection.send(head(NOT_FOUND, (channel,)))
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """Cancel a request that was not served yet. Called by connections."""
         self._registry.withdraw((connection, channel))
 
     # --- the whole ----------------------------------------------------------------------------
 
     @property
     def number_of_connections(self) -> int:
-        """Number of connections to other processes."""
         with self._lock:
             return len(self._connections) + len(self._others)
 
     @property
     def strangers(self) -> int:
-        """Number of connected peers that have not yet proved that they belong to the cluster."""
         return self._transport.strangers
 
     def output_metrics(self) -> ChannelMetrics:

@@ -74,7 +74,6 @@ class NetworkInputGate(InputGate):
         self._is_closed = False
 
     def add(self, channel: InputChannel) -> int:
-        """Add a channel and return its number in this gate."""
         number = len(self.channels)
         self.channels.append(channel)
         self._is_listed.append(False)
@@ -101,10 +100,7 @@ class NetworkInputGate(InputGate):
 
     def poll(self) -> tuple[int, Element] | None:
         """Return (channel, next element). None if there is no element at the moment.
-
-        Raises:
-            ProducerLostError, PartitionUnavailableError: some of the input will not arrive.
-        """
+        Raises ProducerLostError, PartitionUnavailableError: some of the input will not arrive."""
         if self._failure is not None:
             raise self._failure
         if self._urgent:
@@ -124,8 +120,6 @@ class NetworkInputGate(InputGate):
         return None
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return (channel, barrier) for a barrier that has overtaken waiting elements.
-        The channel may be blocked. None if there is no such barrier at the moment."""
         while self._urgent:
             number, queued = self._urgent.popleft()
             barrier = queued.give()
@@ -172,18 +166,14 @@ class NetworkInputGate(InputGate):
                 channel.close(reason)
 
     def in_flight(self, channel: int) -> list[InFlight]:
-        """Return the elements in a channel that the last polled barrier has overtaken.
-        They were received before the barrier and not polled (unaligned checkpoints, ST-06). They
-        stay in the channel."""
         queued = self._polled.get(channel)
         if queued is None or queued.is_reached:
             return []
         return self.channels[channel].in_flight(queued)
 
     def restore(self, channel: int, elements: Sequence[Element]) -> None:
-        """Restore the elements that were in flight in a channel.
-        A checkpoint barrier had overtaken them. They come before all other elements. Call this
-        before :meth:`request`."""
+        """Restore the elements that were in flight in a channel. A checkpoint barrier had overtaken
+        them. They come before all other elements. Call this before :meth:`request`."""
         self.channels[channel].restore(elements)
         self.has_data(channel)
 
@@ -201,9 +191,8 @@ class NetworkInputGate(InputGate):
         self._notify()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
-        """Handle a barrier that was queued in the channel.
-        It overtakes the buffers before it: at once, or when it has waited in the queue for too long
-        (ST-08)."""
+        """Handle a barrier that was queued in the channel. It overtakes the buffers before it: at
+        once, or when it has waited in the queue for too long (ST-08)."""
         self.has_data(number)
         overtakes_at = queued.barrier.overtakes_at
         clock = self._timers.clock
@@ -221,7 +210,6 @@ class NetworkInputGate(InputGate):
             self._notify()
 
     def fail(self, failure: Exception) -> None:
-        """Fail the gate: some of the input will not arrive."""
         if self._failure is None and not self._is_closed:
             self._failure = failure
             self._notify()
@@ -231,7 +219,6 @@ class NetworkInputGate(InputGate):
             self._on_available()
 
     def metrics(self) -> ChannelMetrics:
-        """Return the metrics of all channels, added up."""
         total = ChannelMetrics()
         for channel in self.channels:
             total += channel.metrics()

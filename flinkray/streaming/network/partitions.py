@@ -21,10 +21,7 @@ class PartitionRegistry:
 
     def add(self, partition: ResultPartition) -> None:
         """Add a partition and serve the consumers that wait for it.
-
-        Raises:
-            ValueError: a partition with this id exists.
-        """
+        Raises ValueError: a partition with this id exists."""
         with self._lock:
             if partition.id in self._partitions:
                 raise ValueError(f"partition {partition.id} is there already")
@@ -34,7 +31,6 @@ class PartitionRegistry:
             serve(partition)
 
     def remove(self, partition: ResultPartition) -> None:
-        """Remove *partition*, so that no consumer finds it any more."""
         with self._lock:
             if self._partitions.get(partition.id) is partition:
                 del self._partitions[partition.id]
@@ -67,6 +63,5 @@ class PartitionRegistry:
                     del self._waiting[partition_id]
 
     def all(self) -> list[ResultPartition]:
-        """Return the registered partitions."""
         with self._lock:
             return list(self._partitions.values())

@@ -102,10 +102,7 @@ class ResultPartition:
 
     def has_room(self) -> bool:
         """Return whether less data waits than the limit allows. If not, the writer should wait.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read."""
         self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
         if has_room:
@@ -215,10 +212,7 @@ class ResultPartition:
     @property
     def is_processed(self) -> bool:
         """Whether every consumer has processed all data.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: a consumer will never process all data.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: a consumer will never process all data."""
         self.check()
         return all(subpartition.is_processed for subpartition in self.subpartitions)
 
@@ -337,9 +331,7 @@ class ResultPartition:
 
 class SubpartitionView(Protocol):
     """Interface of the consumer of a subpartition, in this process or behind a connection.
-
-    Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`.
-    """
+    Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`."""
 
     is_remote: bool
     """Whether the view takes encoded buffers."""
@@ -396,11 +388,6 @@ class Subpartition:
     # --- the writer's -------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Return whether the partition has room (:meth:`ResultPartition.has_room`).
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
         return self.partition.has_room()
 
     def put(self, element: Element) -> None:
@@ -432,10 +419,7 @@ class Subpartition:
     def put_first(self, barrier: Barrier) -> list[InFlight]:
         """Send a barrier before everything that was not sent yet (unaligned checkpoints, ST-06).
         Return the overtaken elements. They belong to the checkpoint, and are sent after the
-        barrier.
-
-        Raises as :meth:`put` does.
-        """
+        barrier. Raises as :meth:`put` does."""
         self.partition.check()
         with self._lock:
             self._finish_open()
@@ -460,8 +444,7 @@ class Subpartition:
 
     def hand_over(self) -> None:
         """Detach a local consumer that has processed all data, after the end of the input was put
-        in.
-        Only events are left for this consumer, so the producer need not wait for it."""
+        in. Only events are left for this consumer, so the producer need not wait for it."""
         view = self.view
         if not self.is_processed or view is None or view.is_remote:
             return
@@ -483,7 +466,6 @@ class Subpartition:
         return settled
 
     def flush(self) -> None:
-        """Send the elements that wait to be sent together with others."""
         if self._open:
             with self._lock:
                 self._finish_open()
@@ -492,7 +474,6 @@ class Subpartition:
                 notify()
 
     def metrics(self) -> ChannelMetrics:
-        """Return counts of sent buffers and of waiting buffers."""
         with self._lock:
             sent = self._sent
             return ChannelMetrics(
@@ -647,10 +628,7 @@ class Subpartition:
 
     def attach(self, view: SubpartitionView) -> bool:
         """Attach the reader. Return whether the view has to be notified.
-
-        Raises:
-            ValueError: another consumer reads or has read this subpartition.
-        """
+        Raises ValueError: another consumer reads or has read this subpartition."""
         if self.view is not None or self.is_consumed:
             raise ValueError(
                 f"subpartition {self.index} of {self.partition.id} is read by another consumer"
@@ -659,7 +637,6 @@ class Subpartition:
         return bool(self._buffers) and view.becomes_ready()
 
     def head(self, view: SubpartitionView) -> Buffer | None:
-        """Return the next buffer without removing it. None: there is none."""
         return self._buffers[0] if self._buffers else None
 
     def pop(self, view: SubpartitionView) -> Buffer:
@@ -675,7 +652,6 @@ class Subpartition:
         return buffer
 
     def note_sent(self, buffer: Buffer) -> None:
-        """Count a buffer as sent."""
         self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
@@ -691,7 +667,6 @@ class Subpartition:
     # --- the view's; without the lock ---------------------------------------------------------
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self.is_processed = True
         self.partition.subpartition_processed()
 
@@ -701,15 +676,12 @@ class Subpartition:
         self.partition.subpartition_consumed()
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Fail the partition: the consumer was lost before it had read everything."""
         self.partition.consumer_lost(failure)
 
 
 class PartitionWriter(RecordWriter):
     """Divides batches among the subpartitions of a partition.
-
-    The subpartitions merge small batches, by size and buffer time-out.
-    """
+    The subpartitions merge small batches, by size and buffer time-out."""
 
     def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
         super().__init__(partition.subpartitions, partitioner)
@@ -717,11 +689,6 @@ class PartitionWriter(RecordWriter):
         self._puts = [subpartition.put for subpartition in partition.subpartitions]
 
     def has_room(self) -> bool:
-        """Return whether the consumers keep up.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
         return self.partition.has_room()
 
     def process_block(self, block: Block) -> None:
@@ -739,11 +706,6 @@ class PartitionWriter(RecordWriter):
         self.partition.end_of_data()
 
     def is_processed(self) -> bool:
-        """Return whether every consumer has processed all data.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: a consumer will never do so.
-        """
         return self.partition.is_processed
 
     def end_of_input(self) -> None:

@@ -135,7 +135,6 @@ class RemoteView:
         self._sender.send(head(FAILED, (self._channel, reason)))
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
@@ -219,7 +218,6 @@ class LocalView:
         return elements, buffer.data_size
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def fail(self, reason: str) -> None:

@@ -382,8 +382,7 @@ class _Segment:
 
 class UnorderedQueue(AsyncQueue):
     """A queue that gives results out in the order in which they are complete.
-    No result leaves before an earlier mark, or after a later one.
-    """
+    No result leaves before an earlier mark, or after a later one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -437,11 +436,8 @@ _LOOK = 0.1
 
 class EventLoopThread:
     """Runs an event loop in a daemon thread, which never waits for other threads.
-
-    Args:
-        on_failure: called in this thread with an exception that stops the event loop, such as
-            ``SystemExit`` in one of the user's tasks.
-    """
+    *on_failure*: called in this thread with an exception that stops the event loop, such as
+    ``SystemExit`` in one of the user's tasks."""
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
         self.loop = asyncio.new_event_loop()
@@ -456,10 +452,8 @@ class EventLoopThread:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call *function* in the event loop's thread and wait for its result.
-
         A coroutine that *function* returns is awaited. An exception of *function* or of the
-        coroutine is raised in the calling thread.
-        """
+        coroutine is raised in the calling thread."""
         outcome: list[Any] = []
         failure: list[BaseException] = []
         done = threading.Event()

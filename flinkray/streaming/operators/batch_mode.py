@@ -170,10 +170,7 @@ def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
 
 class BroadcastFirstOperator(StreamOperator):
     """Holds the first input of another operator back until its second input has ended.
-
-    Args:
-        memory: bytes of records that are kept in memory; further records go to a file.
-    """
+    *memory*: bytes of records that are kept in memory; further records go to a file."""
 
     def __init__(self, operator: StreamOperator, memory: int = DEFAULT_MEMORY) -> None:
         self.operator = operator
@@ -214,13 +211,11 @@ class BroadcastFirstOperator(StreamOperator):
             self._first.process_columns(batch)
 
     def end_first(self) -> None:
-        """Note that the first input has ended."""
         self._first_has_ended = True
         if not self._is_waiting:
             self._first.process_watermark(MAX_TIMESTAMP)
 
     def broadcast(self, block: Block) -> None:
-        """Pass records of the second input on."""
         self._second.process_block(block)
 
     def end_broadcast(self) -> None:
@@ -280,12 +275,8 @@ _OVERHEAD = 64
 
 
 class KeptBatches:
-    """Stores batches and returns them in their order.
-
-    Args:
-        memory: bytes kept in memory before a temporary file is used, estimated from one record of
-            each block.
-    """
+    """Stores batches and returns them in their order. *memory*: bytes kept in memory before a
+    temporary file is used, estimated from one record of each block."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -330,7 +321,6 @@ class KeptBatches:
         self.close()
 
     def close(self) -> None:
-        """Delete all batches."""
         self._batches = []
         if self._file is not None:
             self._file.close()

@@ -107,11 +107,8 @@ class Collector:
             self._emit(values, stamps if stamped else None)
 
     def add(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
-        """Add the results of a timer or window. None counts as no results.
-
-        Call :meth:`flush` between results with a timestamp and results without: they need different
-        batches.
-        """
+        """Add the results of a timer or window. None counts as no results. Call :meth:`flush`
+        between results with a timestamp and results without: they need different batches."""
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
@@ -132,7 +129,6 @@ class Collector:
         return self._limit
 
     def flush(self) -> None:
-        """Put out the results that were added."""
         if self._values:
             self._emit(*self._take())
 

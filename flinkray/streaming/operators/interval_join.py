@@ -36,7 +36,6 @@ class JoinContext:
 
 class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
     """Pairs records with equal keys by time. Records are kept until no partner can come any more.
-
     *lower*, *upper*: inclusive bounds, in milliseconds, of the right timestamp minus the left one.
     """
 

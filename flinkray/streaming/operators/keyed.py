@@ -116,9 +116,7 @@ class ReduceOperator(KeyedFunctionOperator):
 
     def reduce_block(self, block: Block) -> list[Any]:
         """Reduce a block into the state. Returns the reduced value after each record.
-
-        The returned values are copies: changes to them do not reach the state.
-        """
+        The returned values are copies: changes to them do not reach the state."""
         reduce, context, load = self._reduce, self.key_context, self._values.get_to_change
         own = self.context.own
         keys = self.keys.of_block(block)
@@ -161,9 +159,7 @@ class BatchReduceOperator(ReduceOperator):
 
 class QueryableStateOperator(KeyedFunctionOperator):
     """Writes each record into the queryable state of its key, and puts nothing out.
-
-    Value state holds the last record of a key. Reducing and aggregating state add the record.
-    """
+    Value state holds the last record of a key. Reducing and aggregating state add the record."""
 
     def __init__(self, descriptor: StateDescriptor, keys: Keys) -> None:
         super().__init__(None, keys)

@@ -38,10 +38,7 @@ class LookUpRoom(Protocol):
 
     def free(self) -> None:
         """Ask the sources to send records again: the table has ended, and no record waits.
-
-        Raises:
-            OSError: the request cannot be sent.
-        """
+        Raises OSError: the request cannot be sent."""
 
 
 class EndlessRoom(LookUpRoom):
@@ -187,9 +184,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
 
     def take_status(self, idle: bool) -> None:
         """Put out the records' status, or hold it until the table has ended.
-
-        While records may wait, operators behind this one must not advance without them.
-        """
+        While records may wait, operators behind this one must not advance without them."""
         if self._is_read:
             self.output.emit_status(idle)
         else:

@@ -174,12 +174,10 @@ class WithTimers(StreamOperator, ABC):
         self.results = Collector(context, output)
 
     @abstractmethod
-    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Called when an event-time timer fires."""
+    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None: ...
 
     @abstractmethod
-    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Called when a processing-time timer fires."""
+    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None: ...
 
     def describe_occasion(self) -> str:
         firing = self.timers.firing

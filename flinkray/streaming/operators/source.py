@@ -123,7 +123,6 @@ class SourceOperator(StreamOperator):
             splits.begun = context.splits_begun
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Take splits from the enumerator and pass them to the reader."""
         if self._stamping is not None:
             for split in splits:
                 split_id = self.reader.split_id(split)
@@ -145,10 +144,7 @@ class SourceOperator(StreamOperator):
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
         """Put out one batch. Returns its number of records, or why there is none.
-
-        Args:
-            most: greatest number of records if they are values. Columns are put out whole.
-        """
+        *most*: greatest number of records if they are values. Columns are put out whole."""
         polled: Block | Columns | NoRecords
         if self._rest is None:
             if self.paused:

@@ -107,10 +107,7 @@ class Columns:
 
     def to_block(self) -> Block:
         """Convert the records to Python values: rows with the batch's field names.
-
-        Raises:
-            StreamError: a map has a key more than once.
-        """
+        Raises StreamError: a map has a key more than once."""
         columns = list(map(python_values, self.batch.columns))
         if self.scalar:
             values = columns[0]
@@ -128,7 +125,6 @@ class Columns:
         return Columns(batch, times, self.origin, self.scalar)
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
-        """Return the records at these indices."""
         timestamps = None if self.timestamps is None else self.timestamps.take(indices)
         rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
         return Columns(rows, timestamps, self.origin, self.scalar)

@@ -46,21 +46,15 @@ _EXACT = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number, object
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON.
-    A number with a fraction or an exponent becomes a float, or a Decimal if a float would lose
-    digits. NaN and infinities are accepted as Python writes them.
-
-    Raises:
-        ValueError: the text is not JSON, or an object has a name more than once.
-    """
+    """Parse JSON. A number with a fraction or an exponent becomes a float, or a Decimal if a float
+    would lose digits. NaN and infinities are accepted as Python writes them. Raises ValueError: the
+    text is not JSON, or an object has a name more than once."""
     return _PYTHON.decode(text)
 
 
 def parse_exact_json(message: bytes) -> Any:
     """Parse JSON. Each number with a fraction or an exponent becomes a Decimal.
-
-    Raises ValueError: the message is not JSON (NaN is not), or an object repeats a name.
-    """
+    Raises ValueError: the message is not JSON (NaN is not), or an object repeats a name."""
     text = message.decode(json.detect_encoding(message), "surrogatepass")
     return _EXACT.decode(text)
 

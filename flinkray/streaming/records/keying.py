@@ -73,10 +73,7 @@ class Keys:
     def of_block(self, block: Block) -> Sequence[Any]:
         """Return the key of each value.
         Uses the keys of the block, if the partitioner before this operator has computed them.
-
-        Raises:
-            UnsupportedKeyError: a key is refused as in :meth:`of_value`.
-        """
+        Raises UnsupportedKeyError: a key is refused as in :meth:`of_value`."""
         return self.computed(block) if block.keys is None else block.keys
 
     def computed(self, block: Block) -> Sequence[Any]:
@@ -150,10 +147,7 @@ def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
 
 def require_same_keys(first: Keys, second: Keys) -> None:
     """Check that equal keys of two streams go to the same subtasks.
-
-    Raises:
-        StreamError: the declared types of the keys have different key groups.
-    """
+    Raises StreamError: the declared types of the keys have different key groups."""
     if first.hash_of is not second.hash_of:
         one, other = (
             "undeclared" if keys.key_type is None else str(keys.key_type)

@@ -272,7 +272,6 @@ def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def unpack_rows(packed: tuple[Any, ...]) -> list[Row]:
-    """Unpack the result of :func:`pack_rows`."""
     fields, values, kinds = packed
     of = Row.of
     rows = [of(fields, row) for row in values]

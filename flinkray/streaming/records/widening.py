@@ -28,9 +28,8 @@ def wider_schema(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of both types.
-    None: no type holds both, or only a type of another kind (such as text for numbers) or one that
-    would round decimals (such as floats)."""
+    """Return the type that holds the values of both types. None: no type holds both, or only a type
+    of another kind (such as text for numbers) or one that would round decimals (such as floats)."""
     if one == other:
         return one
     if pa.types.is_dictionary(one) != pa.types.is_dictionary(other):

@@ -45,9 +45,8 @@ class OtherColumnsError(Exception):
 
 
 class PartFile(ABC):
-    """A file that is being written.
-    Its write methods raise OtherColumnsError if they have written nothing and the records have to
-    begin the next file."""
+    """A file that is being written. Its write methods raise OtherColumnsError if they have written
+    nothing and the records have to begin the next file."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -224,9 +223,7 @@ class _ParquetPart(PartFile):
         self._writer: pq.ParquetWriter | None = None
         self._schema = pa.schema([])
         """Schema of the file.
-
-        While nothing is written: schema of the earlier files that it continues.
-        """
+        While nothing is written: schema of the earlier files that it continues."""
         self._bytes = 0
 
     def go_on_from(self, other: PartFile) -> None:
@@ -279,12 +276,8 @@ class _ParquetPart(PartFile):
 
 def _with_columns(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return the schema of a file that holds batches of both schemas.
-    It has all columns, each with its widest type. Timestamps of two zones have no common type,
-    so the zone of *other* is used.
-
-    Raises:
-        StreamError: a column has no common type.
-    """
+    It has all columns, each with its widest type. Timestamps of two zones have no common type, so
+    the zone of *other* is used. Raises StreamError: a column has no common type."""
     if not schema.names or schema == other:
         return other
     kinds = dict(zip(schema.names, schema.types, strict=True))

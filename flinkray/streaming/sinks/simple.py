@@ -210,10 +210,8 @@ _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected
 
 class CollectOperator(StreamOperator):
     """Puts records where the client can read them. The runner of the task sets :attr:`receiver`.
-
     Results that are repeated after a failure are not shown twice: with checkpoints, the client
-    shows results when a checkpoint after them is complete, or when the job has ended.
-    """
+    shows results when a checkpoint after them is complete, or when the job has ended."""
 
     receiver: ResultsReceiver
     _pieces: ListState[tuple[int, bytes]]

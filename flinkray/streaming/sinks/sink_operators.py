@@ -49,12 +49,8 @@ class CommitLog(Protocol):
     Used by jobs without checkpoints. The log exists until the job has ended."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Log the committables and return them.
-        If an earlier call, perhaps of an earlier attempt, has logged some, return these instead.
-
-        Raises:
-            OSError: the storage fails.
-        """
+        """Log the committables and return them. If an earlier call, perhaps of an earlier attempt,
+        has logged some, return these instead. Raises OSError: the storage fails."""
 
 
 class UnloggedCommits(CommitLog):
@@ -69,9 +65,7 @@ _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-
 
 class CommitterOperator(StreamOperator):
     """Commits the committables of completed checkpoints, and keeps the others in its state.
-
-    *at_end*: the job takes no checkpoints: commit everything when all writers have finished.
-    """
+    *at_end*: the job takes no checkpoints: commit everything when all writers have finished."""
 
     log: CommitLog = UnloggedCommits()
     """Log of the commits at the end. The runner of the task may replace it."""
@@ -168,7 +162,6 @@ class CommitterOperator(StreamOperator):
         return self._committables.is_retrying
 
     def number_of_pending(self) -> int:
-        """Return the number of committables that are not committed."""
         return len(self._committables)
 
     def _commit(self, again: bool = False) -> None:
@@ -249,11 +242,8 @@ _STATES: ListStateDescriptor[Any] = ListStateDescriptor("writer-states")
 
 class SinkWriterOperator(StreamOperator):
     """Emits :class:`CommittableMessage` before barriers and at the end of the input.
-    Watermarks and status are not forwarded.
-
-    Args:
-        prepares_with_checkpoints: False: emit only at the end of the input.
-    """
+    Watermarks and status are not forwarded. *prepares_with_checkpoints*: False: emit only at the
+    end of the input."""
 
     def __init__(
         self,
@@ -404,10 +394,7 @@ class CommittableCollector:
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
         """Return the requests to commit now, in order.
-
-        Args:
-            again: also return those that were tried without success.
-        """
+        *again*: also return those that were tried without success."""
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:
             if due and not again and due[0].waits:
@@ -432,7 +419,6 @@ class CommittableCollector:
         self._pending = left
 
     def __len__(self) -> int:
-        """Number of committables that are not committed."""
         return len(self._pending)
 
     @property

@@ -299,9 +299,7 @@ class ReadingThread:
 
     def take(self, most: int) -> list[Any] | None:
         """Return up to *most* records that are ready. None: there will be no more.
-
-        Raises the iterator's exception, after all records that came before it.
-        """
+        Raises the iterator's exception, after all records that came before it."""
         ended = self._ended  # read first: records before the end are ready by then
         records = self._records
         taken = [records.popleft() for _ in range(min(most, len(records)))]

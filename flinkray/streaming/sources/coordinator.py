@@ -145,11 +145,8 @@ class _Reader:
 
 def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
     """Refuse a reader that has more events than this coordinator knows.
-    Otherwise a split of the reader could be given to another reader.
-
-    Raises:
-        UnavailableError: the reader has more events than are known here.
-    """
+    Otherwise a split of the reader could be given to another reader. Raises UnavailableError: the
+    reader has more events than are known here."""
     if position > reader.end:
         raise UnavailableError(
             f"reader {subtask} has received {position} events, but the coordinator of the source "
@@ -227,10 +224,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     def start(self, source: Source[Any], parallelism: int) -> None:
         """Create the enumerator.
-
-        Raises:
-            StateMigrationError: the enumerator's state cannot be read any more.
-        """
+        Raises StateMigrationError: the enumerator's state cannot be read any more."""
         self._parallelism = parallelism
         progress, self._gone_on_from = self._gone_on_from, None
         if progress is not None and progress.parallelism not in (0, parallelism):
@@ -350,11 +344,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
                 self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """Reset a subtask: this attempt starts from the checkpoint (0: a new start).
-
-        Later splits of earlier attempts go back to the enumerator. The attempt may already have
-        reported. The call may be repeated. Raises StreamError if the subtask cannot go back so far.
-        """
+        """Reset a subtask: this attempt starts from the checkpoint (0: a new start). Later splits
+        of earlier attempts go back to the enumerator. The attempt may already have reported. The
+        call may be repeated. Raises StreamError if the subtask cannot go back so far."""
         if self._enumerator is None:
             self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
             return
@@ -419,11 +411,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
     ) -> tuple[Any, ...] | None:
         """Return the events that the reader needs before its snapshot for a checkpoint.
         Events begin at *position*. None: the checkpoint is over or unknown, or the reader was
-        replaced.
-
-        Raises:
-            UnavailableError: the reader has more events than are known here.
-        """
+        replaced. Raises UnavailableError: the reader has more events than are known here."""
         with self._lock:
             if self._enumerator is None and subtask not in self._readers:
                 return () if checkpoint_id in self._cuts else None
@@ -451,12 +439,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return self._changes
 
     def progress(self) -> SourceProgress:
-        """Return the whole progress.
-        Call between two calls of the enumerator. Splits must be encoded to bytes.
-
-        Raises:
-            StateError: the result of ``snapshot_state`` cannot be stored.
-        """
+        """Return the whole progress. Call between two calls of the enumerator. Splits must be
+        encoded to bytes. Raises StateError: the result of ``snapshot_state`` cannot be stored."""
         state = self._state
         if self._enumerator is not None:
             last = max(self._cuts, default=self._restored_from)
@@ -496,7 +480,6 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
-        """Make the enumerator look for new splits."""
         self._started.discover()
 
     # --- checkpoints --------------------------------------------------------------------------

@@ -63,10 +63,7 @@ class CsvOptions:
 
 def names_of(path: str, options: CsvOptions) -> list[str] | None:
     """Return the column names of a file. None: the file is empty.
-
-    Raises:
-        StreamError: two columns have the same name, or the file is not text.
-    """
+    Raises StreamError: two columns have the same name, or the file is not text."""
     with (
         Reading(path, "CSV", options.encoding),
         open_text(path, options.encoding) as file,
@@ -456,10 +453,7 @@ def _times(texts: pa.StringArray) -> pa.Array:
 
 def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     """Convert a column to a type from :func:`type_of`.
-
-    Raises:
-        ArrowInvalid: a field has a class that the type does not hold.
-    """
+    Raises ArrowInvalid: a field has a class that the type does not hold."""
     if pa.types.is_string(kind):
         return column
     held = next(held for one, held in _TYPES if one == kind)

@@ -317,11 +317,7 @@ def _csv_schema(
 ) -> tuple[pa.Schema, bool]:
     """Find the schema of CSV files.
     All files are read, or, if they have more than *most* bytes, the beginnings of evenly spaced
-    files.
-
-    Returns:
-        The schema, and whether all fields were examined.
-    """
+    files. Returns the schema, and whether all fields were examined."""
     found: dict[str, Classes] = {}
     limit = None if most is None else _limit([_size(path) for path in paths], most)
     step = 1 if limit is None else -(-len(paths) // _MOST_SAMPLED)
@@ -359,10 +355,7 @@ def _parquet_schema(paths: Sequence[str], declared: Mapping[str, pa.DataType]) -
 
 def _refuse_formats_in(paths: Sequence[object]) -> None:
     """Refuse a format name that was given in place of a path.
-
-    Raises:
-        StreamError: *paths* has the name of a format.
-    """
+    Raises StreamError: *paths* has the name of a format."""
     for path in paths:
         if isinstance(path, str) and path.lower() in FORMATS:
             raise StreamError(
@@ -393,10 +386,8 @@ def find_files(paths: Sequence[str]) -> list[str]:
 
 def _files_below(directory: str) -> Iterator[Path]:
     """Yield the files below a directory that are not hidden.
-
     Directories behind links come after the others, and by their own paths. So a file has one path,
-    whatever links lead to its directory, and is not read again because of another link.
-    """
+    whatever links lead to its directory, and is not read again because of another link."""
     walked: set[str] = set()
     waiting = deque([directory])
     while waiting:

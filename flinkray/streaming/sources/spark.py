@@ -136,9 +136,7 @@ class SparkSource(Source[Row, SparkSplit]):
 
     def locate(self, location: str, execution: str = "") -> None:
         """Set the location to which the stage publishes, and the execution of the reading stream.
-
-        Both are known only in the processes of the cluster.
-        """
+        Both are known only in the processes of the cluster."""
         self._location, self._execution = location, execution
 
     def get_boundedness(self) -> Boundedness:
@@ -248,9 +246,8 @@ class _SparkReader(SequentialReader[SparkSplit]):
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
         self._digested = 0
-        """Number of batches that the split's digest covers.
-        The digest is updated only when it is requested, because most splits are read without a
-        request."""
+        """Number of batches that the split's digest covers. The digest is updated only when it is
+        requested, because most splits are read without a request."""
 
     def open_split(self, split: SparkSplit) -> None:
         self._split, self._file, self._digested = split, None, split.offset

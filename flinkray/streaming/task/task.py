@@ -51,8 +51,7 @@ class StreamTaskOutput(Protocol):
     """An output of the task, which sends results to other tasks."""
 
     def has_room(self) -> bool:
-        """Return whether the output has room for more results.
-        False: the readers are too slow."""
+        """Return whether the output has room for more results. False: the readers are too slow."""
 
     def flush_when_idle(self) -> None:
         """Send results that wait for others. Called when no result follows at the moment."""
@@ -65,8 +64,7 @@ class StreamTaskOutput(Protocol):
         """Announce the end of data: only barriers follow."""
 
     def is_processed(self) -> bool:
-        """Return whether the readers have processed all data.
-        Called after :meth:`end_of_data`."""
+        """Return whether the readers have processed all data. Called after :meth:`end_of_data`."""
 
     def end_of_input(self) -> None:
         """Announce the end of input: nothing follows."""
@@ -139,10 +137,8 @@ class StreamTask:
         self._restored_from = restored_from
         self.has_ended = False
         """Whether the task's data has ended and its operators are finished.
-
         Then the task only takes part in checkpoints, until its results are processed, its commits
-        are done, and the tasks that it reads from have ended.
-        """
+        are done, and the tasks that it reads from have ended."""
         self.finished = False
         self._opened: list[Any] = []
         """Operators that are open, and their open functions for keys."""
@@ -209,10 +205,8 @@ class StreamTask:
 
     def _begin_checkpoint(self) -> bool:
         """Begin a checkpoint that must not wait for room in the results.
-
         A barrier that has overtaken elements does not wait for the rest of a batch either. Returns
-        whether a checkpoint was begun.
-        """
+        whether a checkpoint was begun."""
         overtaking = self.gate.poll_overtaking()
         if overtaking is not None:
             self._process(*overtaking)
@@ -360,14 +354,11 @@ class StreamTask:
     @property
     def is_stopping(self) -> bool:
         """Whether the task has taken part in the savepoint with which the job stops.
-
-        Its source and its timers have no more work.
-        """
+        Its source and its timers have no more work."""
         return self._stopping_with is not None and not self.has_ended
 
     def _read_ends(self) -> bool:
         """Read up to the end of data of each channel, after the savepoint with which the job stops.
-
         Returns False if an end is still missing. Upstream tasks end only when their ends were read.
         """
         while not self.gate.data_has_ended:
@@ -408,10 +399,8 @@ class StreamTask:
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
         """Begin a checkpoint at a source, or at a task whose inputs have all ended.
-
         At a source it begins at once, or after the batch that was read last. A task whose inputs
-        have ended gets no barrier, and begins it at the end of the input. Called by mail.
-        """
+        have ended gets no barrier, and begins it at the end of the input. Called by mail."""
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
         elif self.gate.has_channels or (self._source is not None and self._source.has_rest):
@@ -449,10 +438,8 @@ class StreamTask:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
         """Handle the abort of a checkpoint. Called by mail.
-
         Raises UnavailableError if the job stops with this savepoint: the task has dropped input
-        after the savepoint, so the job has to restart.
-        """
+        after the savepoint, so the job has to restart."""
         self.checkpoints.notify_aborted(checkpoint_id, latest_completed)
         self._barriers.aborted(checkpoint_id)
         if self._is_stopping_with(checkpoint_id):

@@ -28,8 +28,7 @@ class _Channel:
 @dataclass(frozen=True)
 class ValveOutput:
     """What a valve puts out after a call: a watermark, and a change of the idle status.
-    None in a field: no watermark, or no change.
-    """
+    None in a field: no watermark, or no change."""
 
     watermark: int | None = None
     idle: bool | None = None
@@ -50,10 +49,8 @@ NOTHING = ValveOutput()
 
 class WatermarkValve:
     """Puts out the least watermark of the active and aligned channels, whenever it advances.
-
     A channel ends with the last watermark and does not count from then on. If all other channels
-    are idle, the whole is idle. The end of the last channel is the end of time.
-    """
+    are idle, the whole is idle. The end of the last channel is the end of time."""
 
     def __init__(self, channels: int) -> None:
         self._channels = [_Channel() for _ in range(channels)]
@@ -66,11 +63,8 @@ class WatermarkValve:
         return self._last
 
     def watermark(self, channel: int, timestamp: int) -> ValveOutput:
-        """Process a watermark of a channel.
-
-        A watermark that does not advance is ignored. So is a watermark of an idle channel, except
-        the last.
-        """
+        """Process a watermark of a channel. A watermark that does not advance is ignored. So is a
+        watermark of an idle channel, except the last."""
         state = self._channels[channel]
         is_last = timestamp == MAX_TIMESTAMP
         if (state.idle and not is_last) or timestamp <= state.watermark:
@@ -185,10 +179,8 @@ class PartialWatermark(WatermarkOutput):
 
 class WatermarkMultiplexer:
     """Combines the watermarks of the registered splits.
-
     A split without a watermark holds the combined watermark back, an idle split does not. When all
-    splits are idle, the stream is idle. *output* must ignore a watermark that does not advance.
-    """
+    splits are idle, the stream is idle. *output* must ignore a watermark that does not advance."""
 
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output

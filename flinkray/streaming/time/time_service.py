@@ -35,10 +35,8 @@ class ScheduledCallback:
 
 class ProcessingTimeService:
     """Runs callbacks at moments of processing time, in milliseconds since the epoch, in order.
-
     No callback runs by itself: the task calls :meth:`fire_due` between two elements, so a callback
-    never interrupts user code.
-    """
+    never interrupts user code."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -71,14 +69,11 @@ class ProcessingTimeService:
         return self._heap[0][0] if self._heap else None
 
     def number_of_timers(self) -> int:
-        """Return the number of callbacks that have not run."""
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
         """Run due callbacks, and due callbacks that these schedule. Returns whether any has run.
-
-        Stops after about the time of a portion, so that the task gets to other work.
-        """
+        Stops after about the time of a portion, so that the task gets to other work."""
         if not self._heap:
             return False
         now, begun = self.now(), self.clock.monotonic()

@@ -108,7 +108,6 @@ class Turn:
         """Seconds for which the task was paused so far; set by its runner. Waits do not count."""
         self.wait_until: Callable[[Callable[[], bool]], None] = _cannot_wait
         """Called in the middle of a batch with a condition. Returns when the condition holds.
-
         The condition is checked whenever the task is woken; the check may put results out. The wait
         counts as time of the portion: the next portions are smaller, and mail has its turn sooner.
         """

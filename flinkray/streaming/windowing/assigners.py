@@ -275,11 +275,8 @@ class GlobalWindows(WindowAssigner[Any, GlobalWindow]):
 
 
 class CountSlidingWindowAssigner(WindowAssigner[Any, CountWindow]):
-    """Assigns the records of a key to windows of *window_size* records.
-    A new window begins every *window_slide* records.
-
-    A window that fires is full, so its contents are removed.
-    """
+    """Assigns the records of a key to windows of *window_size* records. A new window begins every
+    *window_slide* records. A window that fires is full, so its contents are removed."""
 
     def __init__(self, window_size: int, window_slide: int) -> None:
         if window_size <= 0 or window_slide <= 0:

@@ -74,11 +74,8 @@ class WindowSpec:
 
 
 class WindowOperator(WithTimers):
-    """Assigns records to windows and evaluates the windows.
-
-    Results carry the latest timestamp of their window and come before the watermark that fires the
-    window.
-    """
+    """Assigns records to windows and evaluates the windows. Results carry the latest timestamp of
+    their window and come before the watermark that fires the window."""
 
     def __init__(self, spec: WindowSpec, keys: Keys) -> None:
         self.spec = spec
@@ -163,10 +160,8 @@ class WindowOperator(WithTimers):
 
     def _put_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
         """Put a record into its windows. Returns whether the record is late.
-
         A record is late if all its windows were cleaned up. A record without windows is late if a
-        window that ended with it would have been cleaned up.
-        """
+        window that ended with it would have been cleaned up."""
         windows = self._windows_of(value, timestamp)
         in_time = False
         for window in windows:
