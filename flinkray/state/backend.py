@@ -18,16 +18,7 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.expiry import (
-    MOST,
-    PORTION,
-    Expiry,
-    TtlAggregatingState,
-    TtlListState,
-    TtlMapState,
-    TtlReducingState,
-    TtlValueState,
-)
+from flinkray.state.expiry import MOST, PORTION, Expiry, expiring
 from flinkray.state.handles import (
     TableAggregatingState,
     TableListState,
@@ -217,30 +208,19 @@ class KeyedStateBackend(ABC):
         self, descriptor: StateDescriptor, table: StateTable, context: KeyContext
     ) -> Any:
         expiry = self._expiry_of(descriptor, table)
-        if isinstance(descriptor, ListStateDescriptor) and isinstance(table, ListTable):
-            if expiry is not None:
-                return TtlListState(table, context, expiry)
-            return TableListState(table, context)
-        if isinstance(descriptor, MapStateDescriptor) and isinstance(table, MapTable):
-            if expiry is not None:
-                return TtlMapState(table, context, expiry)
-            return TableMapState(table, context)
-        if not isinstance(table, ValueTable):
-            raise StateError(f"there is no keyed state for {descriptor!r}")
-        if isinstance(descriptor, ValueStateDescriptor):
-            default = descriptor.default_value
-            if expiry is not None:
-                return TtlValueState(table, context, expiry, default)
-            return self.value_state(table, context, default)
+        contents: Any = table if expiry is None else expiring(table, expiry)
+        if isinstance(descriptor, ListStateDescriptor):
+            return TableListState(contents, context)
+        if isinstance(descriptor, MapStateDescriptor):
+            return TableMapState(contents, context)
         if isinstance(descriptor, ReducingStateDescriptor):
-            if expiry is not None:
-                return TtlReducingState(table, context, expiry, descriptor.reduce)
-            return TableReducingState(table, context, descriptor.reduce)
+            return TableReducingState(contents, context, descriptor.reduce)
         if isinstance(descriptor, AggregatingStateDescriptor):
-            if expiry is not None:
-                return TtlAggregatingState(table, context, expiry, descriptor.agg_function)
-            return TableAggregatingState(table, context, descriptor.agg_function)
-        raise StateError(f"there is no keyed state for {descriptor!r}")
+            return TableAggregatingState(contents, context, descriptor.agg_function)
+        assert isinstance(descriptor, ValueStateDescriptor)
+        if expiry is None:
+            return self.value_state(contents, context, descriptor.default_value)
+        return TableValueState(contents, context, descriptor.default_value)
 
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
         """Return a new handle of a value state; backends may override this."""
