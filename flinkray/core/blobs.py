@@ -47,7 +47,6 @@ class BlobKey:
         return cls(bytes.fromhex(digest), int(size))
 
     def matches(self, data: bytes) -> bool:
-        """Return whether this is the key of *data*."""
         return len(data) == self.size and hashlib.sha256(data).digest() == self.digest
 
     def __str__(self) -> str:

@@ -193,8 +193,6 @@ def cores() -> ValueType[float]:
 
 
 def memory_size(*, minimum: int = 1, maximum: int | None = None) -> ValueType[int]:
-    """Return the type of a memory size in bytes."""
-
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise TypeError("not a memory size")

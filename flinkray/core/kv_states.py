@@ -163,7 +163,6 @@ class KvStateNameClashError(FlinkRayError):
     """Two operators made a state queryable under the same name. The job has failed."""
 
     def __init__(self, name: str, operator: str) -> None:
-        """Make the error for *name*, which *operator* registered first."""
         super().__init__(name, operator)
         self.name = name
         self.operator = operator

@@ -375,7 +375,6 @@ class ClusterResults(CloseableIterator):
 
     @property
     def job_id(self) -> JobID:
-        """The id of the program's job."""
         return self._handle.job_id
 
     async def _open(self) -> StreamResults:

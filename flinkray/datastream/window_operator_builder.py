@@ -120,7 +120,6 @@ class WindowOperatorBuilder:
     # --- operators of columns ---------------------------------------------------------------------
 
     def build_batches(self, function: Any, keys: Keys) -> WindowBatchesOperator:
-        """Build the operator that passes whole windows to a function of batches."""
         windows = self._plain_tumbling(
             "functions of batches are for tumbling windows of event time, without triggers, "
             "evictors, lateness and late side output; use process() for others"

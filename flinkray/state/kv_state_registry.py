@@ -85,11 +85,6 @@ class KvStateEntry:
             serializer = self._serializers[thread] = self._serializer.copy()
         return serializer
 
-    @property
-    def number_of_serializers(self) -> int:
-        """Number of threads that have a serializer."""
-        return len(self._serializers)
-
     def close(self) -> None:
         """Close the state. After the return, nobody reads it any more."""
         with self._lock:

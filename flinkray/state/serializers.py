@@ -76,7 +76,6 @@ class StateSerializer:
         return serializer
 
     def writer(self) -> StateFrameWriter:
-        """Return a writer for one snapshot."""
         return StateFrameWriter(self._declared)
 
     def check(self, stored_as: SerializerSnapshot) -> None:
@@ -197,7 +196,6 @@ class StateFrameWriter:
         return pack([self._declared, *(self._values.encode([part]) for part in parts)])
 
     def write_column(self, contents: Sequence[Any]) -> bytes:
-        """Return the contents of several places as bytes."""
         return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
@@ -267,7 +265,6 @@ def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
 
 
 def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
-    """Return the timers of one key group as bytes."""
     encoder = ValueEncoder()
     columns = [[timer[place] for timer in timers] for place in range(3)]
     return pack([encoder.encode(column) for column in columns])

@@ -217,7 +217,6 @@ class StateCapture(ABC):
         The capture is released when the bodies end."""
 
     def write(self) -> KeyedSnapshot:
-        """Serialise the capture into memory."""
         try:
             return collected(self.stream())
         finally:

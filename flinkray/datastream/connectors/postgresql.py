@@ -514,7 +514,6 @@ def _is_lasting(error: psycopg.Error) -> bool:
 
 
 def _text_of(error: psycopg.Error) -> str:
-    """Return the text of the server's error on one line."""
     return " ".join(str(error).split())
 
 

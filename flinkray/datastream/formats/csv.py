@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.formats.csv_text import (
@@ -82,6 +82,9 @@ class CsvSchema:
 
     def __len__(self) -> int:
         return self.size()
+
+
+_Self = TypeVar("_Self", bound="_RowSchemaBuilder")
 
 
 class CsvSchemaBuilder:
@@ -313,6 +316,30 @@ def _row_type(type_info: TypeInformation) -> RowTypeInfo:
     return type_info
 
 
+class _RowSchemaBuilder:
+    def __init__(self, type_info: TypeInformation) -> None:
+        self._row_type = _row_type(type_info)
+        self._dialect = CsvDialect()
+
+    def set_array_element_delimiter(self: _Self, delimiter: str) -> _Self:
+        """Set the separator of the elements of arrays and rows in a field; default ``;``."""
+        return self._set(element_separator=delimiter)
+
+    def set_quote_character(self: _Self, c: str) -> _Self:
+        """Set the quote character of fields; default ``"`` (a double quote).
+        Only fields that need it are written with quotes."""
+        return self._set(quote=_one_character(c, "a quote character"))
+
+    def set_escape_character(self: _Self, c: str) -> _Self:
+        """Set the character that escapes the following character when a row is read.
+        It is written twice within quoted texts. Default: none."""
+        return self._set(escape=_one_character(c, "an escape character"))
+
+    def _set(self: _Self, **changes: Any) -> _Self:
+        self._dialect = replace(self._dialect, **changes)
+        return self
+
+
 class CsvRowDeserializationSchema(DeserializationSchema[Row]):
     """Schema that reads each message as a CSV record and makes a row of it.
 
@@ -354,12 +381,11 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
         """Return the type of the rows."""
         return self._row_type
 
-    class Builder:
+    class Builder(_RowSchemaBuilder):
         """Builder of the schema for rows of a type."""
 
         def __init__(self, type_info: TypeInformation) -> None:
-            self._row_type = _row_type(type_info)
-            self._dialect = CsvDialect()
+            super().__init__(type_info)
             self._ignore_errors = False
 
         def set_field_delimiter(self, delimiter: str) -> CsvRowDeserializationSchema.Builder:
@@ -370,20 +396,6 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
             """Skip lines that begin with ``#``."""
             return self._set(allow_comments=allow_comments)
 
-        def set_array_element_delimiter(
-            self, delimiter: str
-        ) -> CsvRowDeserializationSchema.Builder:
-            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
-            return self._set(element_separator=delimiter)
-
-        def set_quote_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """Set the quote character around fields; default ``"`` (a double quote)."""
-            return self._set(quote=_one_character(c, "a quote character"))
-
-        def set_escape_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """Set the character that escapes the following character; default: none."""
-            return self._set(escape=_one_character(c, "an escape character"))
-
         def set_null_literal(self, null_literal: str) -> CsvRowDeserializationSchema.Builder:
             """Set the text that stands for no value; default: none."""
             return self._set(null=null_literal)
@@ -393,10 +405,6 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
         ) -> CsvRowDeserializationSchema.Builder:
             """Return None for fields and rows that cannot be read."""
             self._ignore_errors = ignore_parse_errors
-            return self
-
-        def _set(self, **changes: Any) -> CsvRowDeserializationSchema.Builder:
-            self._dialect = replace(self._dialect, **changes)
             return self
 
         def build(self) -> CsvRowDeserializationSchema:
@@ -431,12 +439,8 @@ class CsvRowSerializationSchema(SerializationSchema):
         except (ValueError, TypeError) as error:
             raise StreamError(f"could not serialize row {element!r}: {error}") from error
 
-    class Builder:
+    class Builder(_RowSchemaBuilder):
         """Builder of the schema for rows of a type."""
-
-        def __init__(self, type_info: TypeInformation) -> None:
-            self._row_type = _row_type(type_info)
-            self._dialect = CsvDialect()
 
         def set_field_delimiter(self, c: str) -> CsvRowSerializationSchema.Builder:
             """Set the separator of fields; default: a comma."""
@@ -453,29 +457,13 @@ class CsvRowSerializationSchema(SerializationSchema):
                 )
             return self._set(line_end=delimiter)
 
-        def set_array_element_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
-            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
-            return self._set(element_separator=delimiter)
-
         def disable_quote_character(self) -> CsvRowSerializationSchema.Builder:
             """Put no field in quotes."""
             return self._set(quote=None)
 
-        def set_quote_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Set the quote character for fields that need one; default ``"`` (a double quote)."""
-            return self._set(quote=_one_character(c, "a quote character"))
-
-        def set_escape_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Set the character that is written twice within quoted texts; default: none."""
-            return self._set(escape=_one_character(c, "an escape character"))
-
         def set_null_literal(self, s: str) -> CsvRowSerializationSchema.Builder:
             """Set the text that stands for no value; default: an empty text."""
             return self._set(null=s)
-
-        def _set(self, **changes: Any) -> CsvRowSerializationSchema.Builder:
-            self._dialect = replace(self._dialect, **changes)
-            return self
 
         def build(self) -> CsvRowSerializationSchema:
             """Build the schema."""

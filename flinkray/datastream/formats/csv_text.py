@@ -211,7 +211,6 @@ class RowsToLines:
         ]
 
     def header(self) -> str:
-        """Return the line with the names of the columns."""
         return self._dialect.line([self._dialect.quoted(name) for name in self._names])
 
     def line(self, value: Any) -> str:

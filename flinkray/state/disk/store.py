@@ -196,11 +196,6 @@ class FairLock:
         self._depth = 0
         self._waiting: deque[tuple[int, threading.Lock]] = deque()
 
-    @property
-    def number_waiting(self) -> int:
-        """Number of threads that wait for the lock."""
-        return len(self._waiting)
-
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._mutex:

@@ -28,8 +28,7 @@ ABORTED = "the coordinator has given it up"
 class BlockableGate(Protocol):
     """The part of a task's input gate that a :class:`BarrierHandler` uses."""
 
-    def block(self, channel: int) -> None:
-        """Read nothing from this channel until :meth:`resume_all`."""
+    def block(self, channel: int) -> None: ...
 
     def resume_all(self) -> None: ...
 

@@ -221,7 +221,6 @@ class SerializeBatchesOperator(StreamOperator):
 
 
 def serialized(batch: pa.RecordBatch) -> bytes:
-    """Return the batch with its schema as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

@@ -86,7 +86,6 @@ class Measure(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the measure's column in the table of panes."""
         return f"{self.how} {self.column}"
 
     @property
@@ -116,7 +115,6 @@ class PaneTimes(NamedTuple):
         return pane * self.pane_size + self.offset
 
     def panes_of(self, times: Times) -> Times:
-        """Return the number of the pane that contains each time."""
         panes: Times = (times - self.offset) // self.pane_size
         return panes
 

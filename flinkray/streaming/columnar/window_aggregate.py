@@ -216,11 +216,6 @@ class WindowAggregateOperator(StreamOperator):
         last_window = (watermark - size + 1 - offset) // slide
         return (last_window + 1) * slide // self._times.pane_size - 1
 
-    @property
-    def keys_known(self) -> int:
-        """The number of keys that have a slot in the arrays of every pane."""
-        return len(self._table)
-
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         # After the last watermark nothing is stored: if the stream goes on, its time is not known.
         kept = [] if self._watermark == MAX_TIMESTAMP else self._ended.stored()

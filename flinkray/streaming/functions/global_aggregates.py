@@ -79,7 +79,6 @@ class GlobalAggregatesLostError(FlinkRayError):
 
 
 def global_aggregate_error(name: str, error: BaseException) -> GlobalAggregateError:
-    """Return the error that reports the failure of the function of an aggregate."""
     return GlobalAggregateError(name, traceback_of(error, user_frames(error)))
 
 

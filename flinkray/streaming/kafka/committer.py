@@ -84,7 +84,6 @@ class KafkaCommittable:
 
 
 def pack(records: Sequence[tuple[Any, ...]]) -> tuple[int, bytes]:
-    """Pack and compress the fields of records to a chunk."""
     packed = msgpack.packb(records, default=index)  # for integers of other types than int
     return len(packed), pa.compress(packed, codec=_CODEC, asbytes=True)
 

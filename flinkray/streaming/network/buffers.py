@@ -56,17 +56,12 @@ class Buffer:
         self.parts: Sequence[Part] = ()
 
     @property
-    def is_encoded(self) -> bool:
-        return self.elements is None
-
-    @property
     def data_size(self) -> int:
         """Bytes of data in an encoded buffer, without :data:`OVERHEAD`."""
         return self.size - OVERHEAD
 
 
 def count_records(elements: Sequence[Element]) -> int:
-    """Return the number of records in all batches of *elements*."""
     count = 0
     for element in elements:
         if isinstance(element, _BATCHES):
@@ -153,7 +148,6 @@ def in_halves(element: Element) -> list[Element]:
 
 
 def together(elements: Sequence[Element]) -> list[Element]:
-    """Return the elements, with consecutive batches of one kind merged into one batch."""
     merged: list[Element] = []
     run: list[Any] = []
     for element in chain(elements, (None,)):

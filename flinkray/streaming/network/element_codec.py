@@ -153,7 +153,6 @@ class ElementEncoder:
         return encoded
 
     def decoder(self) -> ElementDecoder:
-        """Return a decoder for everything that was encoded until now."""
         return ElementDecoder(self._schemas)
 
     def schema(self, number: int) -> pa.Schema:

@@ -18,7 +18,6 @@ from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
 from flinkray.streaming.network.input_gate import NetworkInputGate
-from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.partitions import PartitionRegistry
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
@@ -327,13 +326,6 @@ class NetworkEnvironment:
     @property
     def strangers(self) -> int:
         return self._transport.strangers
-
-    def output_metrics(self) -> ChannelMetrics:
-        """Return the metrics of all current partitions, added up."""
-        total = ChannelMetrics()
-        for partition in self._registry.all():
-            total += partition.metrics()
-        return total
 
     def close(self) -> None:
         """Close everything. Producers and consumers of open partitions fail."""

@@ -223,7 +223,3 @@ class NetworkInputGate(InputGate):
         for channel in self.channels:
             total += channel.metrics()
         return total
-
-    def channel_metrics(self) -> Sequence[ChannelMetrics]:
-        """Return the metrics of each channel."""
-        return [channel.metrics() for channel in self.channels]

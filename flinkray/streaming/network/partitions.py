@@ -51,7 +51,6 @@ class PartitionRegistry:
         self._withdraw(lambda waiting: waiting == who)
 
     def withdraw_all(self, connection: object) -> None:
-        """Cancel all pending requests that came over this connection."""
         self._withdraw(lambda waiting: isinstance(waiting, tuple) and waiting[0] is connection)
 
     def _withdraw(self, is_meant: Callable[[Hashable], bool]) -> None:

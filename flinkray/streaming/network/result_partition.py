@@ -342,8 +342,7 @@ class SubpartitionView(Protocol):
         """Note that the subpartition has data for this consumer.
         Return whether :meth:`notify` has to be called, without the lock."""
 
-    def notify(self) -> None:
-        """Tell the consumer that data can be taken."""
+    def notify(self) -> None: ...
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         """Give *barrier* to the consumer before all waiting buffers; only for consumers in this
@@ -671,7 +670,6 @@ class Subpartition:
         self.partition.subpartition_processed()
 
     def consumed(self, view: SubpartitionView) -> None:
-        """Note that the consumer has read everything."""
         self.is_consumed = True
         self.partition.subpartition_consumed()
 

@@ -33,7 +33,6 @@ class Timers:
                 self._changed.notify()
 
     def run_due(self) -> bool:
-        """Call all due callbacks. Return whether there were any."""
         ran = False
         while (callback := self._take_due()) is not None:
             callback()

@@ -21,14 +21,12 @@ class Sender(Protocol):
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
         """Queue the view for its turn to send. *is_first*: before the other views."""
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame without a body."""
+    def send(self, frame: bytes) -> None: ...
 
     def share(self, parts: Sequence[Part], size: int) -> int | None:
         """Copy a body to shared memory and return the region's number. None: use the socket."""
 
-    def forget_view(self, channel: int) -> None:
-        """Remove the view of a channel that has ended."""
+    def forget_view(self, channel: int) -> None: ...
 
 
 class RemoteView:

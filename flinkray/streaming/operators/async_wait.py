@@ -314,8 +314,7 @@ class AsyncQueue(ABC):
         return self._length
 
     @abstractmethod
-    def add(self, call: AsyncCall) -> None:
-        """Append *call*, the call of the function for a record."""
+    def add(self, call: AsyncCall) -> None: ...
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:

@@ -389,6 +389,16 @@ class StreamOperator:
         return ""
 
 
+class LastOperator(StreamOperator):
+    """Base of operators that no operator follows: watermarks and status end here."""
+
+    def process_watermark(self, timestamp: int) -> None:
+        return None
+
+    def process_status(self, idle: bool) -> None:
+        return None
+
+
 class FunctionOperator(StreamOperator):
     """Base of operators with one user function. It opens and closes the function."""
 

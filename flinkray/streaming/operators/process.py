@@ -215,7 +215,6 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
         self.record_context = self.make_context()
 
     def make_context(self) -> Any:
-        """Create the context that the function gets as ``ctx``."""
         return KeyedRecordContext(self.key_context, self.timer_service, self.context.own)
 
     def process_keyed(

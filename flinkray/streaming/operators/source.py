@@ -132,7 +132,6 @@ class SourceOperator(StreamOperator):
         self._note_splits()
 
     def no_more_splits(self) -> None:
-        """Note that the enumerator has no more splits, and tell the reader."""
         self._has_all_splits = True
         self._note_splits()
         self.reader.notify_no_more_splits()

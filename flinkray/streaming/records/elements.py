@@ -80,6 +80,12 @@ class Block:
             self.origin,
         )
 
+    def take(self, places: Sequence[int]) -> Block:
+        """Return the records at these indices, without keys."""
+        values, times = self.values, self.timestamps
+        stamps = None if times is None else [times[place] for place in places]
+        return Block([values[place] for place in places], stamps, None, self.origin)
+
     def __repr__(self) -> str:
         return f"Block({list(self.values)!r}, timestamps={self.timestamps!r})"
 

@@ -157,24 +157,12 @@ class FileWriter(SinkWriter[Rename]):
 
     def _divided(self, block: Block, context: BucketContext) -> list[tuple[str, Block]]:
         bucket_of = self._settings.bucket_assigner.get_bucket_id
-        values, times = block.values, block.timestamps
+        times = block.timestamps
         places: dict[str, list[int]] = {}
-        records = iter(values)
-        for place, value in enumerate(records):
+        for place, value in enumerate(block.values):
             timestamp = None if times is None else times[place]
             places.setdefault(bucket_of(value, context.at(timestamp)), []).append(place)
-        return [
-            (
-                bucket,
-                Block(
-                    [values[place] for place in mine],
-                    None if times is None else [times[place] for place in mine],
-                    None,
-                    block.origin,
-                ),
-            )
-            for bucket, mine in places.items()
-        ]
+        return [(bucket, block.take(mine)) for bucket, mine in places.items()]
 
     def write_columns(self, columns: Columns) -> None:
         bucket = self._settings.bucket_assigner.bucket_of_batch(self._bucket_context())

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.state.operator_state import StateFile
 from flinkray.streaming.operators.operator import (
+    LastOperator,
     OperatorState,
     OperatorStateCapture,
     StreamOperator,
@@ -63,7 +64,7 @@ class UnloggedCommits(CommitLog):
 _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-committables")
 
 
-class CommitterOperator(StreamOperator):
+class CommitterOperator(LastOperator):
     """Commits the committables of completed checkpoints, and keeps the others in its state.
     *at_end*: the job takes no checkpoints: commit everything when all writers have finished."""
 
@@ -111,12 +112,6 @@ class CommitterOperator(StreamOperator):
         self._metrics.total.inc(len(block))
         self._committables.add(block.values)
         self._commit()
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows a sink."""
-
-    def process_status(self, idle: bool) -> None:
-        """Do nothing: no operator follows a sink."""
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
         self._is_savepoint = barrier.savepoint

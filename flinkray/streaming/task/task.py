@@ -270,7 +270,6 @@ class StreamTask:
         self._portion.end(end - begin)
 
     def flush(self) -> None:
-        """Send results that wait for others. Called when no result follows at the moment."""
         for writer in self._writers:
             writer.flush_when_idle()
 
@@ -424,11 +423,9 @@ class StreamTask:
             self._stopping_with = barrier
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """Decline the checkpoint. Tells downstream tasks, unless its barrier was sent already."""
         self.checkpoints.abort_checkpoint(checkpoint_id, reason)
 
     def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
-        """Call *action* between two portions, at *timestamp* (milliseconds since 1970)."""
         self.time_service.schedule(timestamp, lambda _: self.turn.then(action), also_after_end=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -454,7 +451,6 @@ class StreamTask:
 
 
 def close_all(objects: Sequence[Any]) -> None:
-    """Close all objects, even if one of them fails to close."""
     if objects:
         try:
             objects[0].close()

@@ -62,9 +62,6 @@ class TaskMailbox:
         if self._on_mail is not None:
             self._on_mail()
 
-    def has_mail(self) -> bool:
-        return bool(self._mail)
-
     def try_take(self) -> Mail | None:
         """Remove and return the next mail. None if there is no mail; does not wait."""
         if not self._mail and self._state is not _State.CLOSED:  # the common case needs no lock
