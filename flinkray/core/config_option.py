@@ -117,11 +117,7 @@ def format_duration(seconds: float) -> str:
 
 def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
     """Return the type of a duration in seconds.
-
-    Args:
-        positive: whether zero is refused.
-        at_most: longest accepted duration in seconds; None: any.
-    """
+    *positive*: zero is refused. *at_most*: longest accepted duration; None: any."""
 
     def parse(value: object) -> float:
         seconds = parse_duration(value)

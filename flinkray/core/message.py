@@ -42,13 +42,10 @@ def register(cls: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def message(cls: type[T]) -> type[T]:
     """Declare a frozen, slotted dataclass whose instances may be sent to other processes.
-
-    Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
-    :func:`register`, other messages, and tuples or string-keyed dicts of these. Types that are
-    stored, and read by later versions of flinkray, also need :func:`flinkray.core.schema.stored`.
-
-    Raises TypeError: *cls* is a dataclass already, or another type uses its name.
-    """
+    Fields may hold None, bool, int (64 bit), float, str, bytes, ids, registered enums, messages,
+    and tuples or string-keyed dicts of these. Stored types also need
+    :func:`flinkray.core.schema.stored`. Raises TypeError: *cls* is a dataclass already, or another
+    type uses its name."""
     if "__dataclass_fields__" in cls.__dict__:
         raise TypeError(
             f"{cls.__qualname__} is a dataclass already: @message makes one of it that is frozen "

@@ -55,20 +55,10 @@ def job_of(
     *,
     runs_here: bool = False,
 ) -> JobGraph:
-    """Make the job of a program.
-
-    Args:
-        spark_stages: the program's stages; the job gets the stages that its sources read or that
-            take epochs of its streams.
-        settings: the program's configuration; only values that a job may set for itself count.
-        files: files that its functions import from or ask for.
-        runs_here: whether its tasks will run in this process.
-
-    Raises:
-        ConfigurationError: a setting has an invalid value.
-        StreamError: a part of the program cannot be sent to the cluster.
-        JobSubmissionError: the job could never run.
-    """
+    """Make the job of a program, with those of *spark_stages* that it uses.
+    *files*: that its functions import from or ask for. *runs_here*: its tasks will run in this
+    process. Raises ConfigurationError: an invalid setting. StreamError: a part of the program
+    cannot be sent. JobSubmissionError: the job could never run."""
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
         known |= _with_whole_epochs(known)
@@ -138,14 +128,9 @@ def vertices_of(
     settings: dict[str, str],
     owner: str,
 ) -> tuple[JobVertex, ...]:
-    """Return the vertices of a program that is a part of a job.
-
-    :func:`~flinkray.client.stream_job.stream_vertices` describes the arguments.
-
-    Raises:
-        ConfigurationError: the program sets something for the whole job.
-        StreamError: a part of the program cannot be sent to the cluster.
-    """
+    """Return the vertices of a program that is a part of a job
+    (:func:`~flinkray.client.stream_job.stream_vertices`). Raises ConfigurationError: the program
+    sets something for the whole job. StreamError: a part of it cannot be sent."""
     for key in settings:
         if _is_of_job(key):
             raise ConfigurationError(
@@ -196,18 +181,10 @@ def run(
     cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
 ) -> JobExecutionResult:
     """Submit the job, wait for its end, and report its progress.
-
-    Args:
-        cluster: None: a cluster in this process, which ends with the job.
-        settings: the program's configuration; ``execution.shutdown-on-attached-exit`` counts.
-
-    Raises:
-        ConfigurationError: the value of this option is neither true nor false.
-        JobSubmissionError: the job could never run.
-        JobExecutionError: the program failed; the text begins with the user's traceback.
-        JobCancelledError: somebody has cancelled the job.
-        KeyboardInterrupt: Ctrl-C was pressed. The job has ended, unless Ctrl-C came twice.
-    """
+    *cluster* None: one in this process, which ends with the job. Raises ConfigurationError for
+    ``execution.shutdown-on-attached-exit`` in *settings*, JobSubmissionError: the job could never
+    run, JobExecutionError with the user's traceback, JobCancelledError. KeyboardInterrupt: the job
+    has ended, unless Ctrl-C came twice."""
     if cluster is None:
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))
@@ -246,14 +223,8 @@ def _progress(*, is_in_process: bool = False) -> Progress:
 
 
 def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
-    """Submit the job and return its client.
-
-    Args:
-        cluster: None: a cluster in this process, which ends with the job.
-
-    Raises:
-        JobSubmissionError: the job could never run.
-    """
+    """Submit the job and return its client. *cluster* None: one in this process, which ends with
+    the job. Raises JobSubmissionError: the job could never run."""
     if cluster is not None:
         return ClusterJobClient(cluster, cluster.submit(job))
     own = cluster_for(job)

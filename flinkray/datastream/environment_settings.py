@@ -426,12 +426,8 @@ class EnvironmentSettings:
         self._of_no_effect[call] = text
 
     def _job_files(self) -> tuple[JobFile, ...]:
-        """Return the files that travel with the program to a cluster.
-
-        Raises:
-            StreamError: the program asks for something that clusters do not do.
-            JobFileError: a file cannot be read.
-        """
+        """Return the files that travel with the program to a cluster. Raises StreamError: clusters
+        do not do what the program asks for. JobFileError: a file cannot be read."""
         from flinkray.client.job_files import take_along, take_archive_along
 
         for text in self._of_no_effect.values():

@@ -43,14 +43,8 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 class WindowOperatorBuilder:
     """Builds window operators from a program's settings, like Flink's class of this name.
-
-    :meth:`build` supports all settings. The operators on columns support fewer: the other methods
-    refuse a setting that their operator lacks, and name it.
-
-    Args:
-        input_types: types of each input's records, for records that become columns. None, or no
-            entry: columns have the types of the values.
-    """
+    The operators on columns refuse settings that they lack. *input_types*: of each input's records;
+    None, or no entry: columns have the types of the values."""
 
     def __init__(self, assigner: WindowAssigner, *input_types: TypeInformation | None) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -93,14 +87,8 @@ class WindowOperatorBuilder:
 
     def build(self, contents: WindowContents, function: Any, keys: Keys) -> WindowOperator:
         """Build the operator that keeps *contents* of windows and passes them to a window function.
-
-        If *function* is None, the contents are emitted directly.
-
-        Raises:
-            TypeError: *function* is no window function.
-            StreamError: the evictor does not fit the contents, or the trigger does not fit the
-                assigner.
-        """
+        None: the contents are the results. Raises TypeError: *function* is no window function.
+        StreamError: evictor and contents, or trigger and assigner, do not go together."""
         evaluation = _evaluation(function)
         if self._evictor is not None:
             if not isinstance(contents, ListContents):

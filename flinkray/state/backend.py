@@ -55,16 +55,9 @@ _LONGEST_PAUSE = 60_000
 
 
 class KeyedStateBackend(ABC):
-    """The keyed state of one subtask of an operator. Only the task's thread calls it.
-
-    Args:
-        max_parallelism: number of key groups.
-        key_groups: the key groups of this subtask; all if None.
-        now: returns processing time in milliseconds, for time to live.
-        schedule: schedules the removal of expired values in the background; None: they are removed
-            on access only.
-        hash_of: the hash that determines key groups; the declared key type's hash, if any.
-    """
+    """The keyed state of one subtask of an operator. Only the task's thread calls it. *key_groups*
+    None: all. *now* returns processing time in milliseconds. *schedule* schedules the removal of
+    expired values; None: they are removed on access only. *hash_of* determines key groups."""
 
     def __init__(
         self,
@@ -365,14 +358,9 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raise StateError if a requested state exists already as a state of another kind.
-
-    Args:
-        descriptor: the requested state.
-        namespaced: whether state of windows is requested.
-        kind: kind of the existing state.
-        was: whether the existing state is state of windows.
-    """
+    """Raise StateError if a requested state exists already as a state of another *kind*.
+    *namespaced*: whether state of windows is requested. *was*: whether the existing state is that
+    of windows."""
     if kind != descriptor.kind or was != namespaced:
         raise StateError(
             f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "

@@ -342,15 +342,8 @@ class ColumnarTable:
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
-        """Add a column with a number for each key, unless the same column exists.
-
-        Args:
-            kind: NumPy type of the numbers.
-            default: number that new keys get.
-
-        Raises:
-            StateError: the name is in use for another type.
-        """
+        """Add a column with a number for each key, at first *default*, unless the same column
+        exists. Raises StateError: the name is in use for another type."""
         column = _Column(np.dtype(kind), default)
         known, stored = self._columns.get(name), self._stored.get(name)
         if known is not None and known != column:
@@ -413,14 +406,8 @@ class ColumnarTable:
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over stored data, before any column is requested.
-
-        Args:
-            assign: returns the present key groups of keys.
-
-        Raises:
-            StateError: columns were requested before, the stored data is of another kind, or its
-                keys are in other key groups now.
-        """
+        *assign* returns the present key groups. Raises StateError: columns were requested before,
+        or the data is of another kind or other key groups."""
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):

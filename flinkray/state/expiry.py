@@ -98,12 +98,7 @@ class Expiry:
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
     """Return stored contents without renewal times and expired parts, as a query sees them.
-    Returns MISSING if nothing is left.
-
-    Args:
-        kind: kind of the state's descriptor.
-        now: processing time in milliseconds.
-    """
+    MISSING: nothing is left. *kind*: of the state's descriptor. *now*: in milliseconds."""
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
     limit = -1 if show_expired else now - config.ttl
     if kind == "list":

@@ -57,13 +57,8 @@ class Changes(NamedTuple):
 
 
 class TableCapture:
-    """The contents of a table at one moment.
-
-    Args:
-        entries: the table's own dictionary, which continues to change.
-        places: the places changed since the previous capture; None: all places are wanted.
-        is_copy: whether *entries* belongs to the capture and does not change.
-    """
+    """The contents of a table at one moment. *entries*: its own dictionary, which continues to
+    change unless it is a copy. *places*: those changed since the previous capture; None: all."""
 
     def __init__(
         self, entries: dict[Any, Any], places: set[Any] | None, is_copy: bool = False

@@ -54,15 +54,9 @@ class KvStateEntry:
         self._is_closed = False
 
     def read(self, keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> list[Any]:
-        """Return the contents of each key; MISSING if nothing is stored.
-
-        Default values do not count.
-
-        Raises:
-            MalformedKvStateError: a namespace is given but the state has none, or the other way
-                round.
-            UnknownKvStateIdError: the task has ended.
-        """
+        """Return the contents of each key; MISSING if nothing, or only a default value, is there.
+        Raises MalformedKvStateError: a namespace is given although the state has none, or missing.
+        UnknownKvStateIdError: the task has ended."""
         if (namespace is NO_NAMESPACE) is self._namespaced:
             name, given = self.registration.name, "without" if self._namespaced else "with"
             has = "belongs to keys and namespaces" if self._namespaced else "belongs to keys alone"

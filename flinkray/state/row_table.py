@@ -107,12 +107,8 @@ class RowsCapture(ColumnarCapture):
 
 class RowTable:
     """Keyed state in rows; see the module's docstring.
-
-    Args:
-        namespaced: whether rows belong to namespaces, which are integers.
-        keys_of: returns the column of keys; None: keys are given with the rows.
-        assign: returns the key groups of keys that are given with the rows.
-    """
+    *namespaced*: rows belong to namespaces, which are integers. *keys_of* returns the column of
+    keys. None: keys are given with the rows; *assign* then returns their key groups."""
 
     def __init__(
         self,
@@ -210,14 +206,8 @@ class RowTable:
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over stored rows.
-
-        Args:
-            assign: returns the present key groups of keys.
-
-        Raises:
-            StateError: the stored state is of another kind, the table has rows already, or keys in
-                a column are in other key groups now.
-        """
+        *assign* returns the present key groups. Raises StateError: the stored state is of another
+        kind, the table has rows already, or keys in a column are in other key groups now."""
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):

@@ -50,11 +50,7 @@ class Channel(Protocol):
 
 class MemoryChannel:
     """A channel inside one process and thread.
-
-    Args:
-        capacity: most elements that may wait.
-        most_bytes: about the most bytes of the waiting batches.
-    """
+    *capacity*: most waiting elements. *most_bytes*: about the most bytes of waiting batches."""
 
     __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed")
 
@@ -132,16 +128,10 @@ class RecordWriter:
 
 
 class MergingWriter(RecordWriter):
-    """Writer that merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
-
-    The merged blocks are sent before any element that must keep its place among the records.
-
-    Args:
-        buffer_timeout: milliseconds after which waiting blocks are sent in any case. 0: blocks are
-            not merged. -1: blocks wait until there are enough records. None: blocks also stop
-            waiting when the task has no next record at the moment.
-        time_service: fires the time-out.
-    """
+    """Merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
+    Merged blocks are sent before any element that must keep its place among the records.
+    *buffer_timeout*: milliseconds that blocks wait at most. 0: blocks are not merged. -1: blocks
+    wait for enough records. None: blocks also stop waiting when the task has no next record."""
 
     def __init__(
         self,

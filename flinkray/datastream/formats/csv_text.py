@@ -118,14 +118,8 @@ def _meant(match: re.Match[str]) -> str:
 
 class FieldsToRows:
     """Converter of the fields of records to rows.
-
-    Args:
-        element_separators: separators of fields that have their own, by position.
-        ignore_errors: whether a field that cannot be read becomes None.
-
-    Raises:
-        StreamError: a field's type has no text.
-    """
+    *element_separators*: of fields that have their own, by position. *ignore_errors*: fields that
+    cannot be read become None. Raises StreamError: a field's type has no text."""
 
     def __init__(
         self,
@@ -248,11 +242,7 @@ class RowsToLines:
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
     """Return the fields of a row, dictionary or tuple, in the order of *names*.
-
-    Raises:
-        ValueError: the value has other fields.
-        TypeError: the value is none of these.
-    """
+    Raises ValueError: the value has other fields. TypeError: it is none of these."""
     if isinstance(value, Row):
         values = value.values_by(names)
     elif isinstance(value, dict):

@@ -61,12 +61,8 @@ _LARGEST_BATCH = 1 << 20
 
 
 class DiskKeyedStateBackend(KeyedStateBackend):
-    """Keeps keyed state on a local disk; see the module's docstring.
-
-    Raises:
-        StateStorageError: raised by all methods, and by those of the tables, if the disk fails.
-        StateError: the engine is not installed.
-    """
+    """Keeps keyed state on a local disk; see the module's docstring. All methods, and those of the
+    tables, raise StateStorageError if the disk fails. StateError: the engine is not installed."""
 
     def __init__(
         self,

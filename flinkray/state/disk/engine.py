@@ -287,14 +287,8 @@ _PREFIX = "flinkray-state-"
 
 
 def new_state_folder(directory: str | None) -> LockedFolder:
-    """Create a folder for the state of this process, and remove abandoned ones.
-
-    Args:
-        directory: parent directory; None: the temporary directory of the machine.
-
-    Raises:
-        OSError: the directory cannot be created or written to.
-    """
+    """Create a folder for the state of this process, and remove abandoned ones. *directory* None:
+    below the machine's temporary directory. Raises OSError: the directory cannot be written to."""
     root = Path(directory or tempfile.gettempdir())
     sweep_state_folders(root)
     return LockedFolder(root, _PREFIX)

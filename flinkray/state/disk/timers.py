@@ -34,12 +34,8 @@ Timer = tuple[int, Any, Any]
 
 
 class DiskTimerQueue(TimerQueue):
-    """A timer queue in memory and on the disk; see the module's docstring.
-
-    Args:
-        number: number of a table in the engine; the queue uses the next number, too.
-        most: largest number of timers in memory.
-    """
+    """A timer queue in memory and on the disk; see the module's docstring. It uses the engine's
+    tables *number* and *number* + 1. *most*: largest number of timers in memory."""
 
     def __init__(
         self,

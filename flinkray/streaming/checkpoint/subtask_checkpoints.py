@@ -21,13 +21,9 @@ MOST_REMEMBERED = 128
 
 class CheckpointResponder(Protocol):
     """Receiver of a task's reports about checkpoints.
-
-    If the barrier's :attr:`~flinkray.streaming.records.elements.Barrier.may_overtake` is true, a
-    checkpoint has data in flight besides its snapshot. Then it is acknowledged after
-    :meth:`in_flight_completed` and not before. With a time-out, another thread may call
-    :meth:`overtaken_results` and :meth:`in_flight_completed`. After :meth:`declined` or
-    :meth:`aborted` they are not called any more.
-    """
+    If the barrier may overtake (:attr:`Barrier.may_overtake`), the checkpoint is acknowledged only
+    after :meth:`in_flight_completed`. With a time-out, another thread may call this method and
+    :meth:`overtaken_results`. Neither is called after :meth:`declined` or :meth:`aborted`."""
 
     def overtaken_results(
         self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]

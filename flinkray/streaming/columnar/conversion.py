@@ -32,15 +32,11 @@ SCALAR_COLUMN = "value"
 def block_to_batch(
     block: Block, type_info: TypeInformation | None = None, key: str | None = None
 ) -> pa.RecordBatch:
-    """Return the values as a record batch.
-
-    Types are those of *type_info*, or are found from the values. Rows and dictionaries have a
-    column for each name, tuples have f0, f1, …, and other values have one column, ``value``. A name
-    that a dictionary lacks is null in its row. The column *key* is not rounded to a ``FLOAT``,
-    because rounded keys would be in other key groups.
-
-    Raises StreamError: no column holds the values exactly, or they differ in type or fields.
-    """
+    """Return the values as a record batch. Types are those of *type_info*, or are found from the
+    values. Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values
+    one column, ``value``. A name that a dictionary lacks is null. The column *key* is not rounded
+    to a ``FLOAT``, which would change key groups. Raises StreamError: no column holds the values
+    exactly, or they differ in type or fields."""
     _refuse_changes(block.values)
     wanted = None if type_info is None else type_info.to_arrow()
     kinds: list[pa.DataType | None]

@@ -35,13 +35,8 @@ from flinkray.streaming.records.widening import as_wide, wider_schema
 
 
 class KeyedAggregateOperator(ReduceOperator):
-    """Rolling aggregate of a column by key.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        reduce: the equivalent reduce function on rows.
-    """
+    """Rolling sum, minimum or maximum (*how*) of a column by key.
+    *reduce*: the equivalent reduce function on rows."""
 
     def __init__(self, how: str, field: str, reduce: Any, keys: Keys) -> None:
         super().__init__(reduce, keys)
@@ -152,12 +147,8 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return for each key its first row with the present aggregate, the last row put out.
-
-        Args:
-            key: name of the key column.
-            field: name of the aggregated column.
-        """
+        """Return for each key its first row with the present aggregate, which is the last row put
+        out."""
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
             names = batch.schema.names
@@ -181,17 +172,9 @@ class AggregateTables(NamedTuple):
 
 
 class AggregateState:
-    """The running aggregate of a column for each key.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        key: name of the key column.
-        schema: the schema of the first batch, or of all first rows that were restored.
-
-    Raises:
-        StreamError: the column holds no numbers.
-    """
+    """The running sum, minimum or maximum (*how*) of the column *field* for each key.
+    *schema*: of the first batch, or of all restored first rows. Raises StreamError: the column
+    holds no numbers."""
 
     def __init__(
         self, how: str, field: str, key: str, schema: pa.Schema, tables: AggregateTables

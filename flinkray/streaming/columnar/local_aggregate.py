@@ -45,13 +45,8 @@ MOST_KEYS = 1 << 20
 
 class LocalAggregateOperator(StreamOperator):
     """Aggregates columns by key before the exchange; other records are passed on as they are.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        sample: records after which the operator decides whether to aggregate further records.
-        most_keys: with more keys, the operator puts out all rows that it has.
-    """
+    After *sample* records it decides whether to aggregate further records. With more than
+    *most_keys* keys it puts out all its rows."""
 
     def __init__(
         self, how: str, field: str, keys: Keys, sample: int = SAMPLE, most_keys: int = MOST_KEYS
@@ -120,12 +115,9 @@ MOST_NUMBERS = 1 << 20
 
 
 class LocalWindowAggregateOperator(StreamOperator):
-    """Aggregates columns by key and pane before the exchange. Rows are passed on as they are.
-
-    Args:
-        sample: records after which the operator decides whether to aggregate further records.
-        most_numbers: with more numbers, the operator puts out all rows that it has.
-    """
+    """Aggregates columns by key and pane before the exchange.
+    Rows are passed on as they are. After *sample* records it decides whether to aggregate further
+    records. With more than *most_numbers* numbers it puts out all its rows."""
 
     def __init__(
         self,

@@ -120,13 +120,7 @@ class PaneTimes(NamedTuple):
 
 
 class Panes:
-    """The numbers of all keys and panes of a subtask.
-
-    Args:
-        keys: keys by a column.
-        table: the table that holds the numbers, with panes as namespaces.
-        name: name of the operator, for error messages.
-    """
+    """The numbers of all keys and panes of a subtask. *table* has the panes as namespaces."""
 
     def __init__(
         self,

@@ -261,12 +261,8 @@ Times = npt.NDArray[np.int64]
 
 class WindowBuffer:
     """The rows of one input whose windows have not ended.
-
-    Args:
-        size, offset: of the windows, in milliseconds.
-        key: name of the key column; None if the key is not a column.
-        table: the table that holds the rows, by the start of their window.
-    """
+    *size* and *offset* of the windows are milliseconds. *key*: name of the key column, if there is
+    one. *table* holds the rows by the start of their window."""
 
     def __init__(self, size: int, offset: int, key: str | None, table: RowTable) -> None:
         self._size, self._offset = size, offset

@@ -178,13 +178,8 @@ _LONGEST_PAUSE = 1.0
 
 
 class KafkaCluster:
-    """Queries topics and offsets. Connects when needed.
-
-    Args:
-        properties: librdkafka's properties of a consumer.
-        timeout: seconds for which a query is repeated.
-        closed: event that is set when answers are not needed any more.
-    """
+    """Queries topics and offsets. Connects when needed. *timeout*: seconds for which a query is
+    repeated. *closed* is set when answers are not needed any more."""
 
     def __init__(
         self, properties: Mapping[str, Any], clock: Clock, timeout: float, closed: Event

@@ -48,12 +48,8 @@ class _Reading(NamedTuple):
 
 class KafkaReader(SourceReader[KafkaPartitionSplit]):
     """Reads partitions, each in its order.
-
-    Args:
-        properties: properties of the consumer.
-        commits: whether offsets of complete checkpoints are committed to the consumer group.
-        reset: where to continue if Kafka has no record at the offset.
-    """
+    *commits*: whether offsets of complete checkpoints are committed to the consumer group. *reset*:
+    where to continue if Kafka has no record at the offset."""
 
     def __init__(
         self,
@@ -233,14 +229,9 @@ class Fetched(NamedTuple):
 
 
 class PartitionFetcher:
-    """Fetches records of partitions in its own thread. The task's thread calls the public methods.
-    Only the fetcher's thread uses the consumer.
-
-    Args:
-        properties: properties of the consumer. ``auto.offset.reset`` must be ``error``.
-        reset: where to continue if Kafka has no record at the offset.
-        wake: called from the thread when there is something to take after there was nothing.
-    """
+    """Fetches records of partitions in its own thread, which alone uses the consumer. The task's
+    thread calls the public methods. *properties* must set ``auto.offset.reset`` to ``error``.
+    *wake* is called from the thread when there is something to take after there was nothing."""
 
     def __init__(
         self,

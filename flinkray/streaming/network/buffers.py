@@ -99,14 +99,9 @@ class QueuedBarrier:
 
 
 class WaitingBarrier:
-    """Follows a barrier that was written to all subpartitions until each of them has sent it.
-    A subpartition sends the barrier in line, or before buffers that wait.
-    The partition's lock is held in all methods except :meth:`tell`.
-
-    Args:
-        subpartitions: number of subpartitions in which the barrier waits.
-        settled: gets the overtaken elements, once they are known for all subpartitions.
-    """
+    """Follows a barrier that was written to all subpartitions until each has sent it, in line or
+    before waiting buffers. *settled* then gets the overtaken elements. The partition's lock is held
+    in all methods except :meth:`tell`."""
 
     def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
         self.barrier = barrier

@@ -380,10 +380,9 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """End the connection if neither side uses it. Asks the other side first.
-        This side adds no channel between question and answer. The other side adds none after it has
-        agreed. So no request can cross the end of the connection. If a request crosses the
-        question, it is served, and the other side refuses to end the connection."""
+        """End the connection if the other side does not use it, either.
+        This side adds no channel between question and answer, the other side none after it has
+        agreed. A request that crosses the question is served, and the other side refuses."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -476,12 +475,8 @@ class FrameReader:
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Return (kind, header, body, size) of the next frame. None: the source has ended.
-
-        Raises:
-            WireFormatError: the data is not a frame.
-            OSError: the connection broke.
-        """
+        """Return (kind, header, body, size) of the next frame. None: the source has ended. Raises
+        WireFormatError: the data is not a frame. OSError: the connection broke."""
         if not self._has(PREFIX.size):
             return None
         body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)

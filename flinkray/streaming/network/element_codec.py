@@ -130,12 +130,8 @@ class ElementEncoder:
 
     def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
         """Encode elements of one subpartition.
-        *known_schemas*: numbers of the schemas that the receiver has. New schemas are added.
-
-        Raises:
-            UnpicklableRecordsError: a record cannot be pickled.
-            BatchTooLargeError: the data is larger than a frame may hold.
-        """
+        *known_schemas*: numbers of the schemas that the receiver has; new ones are added. Raises
+        UnpicklableRecordsError, and BatchTooLargeError if a frame cannot hold the data."""
         encoded = Encoded()
         for element in elements:
             kind = type(element)
@@ -324,12 +320,8 @@ class ElementDecoder:
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
-        """Decode the elements of one buffer.
-
-        Raises:
-            WireFormatError: the data does not match the descriptions.
-            UnreadableRecordsError: the records in it cannot be unpickled here.
-        """
+        """Decode the elements of one buffer. Raises WireFormatError: the data does not match the
+        descriptions. UnreadableRecordsError: the records cannot be unpickled here."""
         elements: list[Element] = []
         at = 0
         try:

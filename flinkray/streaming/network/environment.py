@@ -124,15 +124,10 @@ class NetworkEnvironment:
         buffer_timeout: float | None = 0.1,
         is_blocking: bool = False,
     ) -> ResultPartition:
-        """Create a partition. Its ``subpartitions`` are the channels to write to.
-
-        *producer*: name of the task. *buffer_timeout*: seconds until an incomplete buffer is sent.
-        0: send every batch at once. None: send when a segment is full. *is_blocking*: consumers
-        read the partition when it is complete. It lies on disk until it is released.
-
-        Raises:
-            ValueError: a partition with this id exists.
-        """
+        """Create a partition. Its ``subpartitions`` are the channels to write to. *buffer_timeout*:
+        seconds until an incomplete buffer is sent. 0: every batch is sent at once. None: only full
+        segments are sent. *is_blocking*: consumers read the complete partition, which lies on disk
+        until its release. Raises ValueError: a partition with this id exists."""
         name = self._name(producer)
         settings, timers = self.settings, self.timers
         partition: ResultPartition

@@ -33,9 +33,8 @@ class InputChannel(Protocol):
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
         """Note that the task has got *barrier* before the elements that it has overtaken.
-        The barrier stays in the queue, to separate these elements from later ones. *before*: the
-        previous barrier for which this was called; its place in the queue is not needed any
-        more."""
+        It stays queued, to divide them from later elements. *before*: the barrier of the last such
+        call, which leaves the queue."""
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Put these elements before all elements that arrive."""
@@ -50,12 +49,9 @@ class InputChannel(Protocol):
 
 
 class NetworkInputGate(InputGate):
-    """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks.
-
-    Only the task's thread polls and closes the gate. Channels with data wait in a queue for their
-    turn, so polling two hundred channels costs no more than polling two. A channel that is blocked
-    by a barrier is skipped until :meth:`resume_all`. *timers* let barriers overtake buffers.
-    """
+    """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks. Only the
+    task's thread polls and closes the gate. Channels with data wait in a queue for their turn, so
+    polling costs the same with any number of channels. *timers* let barriers overtake buffers."""
 
     def __init__(self, consumer: str, timers: Timers) -> None:
         super().__init__(0)

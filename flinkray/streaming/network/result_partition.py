@@ -47,13 +47,10 @@ _SIGN_SIZE = 64
 
 
 class ResultPartition:
-    """The pipelined output of one subtask for the consumers of one edge: read while it is written.
-
-    One thread writes. Written elements wait in their subpartition until the consumer has credit for
-    them. *partition_id* must be hashable, and encodable in a message. *buffer_timeout*: the longest
-    time in seconds that a record waits to be sent with others. 0: nothing waits. None: records wait
-    until a segment is full.
-    """
+    """The pipelined output of one subtask for the consumers of one edge: read while one thread
+    writes it. Elements wait in their subpartition until the consumer has credit. *partition_id*
+    must be hashable, and encodable in a message. *buffer_timeout*: seconds that a record waits at
+    most to be sent with others. 0: nothing waits. None: records wait until a segment is full."""
 
     is_blocking = False
 
@@ -286,12 +283,9 @@ class ResultPartition:
                 notify()
 
     def attach(self, view: SubpartitionView, index: int) -> bool:
-        """Attach a reader to a subpartition. Return whether the view has to be notified.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the partition has failed.
-            ValueError: the subpartition has another reader, or does not exist.
-        """
+        """Attach a reader to a subpartition.
+        Return whether the view has to be notified. Raises the partition's failure, or ValueError:
+        the subpartition has another reader, or does not exist."""
         if not 0 <= index < len(self.subpartitions):
             raise ValueError(f"partition {self.id} has no subpartition {index}")
         with self.lock:
@@ -353,12 +347,9 @@ class SubpartitionView(Protocol):
 
 
 class Subpartition:
-    """A channel of a result: the task puts elements in, and a view takes buffers out.
-
-    Implements :class:`~flinkray.streaming.channels.Channel`. Small batches wait for others, up to
-    the partition's buffer time-out, and become one batch. Large batches are sent as they are.
-    Barriers and the end of the input never wait for other elements.
-    """
+    """A :class:`Channel` of a result: the task puts elements in, and a view takes buffers out.
+    Small batches wait for others, up to the partition's buffer time-out, and become one batch.
+    Barriers and the end of the input never wait."""
 
     def __init__(self, partition: ResultPartition, index: int) -> None:
         self.partition = partition
@@ -391,11 +382,8 @@ class Subpartition:
 
     def put(self, element: Element) -> None:
         """Write an element.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-            UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read.
+        UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent."""
         self.partition.check()
         size = self._size_of(element)
         with self._lock:

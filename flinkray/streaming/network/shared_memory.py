@@ -73,12 +73,8 @@ Offer = tuple[int, int, int, int, int, bytes]
 
 class OwnedRegions:
     """The shared memory of the producing side of a connection.
-
-    Args:
-        budget: bytes of all regions together.
-        offer: sends a new segment to the other side, to be mapped.
-        drop: sends the other side the numbers of segments that are not used any more.
-    """
+    *budget*: bytes of all regions. *offer* sends a new segment to the other side, *drop* the
+    numbers of segments that are not used any more."""
 
     def __init__(
         self,

@@ -70,12 +70,9 @@ def dial(
     tls: Tls | None,
     timeout: float,
 ) -> Wire:
-    """Connect to a process and do the handshake. Each may take up to *timeout* seconds.
-
-    Raises:
-        HandshakeError: the peer speaks another protocol or does not know the secret.
-        RpcConnectionError: the process is not running or does not answer.
-    """
+    """Connect to a process and do the handshake.
+    Each may take up to *timeout* seconds. Raises HandshakeError: another protocol or secret.
+    RpcConnectionError: the process does not run or answer."""
     try:
         wire = _open(address, node_id, tls, timeout)
     except ssl.SSLError as error:

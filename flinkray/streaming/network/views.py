@@ -96,10 +96,9 @@ class RemoteView:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Take buffers when it is the view's turn. Called by the connection.
-        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer goes
-        before other channels). Takes one buffer, and more until *most* bytes are reached. There are
-        no frames if the buffers were discarded in the meantime."""
+        """Take a buffer, and more until *most* bytes are reached, when it is the view's turn.
+        Returns (frames, bytes, whether another buffer can be sent at once, whether that one goes
+        before other channels). No frames: the buffers were discarded in the meantime."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0

@@ -39,12 +39,9 @@ _NO_LIST = (str, bytes, bytearray, Mapping, Row)
 
 class AsyncWaitOperator(StreamOperator):
     """Passes each record to a coroutine and puts out the results that the coroutine returns.
-
-    When *capacity* records are in progress, the task waits, even in a batch, and puts out complete
-    results. The subtask has its own thread with an event loop, which calls all methods of the
-    function. Coroutines get copies of the records, because a record in progress is used again
-    by a retry, a time-out and a restore. Time-outs and retries use the clock of the event loop.
-    """
+    When *capacity* records are in progress, the task waits, even in a batch, and puts out results.
+    A thread with an event loop calls all methods of the function. Coroutines get copies: a retry, a
+    time-out and a restore use a record again. Time-outs and retries use the loop's clock."""
 
     def __init__(self, descriptor: AsyncFunctionDescriptor) -> None:
         self._descriptor = descriptor

@@ -111,11 +111,8 @@ class _Port:
 
 class SortedInputsOperator(_Reordering):
     """Collects the inputs of another operator and gives them to it by key and in order of time.
-
-    At the end of each key all its timers fire, processing-time timers too, and its state is
-    removed. An input without *keys* (the broadcast side) is passed on at once, so all of it comes
-    first. Records beyond *memory* bytes go to files.
-    """
+    At the end of each key all its timers fire, and its state is removed. An input without *keys*
+    (the broadcast side) is passed on at once, so all of it comes first."""
 
     def __init__(
         self, operator: StreamOperator, keys: Sequence[Keys | None], memory: int = DEFAULT_MEMORY

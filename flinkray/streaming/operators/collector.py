@@ -47,12 +47,8 @@ class Collector:
         key_context: Any = None,
     ) -> None:
         """Put out all results of ``process(value, context)``, each with its record's timestamp.
-
-        Args:
-            records: an iterator over the block's values.
-            context: passed to *process*. Its ``record_timestamp`` is set for each record.
-            keys: the keys of the records, or None. ``key_context.key`` is set for each record.
-        """
+        *records*: an iterator over the block's values. For each record,
+        ``context.record_timestamp`` and, with *keys*, ``key_context.key`` are set."""
         nowhere: Any = _Nowhere()
         about = nowhere if context is None else context
         key_context = nowhere if key_context is None else key_context

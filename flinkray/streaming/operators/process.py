@@ -153,12 +153,10 @@ class ProcessOperator(TimelessOperator):
 
 
 class WithTimers(StreamOperator, ABC):
-    """Mixin class of keyed operators that have timers.
-
+    """Mixin class of keyed operators that have timers, which fire in portions.
     Results of event-time timers carry the timer's timestamp and come before the watermark that
-    fired them; results of processing-time timers carry no timestamp. Timers fire in portions. At
-    the head of a task, mail and other timers have their turn between two portions.
-    """
+    fired them; results of processing-time timers carry none. At the head of a task, mail has its
+    turn between portions."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)

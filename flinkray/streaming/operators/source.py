@@ -42,11 +42,8 @@ _FILES: ListStateDescriptor[tuple[str, bool]] = ListStateDescriptor("source-file
 
 class SourceOperator(StreamOperator):
     """Puts out the records of its reader, and at the end of the input the last watermark.
-
-    Args:
-        strategy: assigns timestamps to the records and makes watermarks. None: neither.
-        progressive: False: no watermarks but the last one, as in batch mode.
-    """
+    *strategy* assigns timestamps and makes watermarks. *progressive* False: only the last
+    watermark, as in batch mode."""
 
     shared = True
     """Local runs do not copy the source, which may be large and only creates readers."""

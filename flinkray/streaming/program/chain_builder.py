@@ -84,14 +84,9 @@ def unpicklable_operator(name: str, error: Exception) -> StreamError:
 
 
 class ChainBuilder:
-    """Makes the operators of one subtask.
-
-    Args:
-        copy_of: returns this subtask's copy of an operator.
-        make_writer: makes the writer of a result, given the result's place in the plan.
-        kv_states: where queryable states are registered; None: states cannot be queried.
-        configuration: of the process, for options that the program does not set.
-    """
+    """Makes the operators of one subtask. *copy_of* returns this subtask's copy of an operator.
+    *make_writer* makes the writer of a result, given its place in the plan. *kv_states*: registry
+    of queryable states, if there are any. *configuration*: of the process."""
 
     def __init__(
         self,

@@ -45,10 +45,8 @@ class EncodedElements:
 InFlight = Element | EncodedElements
 
 Settled = Callable[[Mapping[int, Sequence[InFlight]]], None]
-"""Called once, when it is known which elements a barrier has overtaken in the channels of a result.
-The argument has the elements by channel, for channels with overtaken elements. Usually called at
-once. For a barrier that overtakes only after a time-out it is called later, perhaps by another
-thread."""
+"""Called once, perhaps later and by another thread, with the elements that a barrier has overtaken
+in the channels of a result, by channel."""
 
 
 def given_again(elements: Sequence[Element]) -> list[Element]:

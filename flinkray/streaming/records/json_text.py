@@ -72,14 +72,8 @@ def as_python(value: Any) -> Any:
 
 def to_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return the value as JSON.
-
-    Args:
-        default: returns a replacement for a value without a JSON form.
-
-    Raises:
-        TypeError: a value has no JSON form.
-        ValueError: two keys of a dictionary, such as 1 and "1", would have the same name.
-    """
+    *default* replaces a value without a JSON form. Raises TypeError: a value has no JSON form.
+    ValueError: two keys of a dictionary, such as 1 and "1", have one name."""
     text = json.dumps(value, default=default)
     _refuse_equal_names(value)
     return text

@@ -20,13 +20,9 @@ _ENDED = "the key selector has raised StopIteration"
 
 
 class Keys:
-    """Computes the key of each record of a stream.
-
-    Args:
-        selector: a function of a value, a KeySelector, or the name of a field.
-        key_type: declared type of the keys. Keys of Flink's basic types are converted to it and
-            have Flink's key groups. Other types do not change keys.
-    """
+    """Computes the key of each record.
+    *selector*: a function, a KeySelector, or the name of a field. *key_type*: keys of Flink's basic
+    types are converted to it and have Flink's key groups."""
 
     def __init__(self, selector: Any, key_type: TypeInformation | None = None) -> None:
         self.field: str | None = None
@@ -115,12 +111,9 @@ class Keys:
         return records
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
-        """Return the key column. None: keys come from a function, or the column does not exist.
-
-        Raises:
-            StreamError: columns of this type cannot be keys.
-            UnsupportedKeyError: the column has a value that does not fit the declared type.
-        """
+        """Return the key column.
+        None: keys come from a function, or the column does not exist. Raises StreamError: columns
+        of this type cannot be keys. UnsupportedKeyError: a value does not fit the declared type."""
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
         column = columns.batch.column(self.field)

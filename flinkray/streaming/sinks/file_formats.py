@@ -72,12 +72,7 @@ class PartFile(ABC):
 
 
 class TextPart(PartFile):
-    """A UTF-8 text file.
-
-    Args:
-        encode: converts a record to text, with its line end.
-        header: text at the beginning of the file.
-    """
+    """A UTF-8 text file. *encode* converts a record to text, with its line end."""
 
     def __init__(self, path: Path, encode: Callable[[Any], str], header: str = "") -> None:
         self._file = path.open("w", encoding="utf-8", newline="")

@@ -16,16 +16,9 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class ResultFilesOperator(LastOperator):
-    """Writes records as rows. The runner of the task sets :attr:`write`.
-
-    Rows and dictionaries have one column per name, tuples have f0, f1, …, and other values have one
-    column, ``value``. All tasks write columns with the same names and types: those of *type_info*,
-    or those found from the values if *type_info* is None.
-
-    Args:
-        data_set_id: id of the result.
-        type_info: type of the records. None: unknown.
-    """
+    """Writes records as rows. The runner of the task sets :attr:`write`. Rows and dictionaries have
+    one column per name, tuples f0, f1, …, and other values one column, ``value``. Types are those
+    of *type_info*, or are found from the values."""
 
     write: Callable[[pa.RecordBatch | pa.Table], None]
 

@@ -340,11 +340,8 @@ class _Pending:
 
 class CommittableCollector:
     """Collector of the committables of one committer.
-
-    Args:
-        completed: id of the checkpoint that the task was restored from; 0: none.
-        in_order: a committable is due only when those of earlier checkpoints are committed.
-    """
+    *completed*: id of the checkpoint that the task was restored from; 0: none. *in_order*: a
+    committable is due only after those of earlier checkpoints."""
 
     def __init__(self, completed: int = 0, in_order: bool = False) -> None:
         self._completed = completed
@@ -353,9 +350,8 @@ class CommittableCollector:
 
     def restore(self, messages: Iterable[CommittableMessage]) -> None:
         """Add committables of the checkpoint from which the task was restored.
-        They count as due, whatever their checkpoint ids are (they may be those of another job),
-        because that checkpoint is complete. With at-least-once and concurrent checkpoints, some may
-        belong to the next checkpoint. Their records are then written again."""
+        That checkpoint is complete, so they count as due, whatever their checkpoint ids are. With
+        at-least-once, some may belong to the next checkpoint; their records are written again."""
         for message in messages:
             known = message.checkpoint_id or 0
             self._add(message._replace(checkpoint_id=min(known, self._completed)))

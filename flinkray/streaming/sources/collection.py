@@ -273,13 +273,9 @@ _MEASURED = 16
 
 
 class ReadingThread:
-    """Thread that reads an iterator ahead of its consumer.
-
-    Args:
-        make_iterator: called in the thread. The thread also makes all calls of the iterator and
-        closes it, because the iterator's resources may belong to the thread that made it.
-        wake: called from the thread when there is something to take after there was nothing.
-    """
+    """Thread that reads an iterator ahead of its consumer, and makes and closes the iterator
+    itself.
+    *wake* is called from the thread when there is something to take after there was nothing."""
 
     def __init__(
         self, make_iterator: Callable[[], Iterator[Any]], wake: Callable[[], None]

@@ -312,17 +312,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         checkpoint_id: int = 0,
         restored_from: int = 0,
     ) -> None:
-        """Handle a report of a reader.
-
-        Args:
-            requests: number of splits that the reader has requested since it was opened.
-            position: number of events that the reader has.
-            checkpoint_id: latest checkpoint for which the reader's task has taken a snapshot.
-            restored_from: checkpoint from which this attempt was restored. 0: a new start.
-
-        Raises:
-            UnavailableError: the reader has more events than are known here.
-        """
+        """Handle a report of a reader: its split requests and received events since it was opened,
+        and its latest snapshot. *restored_from*: checkpoint from which the attempt was restored. 0:
+        a new start. Raises UnavailableError: the reader has more events than are known here."""
         with self._lock:
             reader = self._reader(subtask)
             if reader.attempt is None:
@@ -485,13 +477,10 @@ class SourceCoordinator(EnumeratorContext[Any]):
     # --- checkpoints --------------------------------------------------------------------------
 
     def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Make the cut of a checkpoint and return the enumerator's state.
-        Ids must increase. None: a job restored from this checkpoint creates a new enumerator.
-
-        Raises:
-            StateError: the result of ``snapshot_state`` cannot be stored.
-            UnavailableError: splits still have to go back (:attr:`owes_splits`).
-        """
+        """Make the cut of a checkpoint and return the enumerator's state; ids must increase.
+        None: a job restored from it creates a new enumerator. Raises StateError: ``snapshot_state``
+        returned what cannot be stored. UnavailableError: splits still have to go back
+        (:attr:`owes_splits`)."""
         if self.owes_splits:
             raise UnavailableError(
                 "splits of readers that were restarted cannot go back before one is heard of"

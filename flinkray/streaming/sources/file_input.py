@@ -122,13 +122,8 @@ def open_text(path: str, encoding: str | None = None, errors: str = "strict") ->
 
 class Reading:
     """Context in which a file is read: errors name the file and, if possible, line and column.
-
-    This is a class because ``contextmanager`` would add a frame between the user and the error.
-
-    Raises:
-        FileNotReadyError: the file is cut off, for example because it is still being written.
-        StreamError: the file has another kind, compression or encoding than stated.
-    """
+    (``contextmanager`` would add a frame.) Raises FileNotReadyError: the file is cut off, perhaps
+    still being written. StreamError: it has another kind, compression or encoding."""
 
     def __init__(self, path: str, kind: str, encoding: str | None = None) -> None:
         self._path = path

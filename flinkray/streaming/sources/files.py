@@ -367,11 +367,7 @@ def _refuse_formats_in(paths: Sequence[object]) -> None:
 
 def find_files(paths: Sequence[str]) -> list[str]:
     """Return all files below *paths*, sorted by name within each path.
-
-    Raises:
-        FileNotReadyError: a path does not exist.
-        OSError: a directory cannot be listed.
-    """
+    Raises FileNotReadyError: a path does not exist. OSError: a directory cannot be listed."""
     found: list[str] = []
     for text in paths:
         path = Path(text)

@@ -107,16 +107,9 @@ class SparkSplit(NamedTuple):
 
 
 class SparkSource(Source[Row, SparkSplit]):
-    """A source of the rows of a Spark stage, in batches of columns.
-    Partitions are handed out in order, each when it is published.
-
-    Args:
-        vertex_id: id of the Spark stage.
-        name: name of the stage, for errors.
-        type_info: type of the rows. None: the type of the DataFrame's columns.
-        convert: converts a batch to that type.
-        is_needed_whole: the DataFrame is a lookup table, so the job needs all of its rows.
-    """
+    """A source of the rows of a Spark stage, in batches of columns. Partitions are handed out in
+    order, each when it is published. *type_info* None: the rows have the types of the DataFrame,
+    else *convert* converts them. *is_needed_whole*: the DataFrame is a lookup table."""
 
     def __init__(
         self,

@@ -150,14 +150,9 @@ class StreamTask:
         states: Mapping[str, Sequence[OperatorState]] | None = None,
         own: Collection[str] = (),
     ) -> None:
-        """Restore and open the operators, the last of the chain first.
-
-        So the next operator is ready for everything that an operator puts out.
-
-        Args:
-            states: states by operator id; operators may be missing.
-            own: operators that restore exactly this subtask's own keyed state of the checkpoint.
-        """
+        """Restore and open the operators, the last of the chain first, so that the next operator is
+        always ready. *states*: by operator id. *own*: operators that restore exactly this subtask's
+        own keyed state of the checkpoint."""
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
             operator.context.restored_checkpoint_id = self._restored_from
@@ -463,11 +458,7 @@ _LARGEST: int = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap.
-
-    A large piece of memory is allocated and freed, so that glibc adapts to such pieces
-    (``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` in mallopt(3)). The memory is never touched, so
-    the cost is two system calls. If the user has set these thresholds by environment variables,
-    they stay; with other C libraries nothing happens.
-    """
+    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap. glibc
+    adapts its thresholds (mallopt(3)) when a large piece is allocated and freed.
+    Thresholds set by environment variables stay; with other C libraries nothing happens."""
     np.empty(_LARGEST, np.uint8)

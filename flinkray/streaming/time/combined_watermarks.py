@@ -111,16 +111,10 @@ class WatermarkValve:
 
 
 class CombinedWatermark:
-    """The least watermark of the inputs that are neither idle nor ended.
-
-    An input ends with the last watermark. If all inputs that have not ended are idle, the watermark
-    stands still and the whole is idle: the end of an input says nothing about the records that an
-    idle input will bring. When the last input ends, the combined watermark is the last one.
-
-    The watermark never goes back. If an idle input becomes active again, the combined watermark
-    stands still until this input's watermark has caught up. A :class:`WatermarkValve` does not wait
-    for such a channel, because its other channels bring the same stream.
-    """
+    """The least watermark of the inputs that are neither idle nor ended; the last one when all have
+    ended. It never goes back. It stands still, and the whole is idle, while all inputs that have
+    not ended are idle, and until the watermark of an input that becomes active again has caught up.
+    A :class:`WatermarkValve` does not wait so, because its channels bring the same stream."""
 
     def __init__(self, inputs: int) -> None:
         self._watermarks = [MIN_TIMESTAMP] * inputs

@@ -21,14 +21,8 @@ TimerCallback = Callable[[int, Any, Any], None]
 
 
 class InternalTimerService:
-    """Event-time and processing-time timers of one operator.
-
-    Args:
-        state: keeps the timers. Its context holds the key when a timer is registered, and is set to
-            the timer's key when a timer fires.
-        on_event_time, on_processing_time: called for each timer that fires.
-        turn: the turn of the task.
-    """
+    """Event-time and processing-time timers of one operator. *state* keeps the timers. Its context
+    holds the key when a timer is registered, and is set to the timer's key when it fires."""
 
     def __init__(
         self,
