@@ -45,15 +45,11 @@ SparkStageFunction = Callable[..., Any]
 
 BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
 """Function that takes an iterator of record batches for each input, and yields record batches.
-
-If the function returns None, the stage has no result.
-"""
+If the function returns None, the stage has no result."""
 
 StreamStageProgram = Callable[..., DataStream | None]
 """Function that takes a StreamExecutionEnvironment and a DataStream for each input.
-
-The function returns a DataStream, or None if the program ends in sinks.
-"""
+The function returns a DataStream, or None if the program ends in sinks."""
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,7 @@ class FieldReduce(ReduceFunction[Any]):
 
 class PickBy(ReduceFunction[Any]):
     """Reduce function that picks the value with the least or greatest field.
-
-    Among equals it picks the first.
-    """
+    Among equals it picks the first."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)

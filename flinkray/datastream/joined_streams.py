@@ -177,11 +177,8 @@ class WindowedJoin(_TwoInWindows[T1, T2]):
     ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with one value for each pair of records.
-
-        A :class:`JoinFunction` or a function of two values computes the value.
-
-        The value's timestamp is the last moment of the window.
-        """
+        A :class:`JoinFunction` or a function of two values computes the value. The value's
+        timestamp is the last moment of the window."""
         expect_function(function, "join", "a JoinFunction", 2)
         return self._apply("Join", OfPairs(function, "join"), output_type)
 
@@ -236,10 +233,8 @@ class WindowedCoGroup(_TwoInWindows[T1, T2]):
     ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with any number of values for each key and window.
-
         A :class:`CoGroupFunction`, or a function of two lists, computes the values from the records
-        of the first and of the second stream. One list may be empty.
-        """
+        of the first and of the second stream. One list may be empty."""
         expect_function(function, "co_group", "a CoGroupFunction", 2)
         return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)
 
@@ -255,9 +250,7 @@ class IntervalJoin(Generic[T1, T2]):
         self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
     ) -> IntervalJoined[T1, T2]:
         """Set the bounds of the times.
-
-        A right record joins if ``left.time + lower <= right.time <= left.time + upper``.
-        """
+        A right record joins if ``left.time + lower <= right.time <= left.time + upper``."""
         return IntervalJoined(
             self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
         )
@@ -310,9 +303,7 @@ class IntervalJoined(Generic[T1, T2]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply a function with any number of results to each pair.
-
-        Results have the later of the two times.
-        """
+        Results have the later of the two times."""
         expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
         require_same_keys(self._left._keys, self._right._keys)
         operator = IntervalJoinOperator(

@@ -102,9 +102,7 @@ class _Windowed(InWindows, Generic[T, K, W]):
 
     def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:
         """Send records that are too late for all their windows to a side output.
-
-        Without a side output these records are dropped.
-        """
+        Without a side output these records are dropped."""
         self._builder.side_output_late_data(output_tag)
         return self
 
@@ -145,9 +143,7 @@ class _Windowed(InWindows, Generic[T, K, W]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Reduce the records of a window to one value.
-
-        If there is a window function, it is given only this value.
-        """
+        If there is a window function, it is given only this value."""
         expect_function(reduce_function, "reduce", "a ReduceFunction", 2)
         if output_type is None and window_function is None:
             output_type = self._stream._stream.type_info
@@ -196,9 +192,7 @@ class _Windowed(InWindows, Generic[T, K, W]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Aggregate the records of a window with an accumulator.
-
-        If there is a window function, it is given only the result.
-        """
+        If there is a window function, it is given only the result."""
         expect_kind(aggregate_function, AggregateFunction, "an AggregateFunction is needed")
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
@@ -333,8 +327,7 @@ class WindowedStream(_Windowed[T, K, W]):
 
 class AllWindowedStream(_Windowed[T, Any, W], Generic[T, W]):
     """A whole stream that is divided into windows, whatever its keys.
-    One subtask evaluates them.
-    """
+    One subtask evaluates them."""
 
     _keyed = False
 

@@ -41,10 +41,8 @@ class UnavailableError(StreamError):
 
 class FileNotReadyError(StreamError):
     """A file or folder is missing, or a file is not complete. The text names it.
-
     It may still be written, or its folder may not be mounted yet. The job is restarted, and fails
-    if further attempts end with this error (``restart-strategy.patience-with-files``).
-    """
+    if further attempts end with this error (``restart-strategy.patience-with-files``)."""
 
     retryable = True
     is_counted = True
@@ -60,12 +58,9 @@ def no_timestamps(who_needs_them: str) -> StreamError:
 
 
 class OperatorError(FlinkRayError):
-    """A function of the user, or an operator, failed on a record.
-
-    The message has the user's traceback, then operator and subtask, the record, and its origin. If
-    there was no record, it names the timer or window that was due. ``__cause__`` is the original
-    error.
-    """
+    """A function of the user, or an operator, failed on a record. The message has the user's
+    traceback, then operator and subtask, the record, and its origin. If there was no record, it
+    names the timer or window that was due. ``__cause__`` is the original error."""
 
     only_says_where = True
 
@@ -111,9 +106,7 @@ def text_of(record: object) -> str:
 
 class UnpicklableRecordsError(FlinkRayError):
     """A record without an Arrow schema must leave its process, and cannot be pickled.
-
-    ``__cause__`` is the error that pickling raised.
-    """
+    ``__cause__`` is the error that pickling raised."""
 
     def __init__(
         self,
@@ -140,10 +133,7 @@ class UnpicklableRecordsError(FlinkRayError):
 
 class UnreadableRecordsError(FlinkRayError):
     """Records from another process cannot be unpickled in this process.
-    Their class fails or is missing.
-
-    ``__cause__`` is the error that unpickling raised.
-    """
+    Their class fails or is missing. ``__cause__`` is the error that unpickling raised."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -52,24 +52,18 @@ ROW = "flinkray_row"
 
 _DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
 """Default settings of connections, which the user's settings override.
-
-The values are in seconds, seconds and milliseconds, in this order.
-"""
+The values are in seconds, seconds and milliseconds, in this order."""
 
 _LONGEST_WAIT = "5s"
 """Longest wait for a lock of another client.
-
-A setting of the user, the role or the server overrides it.
-"""
+A setting of the user, the role or the server overrides it."""
 
 _LONGEST_NAME = 63
 """Most bytes of a name in PostgreSQL (NAMEDATALEN)."""
 
 _OF_JSON = (dict, list, tuple, bool)
 """Types of values that become JSON in a JSON column.
-
-Numbers have the same text in JSON. Text must be JSON already.
-"""
+Numbers have the same text in JSON. Text must be JSON already."""
 
 _MOST_ROWS = 10_000
 """Most rows that a writer buffers before it stages them."""

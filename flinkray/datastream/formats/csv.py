@@ -195,9 +195,7 @@ class CsvSchemaBuilder:
 
     def set_null_value(self, null_value: str) -> CsvSchemaBuilder:
         """Set the text that stands for no value.
-
-        By default an empty text is written, and no text is read as no value.
-        """
+        By default an empty text is written, and no text is read as no value."""
         return self._set(null=null_value)
 
     def disable_quote_char(self) -> CsvSchemaBuilder:
@@ -237,9 +235,7 @@ class CsvSchemaBuilder:
 
 class CsvReaderFormat(StreamFormat[Row]):
     """Format that reads CSV files as rows.
-
-    Use: ``FileSource.for_record_stream_format(format, path)``.
-    """
+    Use: ``FileSource.for_record_stream_format(format, path)``."""
 
     @staticmethod
     def for_schema(schema: CsvSchema, charset_name: str | None = None) -> CsvReaderFormat:
@@ -286,9 +282,7 @@ class _CsvRecords(RecordFormat):
 
 class CsvBulkWriters:
     """Factory of the format that writes rows as CSV files.
-
-    Use: ``FileSink.for_bulk_format(folder, writers)``.
-    """
+    Use: ``FileSink.for_bulk_format(folder, writers)``."""
 
     @staticmethod
     def for_schema(schema: CsvSchema) -> FileFormat:
@@ -448,9 +442,7 @@ class CsvRowSerializationSchema(SerializationSchema):
 
         def set_line_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
             """Set the end of the line: a line feed, a carriage return, both, or nothing.
-
-            Default: a line feed.
-            """
+            Default: a line feed."""
             if delimiter not in ("\n", "\r", "\r\n", ""):
                 raise ValueError(
                     f"a line delimiter is \\n, \\r, \\r\\n or empty, got {delimiter!r}"

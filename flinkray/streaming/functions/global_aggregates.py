@@ -42,9 +42,7 @@ class GlobalAggregateManager(ABC):
 
 class GlobalAggregateError(FlinkRayError):
     """The function of a global aggregate failed.
-
-    The text contains the traceback of the function.
-    """
+    The text contains the traceback of the function."""
 
     retryable = True
     is_counted = True

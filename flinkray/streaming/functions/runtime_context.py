@@ -133,9 +133,8 @@ class RuntimeContext(KeyedStateStore):
         return self._task_name
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return a text such as ``Map (1/4)#0``.
-        It has the operator's name, the number of the subtask from 1, the parallelism and the
-        attempt."""
+        """Return a text such as ``Map (1/4)#0``. It has the operator's name, the number of the
+        subtask from 1, the parallelism and the attempt."""
         return (
             f"{self._task_name} ({self._subtask_index + 1}/{self._parallelism})"
             f"#{self._attempt_number}"
@@ -159,9 +158,7 @@ class RuntimeContext(KeyedStateStore):
 
     def is_restored(self) -> bool:
         """Return whether the task was restored from a checkpoint or savepoint.
-
-        The checkpoint need not hold state of this function.
-        """
+        The checkpoint need not hold state of this function."""
         return self._is_restored
 
     def get_job_parameter(self, key: str, default_value: str) -> str:

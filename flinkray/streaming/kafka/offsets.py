@@ -42,16 +42,11 @@ class PartitionOffsets(Protocol):
 
 class KafkaOffsetsInitializer(ABC):
     """Chooses an offset for each partition, once. The offset is then stored in checkpoints.
-
-    Create instances with the static methods.
-    """
+    Create instances with the static methods."""
 
     reset: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST
-    """Position at which a reader continues if Kafka has no record at its offset.
-
-    Default: the first record that exists, so that no further record is skipped after others have
-    expired.
-    """
+    """Position at which a reader continues if Kafka has no record at its offset. Default: the first
+    record that exists, so that no further record is skipped after others have expired."""
     needs_group = False
 
     @staticmethod
@@ -84,9 +79,8 @@ class KafkaOffsetsInitializer(ABC):
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> KafkaOffsetsInitializer:
-        """Return an initializer that starts at the offsets given for each partition.
-        The strategy applies to partitions that are not listed, and if Kafka has no record at the
-        offset."""
+        """Return an initializer that starts at the offsets given for each partition. The strategy
+        applies to partitions that are not listed, and if Kafka has no record at the offset."""
         return _Named(offsets, offset_reset_strategy)
 
     @abstractmethod

@@ -188,10 +188,8 @@ class KafkaSinkBuilder(Generic[T]):
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder[T]:
         """Set the prefix of transaction ids, needed for exactly once.
-
         No other sink in the whole Kafka cluster may have the prefix. It must stay the same when the
-        job continues from a checkpoint.
-        """
+        job continues from a checkpoint."""
         self._prefix = transactional_id_prefix
         return self
 

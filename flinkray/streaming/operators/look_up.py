@@ -22,9 +22,7 @@ _WAITING: ListStateDescriptor[Any] = ListStateDescriptor("_waiting")
 
 class DuplicateKeyError(StreamError, SuppressRestartsError):
     """Two rows of a table have the same key, so the row for a record is ambiguous.
-
-    The job is not restarted, because the table would have both rows after a restart, too.
-    """
+    The job is not restarted, because the table would have both rows after a restart, too."""
 
 
 class LookUpRoom(Protocol):

@@ -131,9 +131,8 @@ class TextFormat(FileFormat):
 
 
 class JsonFormat(FileFormat):
-    """Writes one JSON document per line.
-    Rows with names become objects. Other rows and NumPy arrays become lists, at any depth. Dates,
-    times, decimals and UUIDs become texts."""
+    """Writes one JSON document per line. Rows with names become objects. Other rows and NumPy
+    arrays become lists, at any depth. Dates, times, decimals and UUIDs become texts."""
 
     suffix = "json"
 
@@ -166,9 +165,8 @@ def _json_form(value: Any) -> Any:
 
 
 class CsvFormat(FileFormat):
-    """Writes comma-separated values without a header line.
-    A value that is no row or tuple is a single column. Fields are written as by ``str``.
-    Collections and bytes are refused."""
+    """Writes comma-separated values without a header line. A value that is no row or tuple is a
+    single column. Fields are written as by ``str``. Collections and bytes are refused."""
 
     suffix = "csv"
 
@@ -309,12 +307,9 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ParquetFormat(FileFormat):
-    """Writes Parquet files.
-
-    The schema is that of *type_info*, or of the declared type of the stream. Without either it
-    follows the batches: a batch with other columns or wider types begins a new file, which has the
-    columns of both.
-    """
+    """Writes Parquet files. The schema is that of *type_info*, or of the declared type of the
+    stream. Without either it follows the batches: a batch with other columns or wider types begins
+    a new file, which has the columns of both."""
 
     suffix = "parquet"
 

@@ -214,9 +214,7 @@ class FileSource(Source[T, FileSplit]):
 @dataclass(frozen=True)
 class FileEnumeratorProvider:
     """Says how files are divided into splits.
-
-    Here a split is always a whole file, so the value has no effect on the results.
-    """
+    Here a split is always a whole file, so the value has no effect on the results."""
 
     splittable: bool
 
@@ -234,9 +232,7 @@ class FileEnumeratorProvider:
 @dataclass(frozen=True)
 class FileSplitAssignerProvider:
     """Says which split a subtask gets next.
-
-    Here it is always the next split, because files are equally far from all subtasks.
-    """
+    Here it is always the next split, because files are equally far from all subtasks."""
 
     @staticmethod
     def locality_aware_split_assigner() -> FileSplitAssignerProvider:
@@ -269,9 +265,7 @@ class FileSourceBuilder(Generic[T]):
 
     def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results.
-
-        See :class:`FileSplitAssignerProvider`.
-        """
+        See :class:`FileSplitAssignerProvider`."""
         return self
 
     def build(self) -> FileSource[T]:

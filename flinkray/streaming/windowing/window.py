@@ -10,11 +10,8 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 class Window(Protocol):
-    """The interface of all windows.
-
-    Windows are values: equal windows are the same window. They are hashed for every record; that is
-    why they are tuples.
-    """
+    """The interface of all windows. Windows are values: equal windows are the same window. They are
+    hashed for every record; that is why they are tuples."""
 
     def max_timestamp(self) -> int:
         """Return the latest timestamp in the window, which is also the timestamp of its results."""
