@@ -1,14 +1,8 @@
-"""Pickles values that may contain the user's own functions and classes.
+"""Pickles values that may contain the user's own functions and classes, which go by value.
 
-cloudpickle writes these by value. From 3.1.3 on it leaves out the file that they come from, so a
-traceback shows ``<dynamic-code>`` without the line of code. This module keeps file names with every
-release of cloudpickle.
-
-cloudpickle also rebuilds classes with ``__slots__`` as classes without slots. Their objects then
-have a ``__dict__`` and cannot be read in the original process. This module keeps the slots.
-
-And cloudpickle cannot rebuild enumerations with several names for one value, or flags with names
-for combinations (from Python 3.11 on). This module keeps all names.
+This module corrects cloudpickle. It keeps the file names of functions, without which a traceback
+has no line of code; the slots of classes; and all names of enumerations with several names for one
+value, and of flags with names for combinations.
 
 References to Ray's objects are refused wherever they are nested. A reference that is pickled
 outside of Ray names no owner: ``ray.get`` of the reference waits forever. Even with its owner, the

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_table import ColumnarArrayState, ColumnarTable
@@ -27,9 +29,17 @@ from flinkray.state.handles import (
     TableValueState,
 )
 from flinkray.state.interfaces import ArrayState, ValueState
-from flinkray.state.keys import KeyHash, stable_hash
-from flinkray.state.row_table import KeysOf, RowTable
-from flinkray.state.snapshots import KeyedSnapshot, SnapshotStream, StateCapture
+from flinkray.state.key_values import as_key
+from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
+from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
+from flinkray.state.serializers import check_key_groups, read_timers
+from flinkray.state.snapshots import (
+    KeyedSnapshot,
+    Payload,
+    RestoredTable,
+    SnapshotStream,
+    StateCapture,
+)
 from flinkray.state.table import (
     MISSING,
     KeyContext,
@@ -40,6 +50,9 @@ from flinkray.state.table import (
     ValueTable,
 )
 
+TableT_co = TypeVar("TableT_co", bound=StateTable, covariant=True, default=StateTable)
+RestoredT = TypeVar("RestoredT", bound=RestoredTable[Any], default=Any)
+
 Schedule = Callable[[int, Callable[[int], None]], Any]
 """Function that schedules a call in the task's thread at a processing time (milliseconds)."""
 
@@ -49,12 +62,15 @@ Publish = Callable[[StateDescriptor, StateTable], None]
 ARRAYS = "arrays"
 """Name of the table that holds all array states."""
 
+KINDS = frozenset({"value", "reducing", "aggregating", "list", "map"})
+"""Kinds of keyed state, as descriptors name them."""
+
 _SHORTEST_PAUSE = 50
 _LONGEST_PAUSE = 60_000
 """With ``_SHORTEST_PAUSE``: bounds in ms of the pause between two searches for expired values."""
 
 
-class KeyedStateBackend(ABC):
+class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     """The keyed state of one subtask of an operator. Only the task's thread calls it. *key_groups*
     None: all. *now* returns processing time in milliseconds. *schedule* schedules the removal of
     expired values; None: they are removed on access only. *hash_of* determines key groups."""
@@ -71,6 +87,11 @@ class KeyedStateBackend(ABC):
         self.max_parallelism = max_parallelism
         self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
         self.hash_of = hash_of
+        self._tables: dict[str, TableT_co] = {}
+        self._restored: dict[str, RestoredT] = {}
+        self._columnar = ColumnarTables()
+        self._known: Collection[int] | None = None
+        """Ids of captures to which later captures may refer."""
         self.publish: Publish | None = None
         """Called for each queryable state; None if there are no queries."""
         self._published: dict[str, str] = {}
@@ -90,32 +111,14 @@ class KeyedStateBackend(ABC):
     # --- what a backend does ------------------------------------------------------------------
 
     @abstractmethod
-    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> StateTable:
-        """Return the table of a state; it is created at its first use.
-        Raises StateError if the name is in use for another kind of state."""
+    def _make_table(
+        self, descriptor: StateDescriptor, namespaced: bool, restored: RestoredT | None
+    ) -> TableT_co:
+        """Return a new table with the contents of *restored*."""
 
     @abstractmethod
     def timer_queue(self, name: str) -> TimerQueue:
         """Return the timer queue *name*; its timers are part of the keyed state."""
-
-    @abstractmethod
-    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        """Return a table of numbers; it is created at its first use.
-        The default name is that of the table for all array states of the operator. Raises
-        StateError if another kind of state was stored under that name."""
-
-    @abstractmethod
-    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        """Return the columnar table of rows *name*, which is created at its first use.
-        Raises StateError if another kind of state was stored under that name."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of all states, including restored states that are not in use yet."""
-
-    @abstractmethod
-    def tables(self) -> Iterable[StateTable]:
-        """Return the tables that are in use."""
 
     @abstractmethod
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
@@ -138,10 +141,63 @@ class KeyedStateBackend(ABC):
         Snapshots of changes come after the snapshots that they refer to. Later captures refer to
         the restored state by *checkpoint_id*; None: no later capture refers to it."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing
+    def close(self) -> None:
         """Release resources outside of memory. Existing captures can still be written."""
 
     # --- what all have in common --------------------------------------------------------------
+
+    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> TableT_co:
+        """Return the table of a state; it is created at its first use.
+        Raises StateError if the name is in use for another kind of state."""
+        name = descriptor.name
+        table = self._tables.get(name)
+        if table is not None:
+            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+            return table
+        if descriptor.kind not in KINDS:
+            raise StateError(f"there is no keyed state for {descriptor!r}")
+        restored = self._restored.get(name)
+        if restored is not None:
+            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
+        table = self._tables[name] = self._make_table(descriptor, namespaced, restored)
+        self._restored.pop(name, None)
+        return table
+
+    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
+        """Return a table of numbers; it is created at its first use.
+        The default name is that of the table for all array states of the operator. Raises
+        StateError if another kind of state was stored under that name."""
+        return self._columnar.columns(name, namespaced, self._assigner(), self._known or ())
+
+    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
+        """Return the columnar table of rows *name*, which is created at its first use.
+        Raises StateError if another kind of state was stored under that name."""
+        return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
+
+    def names(self) -> list[str]:
+        """Return the names of all states, including restored states that are not in use yet."""
+        return [*self._tables, *self._restored]
+
+    def tables(self) -> Iterable[TableT_co]:
+        """Return the tables that are in use."""
+        return self._tables.values()
+
+    def _assigner(self) -> KeyGroupAssigner:
+        return KeyGroupAssigner(self.max_parallelism, self.hash_of)
+
+    def _check_unused(self) -> None:
+        if self._tables or self._columnar:
+            raise StateError("a backend is restored before its states are used, not afterwards")
+
+    def _restore_timers(self, name: str, payloads: Iterable[tuple[int, Payload]]) -> None:
+        """Add stored timers, given as (key group, payload), to a queue."""
+        queue, assign = self.timer_queue(name), self._assigner()
+        for group, payload in payloads:
+            restored = read_timers(name, payload)
+            keys = [key for _, key, _ in restored]
+            check_key_groups(f"a timer of {name!r}", keys, group, assign)
+            for timestamp, key, namespace in restored:
+                queue.add(timestamp, as_key(key), namespace)
 
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
         table = self.table(descriptor, namespaced)

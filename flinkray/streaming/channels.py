@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Sequence
 from typing import Protocol
 
 from flinkray.streaming.records.elements import (
@@ -20,6 +19,7 @@ from flinkray.streaming.records.elements import (
     Element,
     EndOfInput,
     Watermark,
+    together,
 )
 from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import StreamPartitioner
@@ -199,32 +199,10 @@ class MergingWriter(RecordWriter):
     def _send(self, channel: int) -> None:
         blocks = self._waiting[channel]
         if blocks:
-            for block in _one_block_each(blocks):
+            for block in together(blocks):
                 self.channels[channel].put(block)
             self._waiting[channel] = []
             self._waiting_records[channel] = 0
-
-
-def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
-    """Combine adjacent blocks into as few blocks as possible, in their order.
-    Blocks with timestamps and blocks without stay apart; a union may bring both."""
-    if len(blocks) == 1:
-        return blocks
-    runs = groupby(blocks, lambda block: block.timestamps is None)
-    return [_one_block(list(run)) for _, run in runs]
-
-
-def _one_block(blocks: list[Block]) -> Block:
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first
-    values = list(chain.from_iterable(block.values for block in blocks))
-    timestamps = keys = None
-    if first.timestamps is not None:
-        timestamps = list(chain.from_iterable(block.timestamps or () for block in blocks))
-    if all(block.keys is not None for block in blocks):
-        keys = list(chain.from_iterable(block.keys or () for block in blocks))
-    return Block(values, timestamps, keys, first.origin)
 
 
 class InputGate(ABC):

@@ -8,13 +8,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from flinkray.state.disk.engine import Engine, Snapshot, disk_errors
 from flinkray.state.disk.rows import Exact, with_exact, without_exact
-from flinkray.state.snapshots import SerializerSnapshot
+from flinkray.state.snapshots import RestoredTable
 
 if TYPE_CHECKING:
     import rocksdict
@@ -254,15 +253,8 @@ class Spool:
             return os.pread(self._file, frames.size, frames.offset)
 
 
-@dataclass
-class RestoredTable:
-    """A restored table that is not in use yet, or a restored queue of timers."""
-
-    kind: str
-    namespaced: bool
-    serializers: list[SerializerSnapshot] = field(default_factory=list)
-    groups: dict[int, list[SpooledFrames]] = field(default_factory=dict)
-    """Positions of frames by key group, oldest first."""
+class SpooledTable(RestoredTable[SpooledFrames]):
+    """A restored table whose frames are in a :class:`Spool`."""
 
     def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
         """Return the frames of a key group, oldest first."""

@@ -18,8 +18,7 @@ from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
 from flinkray.streaming.network.input_gate import NetworkInputGate
-from flinkray.streaming.network.partitions import PartitionRegistry
-from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.result_partition import PartitionRegistry, ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.sockets import DataAddress
 from flinkray.streaming.network.timers import Timers

@@ -27,8 +27,7 @@ from flinkray.streaming.network.errors import (
 from flinkray.streaming.network.frames import CREDIT, PROCESSED, RELEASE, REQUEST, head
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.partitions import PartitionRegistry
-from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.result_partition import PartitionRegistry, ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
