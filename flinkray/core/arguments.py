@@ -11,14 +11,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def whole_number(value: object, what: str) -> int:
-    """Return *value* as an int; any integer type is accepted.
-
-    Args:
-        what: name of the argument, for the error text.
-
-    Raises:
-        TypeError: *value* is not an integer. A bool is refused, and a text is not parsed.
-    """
+    """Return *value* as an int; any integer type is accepted. *what*: name of the argument, for the
+    error. Raises TypeError: *value* is no integer. A bool is refused, and a text is not parsed."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)  # type: ignore[arg-type]
@@ -35,15 +29,8 @@ def first_twice(names: Sequence[Name]) -> Name | None:
 
 
 def path_of(value: object, whose: str, hint: str = "") -> str:
-    """Return *value* as an absolute path, because tasks may have another working directory.
-
-    Args:
-        whose: what the path belongs to, with an article, for the error text.
-        hint: text to add to the error text.
-
-    Raises:
-        TypeError: *value* is not a path.
-    """
+    """Return *value* as an absolute path, because tasks may have another working directory. The
+    error text has *whose*, with an article, and *hint*. Raises TypeError: *value* is not a path."""
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(value)
     raise TypeError(f"a path of {whose} is a str or a pathlib.Path, got {value!r}{hint}")

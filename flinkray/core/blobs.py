@@ -40,17 +40,13 @@ class BlobKey:
     @classmethod
     def parse(cls, text: str) -> BlobKey:
         """Parse the text that ``str`` makes of a key.
-
-        Raises:
-            ValueError: *text* is not a blob key.
-        """
+        Raises ValueError: *text* is not a blob key."""
         digest, separator, size = text.partition("-")
         if not separator or not size.isdecimal():
             raise ValueError(f"not a blob key: {text!r}")
         return cls(bytes.fromhex(digest), int(size))
 
     def matches(self, data: bytes) -> bool:
-        """Return whether this is the key of *data*."""
         return len(data) == self.size and hashlib.sha256(data).digest() == self.digest
 
     def __str__(self) -> str:

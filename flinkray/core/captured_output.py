@@ -27,9 +27,7 @@ _RAYS_MARKS = (b":job_id:", b":actor_name:", b":task_name:")
 @lru_cache
 def note_output(job_id: JobID, process_name: str) -> None:
     """Link the output files of this process, so that :func:`files_of_job` finds them for the job.
-
-    Does nothing if the process was not started by Ray or has no output files.
-    """
+    Does nothing if the process was not started by Ray or has no output files."""
     for stream, ending in ((1, OUTPUT), (2, ERRORS)):
         file = Path(os.readlink(f"/proc/self/fd/{stream}"))
         if not file.name.startswith(_RAYS_FILES) or not file.is_file():
@@ -41,27 +39,21 @@ def note_output(job_id: JobID, process_name: str) -> None:
 
 def files_of_job(folder: str, job_id: JobID) -> list[Path]:
     """Return the job's output files in a ``logs`` folder, sorted.
-
-    Links to files that are gone are left out.
-    """
+    Links to files that are gone are left out."""
     return sorted(file for file in Path(folder).glob(f"flinkray-*{job_id}*") if file.is_file())
 
 
 def printed(data: bytes) -> bytes:
     """Return *data* without the lines that Ray has added for its own use.
-
-    *data* begins at the beginning of a line.
-    """
+    *data* begins at the beginning of a line."""
     lines = data.splitlines(keepends=True)
     return b"".join(line for line in lines if not line.startswith(_RAYS_MARKS))
 
 
 def last_lines(file: Path, number: int, most_bytes: int = 2**20) -> bytes:
     """Return the last lines of an output file, without the lines that Ray has added.
-
     At most *number* lines and *most_bytes* bytes are returned. If the last line is longer, only its
-    end is returned.
-    """
+    end is returned."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         opened.seek(max(0, size - most_bytes - 1))

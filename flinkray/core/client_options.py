@@ -1,7 +1,4 @@
-"""Defines the options of clients, which are given to ``flinkray.connect``.
-
-Part of the table in :mod:`flinkray.core.options`.
-"""
+"""Defines the options of clients, which are given to ``flinkray.connect``."""
 
 from __future__ import annotations
 

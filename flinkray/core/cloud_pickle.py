@@ -1,14 +1,8 @@
-"""Pickles values that may contain the user's own functions and classes.
+"""Pickles values that may contain the user's own functions and classes, which go by value.
 
-cloudpickle writes these by value. From 3.1.3 on it leaves out the file that they come from, so a
-traceback shows ``<dynamic-code>`` without the line of code. This module keeps file names with every
-release of cloudpickle.
-
-cloudpickle also rebuilds classes with ``__slots__`` as classes without slots. Their objects then
-have a ``__dict__`` and cannot be read in the original process. This module keeps the slots.
-
-And cloudpickle cannot rebuild enumerations with several names for one value, or flags with names
-for combinations (from Python 3.11 on). This module keeps all names.
+This module corrects cloudpickle. It keeps the file names of functions, without which a traceback
+has no line of code; the slots of classes; and all names of enumerations with several names for one
+value, and of flags with names for combinations.
 
 References to Ray's objects are refused wherever they are nested. A reference that is pickled
 outside of Ray names no owner: ``ray.get`` of the reference waits forever. Even with its owner, the
@@ -77,11 +71,8 @@ def _refusal(name: str) -> str:
 
 
 def _with_slots(kind: type, reduced: Any) -> Any:
-    """Return *reduced* changed so that the rebuilt class has the ``__slots__`` of *kind*.
-
-    *reduced* describes how to rebuild the class. A class that is pickled by name is returned
-    unchanged.
-    """
+    """Return *reduced* changed so that the rebuilt class has the ``__slots__`` of *kind*. *reduced*
+    describes how to rebuild the class. A class that is pickled by name is returned unchanged."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_class":
         return reduced
     make, (metaclass, name, bases, namespace, *others), *state = reduced
@@ -93,9 +84,7 @@ def _with_slots(kind: type, reduced: Any) -> Any:
 
 def _with_all_names(kind: enum.EnumMeta, reduced: Any) -> Any:
     """Return *reduced* changed so that the enumeration is rebuilt with all of its names at once.
-
-    An enumeration that is pickled by name is returned unchanged.
-    """
+    An enumeration that is pickled by name is returned unchanged."""
     if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_enum":
         return reduced
     make, (bases, name, qualname, _, *others), (namespace, slots), *state = reduced
@@ -127,10 +116,8 @@ def dumps(
     protocol: int | None = None,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> bytes:
-    """Pickle *value*; :func:`pickle.loads` is the inverse.
-
-    Raises PicklingError, TypeError, AttributeError or RecursionError if *value* cannot be pickled.
-    """
+    """Pickle *value*; :func:`pickle.loads` is the inverse. Raises PicklingError, TypeError,
+    AttributeError or RecursionError if *value* cannot be pickled."""
     with io.BytesIO() as file:
         CodePickler(file, protocol, buffer_callback).dump(value)
         return file.getvalue()
@@ -138,9 +125,7 @@ def dumps(
 
 def dumps_with_classes(value: object) -> tuple[bytes, list[type]]:
     """Pickle *value* as :func:`dumps` does.
-
-    Return the bytes and the classes that were pickled by value.
-    """
+    Return the bytes and the classes that were pickled by value."""
     with io.BytesIO() as file:
         pickler = _ClassPickler(file)
         pickler.dump(value)

@@ -32,9 +32,7 @@ def values_of(
     configuration: WrittenConfiguration | Mapping[str, T] | None,
 ) -> dict[str, T | str]:
     """Return the options of *configuration*. None: no options.
-
-    Raises ConfigurationError: *configuration* is neither a configuration nor a mapping.
-    """
+    Raises ConfigurationError: *configuration* is neither a configuration nor a mapping."""
     if configuration is None:
         return {}
     if isinstance(configuration, Mapping):
@@ -48,10 +46,8 @@ def values_of(
 
 class ReadableConfig:
     """Immutable values of options; options that are not set have their defaults.
-
     *values* are texts or of any type that the option accepts. Raises ConfigurationError: a key is
-    unknown (the text names a similar key, if there is one), or a value is not accepted.
-    """
+    unknown (the text names a similar key, if there is one), or a value is not accepted."""
 
     __slots__ = ("_values",)
 
@@ -99,9 +95,7 @@ class ReadableConfig:
 
 def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
     """Return *values* with each alias replaced by the key that its option has today.
-
-    If an option is given by its key and by an alias, the value under the key counts.
-    """
+    If an option is given by its key and by an alias, the value under the key counts."""
     aliases = options.ALIASES
     others = {aliases[key]: value for key, value in values.items() if key in aliases}
     return others | {key: value for key, value in values.items() if key not in aliases}
@@ -148,11 +142,8 @@ def _check_high_availability(configuration: ReadableConfig) -> None:
 
 def find_option(key: str) -> ConfigOption[Any]:
     """Return the option with this key, or raise ConfigurationError.
-
-    Raises:
-        ConfigurationError: the key is unknown, or is set for a program. The text names a known key
-            that is similar, if there is one.
-    """
+    Raises ConfigurationError: the key is unknown, or is set for a program. The text names a known
+    key that is similar, if there is one."""
     option = options.OPTIONS.get(key)
     if option is None:
         if key in PROGRAM_KEYS:

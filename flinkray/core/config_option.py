@@ -50,9 +50,7 @@ class ValueType(Generic[T]):
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
     """Describes one configuration option: key, type, default and meaning.
-
-    Each option is a row of the table in :mod:`flinkray.core.options`.
-    """
+    Each option is a row of the table in :mod:`flinkray.core.options`."""
 
     key: str
     type: ValueType[T]
@@ -85,10 +83,8 @@ class ConfigOption(Generic[T]):
 
 def parse_duration(value: object) -> float:
     """Return the seconds of ``"500 ms"``, ``"10 s"``, ``"1.5min"``, ``"2 h"`` or a timedelta.
-
     A number without a unit is refused, except 0: Flink reads milliseconds, Python users expect
-    seconds. Raises ValueError or TypeError.
-    """
+    seconds. Raises ValueError or TypeError."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         if seconds < 0:
@@ -121,11 +117,7 @@ def format_duration(seconds: float) -> str:
 
 def duration(*, positive: bool = True, at_most: float | None = None) -> ValueType[float]:
     """Return the type of a duration in seconds.
-
-    Args:
-        positive: whether zero is refused.
-        at_most: longest accepted duration in seconds; None: any.
-    """
+    *positive*: zero is refused. *at_most*: longest accepted duration; None: any."""
 
     def parse(value: object) -> float:
         seconds = parse_duration(value)
@@ -197,8 +189,6 @@ def cores() -> ValueType[float]:
 
 
 def memory_size(*, minimum: int = 1, maximum: int | None = None) -> ValueType[int]:
-    """Return the type of a memory size in bytes."""
-
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise TypeError("not a memory size")
@@ -235,9 +225,7 @@ def number(*, minimum: float, maximum: float = float("inf")) -> ValueType[float]
 
 def optional_choice(*values: str, **aliases: str) -> ValueType[str | None]:
     """Return the type of a choice between *values*; None and "" mean not set.
-
-    *aliases* maps other accepted names to values.
-    """
+    *aliases* maps other accepted names to values."""
 
     def parse(value: object) -> str | None:
         if value is None or value == "":
@@ -260,9 +248,7 @@ def choice(*values: str) -> ValueType[str]:
 
 def name_of(*names: str) -> ValueType[str]:
     """Return the type of a choice between Flink's constants *names*.
-
-    Upper and lower case are accepted, and ``-`` in place of ``_``.
-    """
+    Upper and lower case are accepted, and ``-`` in place of ``_``."""
 
     def parse(value: object) -> str:
         if not isinstance(value, str):

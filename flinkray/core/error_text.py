@@ -48,9 +48,7 @@ def message_of(error: BaseException, most_bytes: int = MOST_BYTES) -> str:
 
 def summary_of(error: BaseException) -> str:
     """Return class and message of the error, as ``ValueError: no such thing``.
-
-    Only the class is returned if there is no message.
-    """
+    Only the class is returned if there is no message."""
     name = sendable(type_of(error), _LONGEST_NAME)
     message = message_of(error, MOST_BYTES - _LONGEST_NAME - 2)
     return f"{name}: {message}" if message else name
@@ -69,10 +67,8 @@ def in_one_line(text: str, most: int = 600) -> str:
 
 def traceback_of(error: BaseException, frames: TracebackType | None, *, chain: bool = True) -> str:
     """Return the text of the traceback that Python would show for an error.
-
     *frames* is the part of the traceback to show, such as ``error.__traceback__``. With *chain*,
-    the errors that caused the error are shown, too.
-    """
+    the errors that caused the error are shown, too."""
     try:
         lines = traceback.format_exception(type(error), error, frames, chain=chain)
         return sendable(str.__str__("".join(lines)))

@@ -23,14 +23,10 @@ class FlinkRayError(Exception):
     """Whether the same call may succeed later. False for a failed task: the job fails at once."""
     is_counted: ClassVar[bool] = False
     """Whether a job fails after several attempts that end with this same error.
-
-    Has an effect only on retryable failures of tasks; the program's own errors count, too.
-    """
+    Has an effect only on retryable failures of tasks; the program's own errors count, too."""
     only_says_where: ClassVar[bool] = False
     """Whether this error only says where ``__cause__`` occurred.
-
-    If so, ``__cause__`` is the real error and decides whether a retry can help.
-    """
+    If so, ``__cause__`` is the real error and decides whether a retry can help."""
     outlook: Outlook | None = None
     """Whether a restart helps, as determined in the process that raised the error.
     None: derive the outlook from the error."""
@@ -80,10 +76,8 @@ class ProcessExistsError(RpcError):
 
 class HandlerCancelledError(RpcError):
     """A handler, ``on_start`` or ``on_stop`` was cancelled, although its endpoint still runs.
-
     The method, or a coroutine that it awaited, was cancelled. Effects before the cancellation
-    remain.
-    """
+    remain."""
 
     retryable = True
 
@@ -110,9 +104,7 @@ class FrameTooLargeError(RpcSerializationError):
 
 class RemoteError(RpcError):
     """A handler raised an exception whose type this process does not know.
-
-    The arguments are the type's name and its message; ``remote_traceback`` has the traceback.
-    """
+    The arguments are the type's name and its message; ``remote_traceback`` has the traceback."""
 
     def __init__(self, error_type: str, text: str) -> None:
         super().__init__(error_type, text)
@@ -201,9 +193,7 @@ class SuppressRestartsError(FlinkRayError):
 
 class UnreadableRecordError(JobError):
     """The stored record of a job is damaged or unreadable for this flinkray; it stays stored.
-
-    Use the version of flinkray that wrote the record, or delete the record.
-    """
+    Use the version of flinkray that wrote the record, or delete the record."""
 
     def __init__(self, job_id: JobID, location: str, reason: str) -> None:
         super().__init__(job_id, f"its record at {location} cannot be read: {reason}")

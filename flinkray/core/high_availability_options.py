@@ -1,7 +1,4 @@
-"""Defines the options of leader election and of standby masters.
-
-Part of the table in :mod:`flinkray.core.options`.
-"""
+"""Defines the options of leader election and of standby masters."""
 
 from __future__ import annotations
 

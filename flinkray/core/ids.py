@@ -31,9 +31,7 @@ def random_bytes(size: int) -> bytes:
 @contextmanager
 def random_bytes_from(source: RandomBytes) -> Iterator[None]:
     """Use *source* for all random bytes, and so for all new ids, inside this context.
-
-    Simulated runs pass a seeded source.
-    """
+    Simulated runs pass a seeded source."""
     global _source
     before, _source = _source, source
     try:
@@ -45,7 +43,6 @@ def random_bytes_from(source: RandomBytes) -> Iterator[None]:
 @total_ordering
 class AbstractID:
     """An id of 16 bytes, written as 32 lower-case hexadecimal digits (as Flink's AbstractID).
-
     Immutable, hashable, ordered by value within one type; ids of different types are never equal.
     """
 
@@ -72,10 +69,7 @@ class AbstractID:
     @classmethod
     def from_hex(cls: type[_Id], text: str) -> _Id:
         """Parse 32 hexadecimal digits.
-
-        Raises:
-            ValueError: *text* is not such an id; the message names the type and the text.
-        """
+        Raises ValueError: *text* is not such an id; the message names the type and the text."""
         try:
             value = bytes.fromhex(text)
         except ValueError:
@@ -133,9 +127,8 @@ class JobVertexID(AbstractID):
 
 
 class ExecutionGraphID(AbstractID):
-    """Id of an execution graph of a job.
-    Each JobMaster makes its own graph; elastic jobs make a new graph for each change of their
-    parallelism."""
+    """Id of an execution graph of a job. Each JobMaster makes its own graph; elastic jobs make a
+    new graph for each change of their parallelism."""
 
     __slots__ = ()
 
@@ -266,9 +259,7 @@ class ExecutionVertexID:
 
 class CompositeID:
     """Base of ids that consist of other ids.
-
-    They are sent by the thousand, so they are encoded as a few bytes.
-    """
+    They are sent by the thousand, so they are encoded as a few bytes."""
 
     __slots__ = ()
 
@@ -288,11 +279,8 @@ _TWO_IDS_TWO_NUMBERS = struct.Struct("<16s16sII")
 
 @message
 class ExecutionAttemptID(CompositeID):
-    """Id of an attempt to execute a subtask; attempt numbers start at 0.
-
-    Two JobMasters of a job may use the same attempt numbers; the graph id distinguishes the
-    attempts.
-    """
+    """Id of an attempt to execute a subtask; attempt numbers start at 0. Two JobMasters of a job
+    may use the same attempt numbers; the graph id distinguishes the attempts."""
 
     graph_id: ExecutionGraphID
     vertex: ExecutionVertexID

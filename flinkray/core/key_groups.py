@@ -44,10 +44,7 @@ NO_KEY_GROUPS = KeyGroupRange(0, -1)
 
 def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> KeyGroupRange:
     """Return the key groups of a subtask.
-
-    Raises:
-        ValueError: there are more subtasks than key groups, or too many key groups.
-    """
+    Raises ValueError: there are more subtasks than key groups, or too many key groups."""
     if not 0 < parallelism <= max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
         raise ValueError(
             f"parallelism {parallelism} and max parallelism {max_parallelism} do not fit: "
@@ -61,9 +58,7 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> Key
 
 def default_max_parallelism(parallelism: int) -> int:
     """Return the max parallelism of a vertex that configures none.
-
-    It is 1.5 times the parallelism, rounded up to a power of two, and at least 128.
-    """
+    It is 1.5 times the parallelism, rounded up to a power of two, and at least 128."""
     wanted = parallelism + parallelism // 2
     power = 1 << max(wanted - 1, 0).bit_length()
     return min(max(power, 128), UPPER_BOUND_MAX_PARALLELISM)

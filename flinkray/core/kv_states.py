@@ -55,9 +55,7 @@ class KvStatePlace:
 @message
 class KvStateLocation:
     """Tells which servers answer for the key groups of a state at the moment of the lookup.
-
-    Some key groups may have no server, for example while their task restarts.
-    """
+    Some key groups may have no server, for example while their task restarts."""
 
     job_id: JobID
     vertex_id: JobVertexID
@@ -76,11 +74,7 @@ class KvStateLocation:
 
     def place_of(self, key_group: int) -> KvStatePlace | None:
         """Return the server that answers for a key group; None if no server answers for it at
-        present.
-
-        Raises:
-            IndexError: there is no such key group.
-        """
+        present. Raises IndexError: there is no such key group."""
         if not 0 <= key_group < self.number_of_key_groups:
             raise IndexError(
                 f"state {self.name!r} has {self.number_of_key_groups} key groups, and no "
@@ -169,7 +163,6 @@ class KvStateNameClashError(FlinkRayError):
     """Two operators made a state queryable under the same name. The job has failed."""
 
     def __init__(self, name: str, operator: str) -> None:
-        """Make the error for *name*, which *operator* registered first."""
         super().__init__(name, operator)
         self.name = name
         self.operator = operator

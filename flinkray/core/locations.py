@@ -9,10 +9,8 @@ _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
 
 def without_secrets(location: str) -> str:
     """Return a location without secrets, for texts that people see.
-
     A path is returned unchanged. A URI loses its password and its query, which may contain keys. Of
-    a URI that cannot be parsed, only the scheme remains.
-    """
+    a URI that cannot be parsed, only the scheme remains."""
     if location.startswith("/"):
         return location
     try:

@@ -21,9 +21,7 @@ _BEING_MADE = 60.0
 class LockedFolder:
     """Creates a new folder, whose name begins with *prefix*, and holds its lock until
     :meth:`remove`.
-
-    *root* is created if missing. Raises OSError: the directory cannot be created or written to.
-    """
+    *root* is created if missing. Raises OSError: the directory cannot be created or written to."""
 
     def __init__(self, root: Path, prefix: str) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -45,11 +43,7 @@ class LockedFolder:
 
 def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
     """Remove the folders of processes that have died. Blocks. Returns the number of removed
-    folders.
-
-    Args:
-        now: current time, in seconds since the epoch.
-    """
+    folders. *now*: current time, in seconds since the epoch."""
     count = 0
     for folder in root.glob(f"{prefix}*"):
         try:
@@ -61,10 +55,8 @@ def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
 
 def _remove_if_abandoned(folder: Path, now: float) -> bool:
     """Remove the folder if its process has died, and return whether it was removed.
-
     The process has died if the lock is free. A folder without a lock file is being created, or was
-    half removed; it is removed when it is old enough.
-    """
+    half removed; it is removed when it is old enough."""
     try:
         lock = (folder / _LOCK).open("rb")
     except FileNotFoundError:
@@ -81,8 +73,7 @@ def _remove_if_abandoned(folder: Path, now: float) -> bool:
 
 def _takes(lock: BinaryIO) -> bool:
     """Try to lock the open file *lock* for this process, and return whether this succeeded. This
-    process and its forks hold the lock until the file is closed.
-    """
+    process and its forks hold the lock until the file is closed."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -21,10 +21,8 @@ _types_by_name: dict[str, type] = {}
 
 def type_name(cls: type) -> str:
     """Return the name by which messages refer to a type.
-
     flinkray's own types are named by their class alone, which is unique, so that they may move from
-    module to module. Other types have ``module:qualified name``.
-    """
+    module to module. Other types have ``module:qualified name``."""
     if cls.__module__.startswith(_OURS):
         return cls.__qualname__
     return f"{cls.__module__}:{cls.__qualname__}"
@@ -32,10 +30,7 @@ def type_name(cls: type) -> str:
 
 def register(cls: type[T]) -> type[T]:
     """Allow objects of *cls* in messages, under its :func:`type_name`. Use as a class decorator.
-
-    Raises:
-        TypeError: another class object already uses that name.
-    """
+    Raises TypeError: another class object already uses that name."""
     name = type_name(cls)
     known = _types_by_name.get(name)
     if known is not None and known is not cls:
@@ -47,13 +42,10 @@ def register(cls: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def message(cls: type[T]) -> type[T]:
     """Declare a frozen, slotted dataclass whose instances may be sent to other processes.
-
-    Fields may hold None, bool, int (64 bit), float, str, bytes, ids, enums declared with
-    :func:`register`, other messages, and tuples or string-keyed dicts of these. Types that are
-    stored, and read by later versions of flinkray, also need :func:`flinkray.core.schema.stored`.
-
-    Raises TypeError: *cls* is a dataclass already, or another type uses its name.
-    """
+    Fields may hold None, bool, int (64 bit), float, str, bytes, ids, registered enums, messages,
+    and tuples or string-keyed dicts of these. Stored types also need
+    :func:`flinkray.core.schema.stored`. Raises TypeError: *cls* is a dataclass already, or another
+    type uses its name."""
     if "__dataclass_fields__" in cls.__dict__:
         raise TypeError(
             f"{cls.__qualname__} is a dataclass already: @message makes one of it that is frozen "

@@ -1,7 +1,4 @@
-"""Defines the options of the network between tasks.
-
-Part of the table in :mod:`flinkray.core.options`.
-"""
+"""Defines the options of the network between tasks."""
 
 from __future__ import annotations
 

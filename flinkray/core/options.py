@@ -1,11 +1,7 @@
 """Defines the table of configuration options. Keys are Flink's where Flink has the option.
 
-Options of leader election are in :mod:`flinkray.core.high_availability_options`, options of the
-network between tasks in :mod:`flinkray.core.network_options`, options of clients in
-:mod:`flinkray.core.client_options`, options of the REST endpoint in
-:mod:`flinkray.core.rest_options`, and options that a job may set for itself in
-:mod:`flinkray.core.job_options`. ``docs/configuration.md`` shows this table; a test compares the
-page with the table.
+The modules ``*_options`` beside this one define parts of the table. ``docs/configuration.md`` shows
+the table; a test compares the page with it.
 """
 
 from __future__ import annotations

@@ -31,17 +31,14 @@ def permit(who: str) -> None:
 
 def variables(who: str) -> dict[str, str]:
     """Return environment variables that decide who may read the files of a new process.
-
-    Pass the variables to the process. *who* is ``owner`` or ``group``, as for :func:`permit`.
-    """
+    Pass the variables to the process. *who* is ``owner`` or ``group``, as for :func:`permit`."""
     return {_VARIABLE: who}
 
 
 @contextmanager
 def permitted(who: str | None) -> Iterator[None]:
     """Inside this context, let *who* (``owner`` or ``group``) read the files that this thread
-    creates. With None, the setting of the process applies.
-    """
+    creates. With None, the setting of the process applies."""
     before = _of_context.set(who)
     try:
         yield
@@ -55,8 +52,7 @@ def _is_for_group() -> bool:
 
 def opener(path: str, flags: int) -> int:
     """Open a file with the mode that the cluster's files have, for ``open(..., opener=opener)``. An
-    existing file gets this mode, too. A link is not followed (OSError).
-    """
+    existing file gets this mode, too. A link is not followed (OSError)."""
     mode = 0o640 if _is_for_group() else 0o600
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
@@ -75,10 +71,7 @@ def create_empty(path: str | os.PathLike[str]) -> None:
 
 def create_folder(path: str | os.PathLike[str]) -> None:
     """Create a folder in an existing one; the mode of an existing folder stays as it is.
-
-    Raises:
-        OSError: the parent does not exist, or a file has that name.
-    """
+    Raises OSError: the parent does not exist, or a file has that name."""
     mode = 0o750 if _is_for_group() else 0o700
     try:
         os.mkdir(path, mode)
@@ -102,20 +95,14 @@ def create_folders(path: str | os.PathLike[str]) -> None:
 
 
 def restrict_folder(path: str | os.PathLike[str]) -> None:
-    """Give a folder the mode that folders of the cluster have.
-
-    Its contents keep their modes, but other users cannot reach them.
-
-    Raises:
-        OSError: the folder does not exist.
-    """
+    """Give a folder the mode that folders of the cluster have. Its contents keep their modes, but
+    other users cannot reach them. Raises OSError: the folder does not exist."""
     _set_mode_of(path, 0o750 if _is_for_group() else 0o700)
 
 
 def restrict(path: str | os.PathLike[str]) -> None:
     """Give a folder and all its contents the modes that files of the cluster have. Links are
-    skipped.
-    """
+    skipped."""
     file_mode, folder_mode = (0o640, 0o750) if _is_for_group() else (0o600, 0o700)
     for folder, _, files in os.walk(path):
         _set_mode_of(folder, folder_mode)
@@ -135,9 +122,7 @@ def _set_mode_of(path: str | os.PathLike[str], mode: int) -> None:
 
 def _set_mode(descriptor: int, mode: int) -> None:
     """Set the mode of an open file or folder; a folder with the setgid bit keeps that bit.
-
-    Does nothing on a file system without modes, or for a file of another user.
-    """
+    Does nothing on a file system without modes, or for a file of another user."""
     now = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(now):
         mode |= now & stat.S_ISGID

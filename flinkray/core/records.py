@@ -32,11 +32,8 @@ The names are None if the type is not a dataclass."""
 
 
 def encode_record(record: object) -> bytes:
-    """Return a record as bytes, for storage; :func:`decode_record` is the inverse.
-
-    Raises:
-        StoredFormatError: the record holds an undeclared type, or an int of more than 64 bits.
-    """
+    """Return a record as bytes, for storage; :func:`decode_record` is the inverse. Raises
+    StoredFormatError: the record holds an undeclared type, or an int of more than 64 bits."""
     table: dict[type, int] = {}
     try:
         body = msgpack.packb(_lower(record, table))
@@ -47,10 +44,7 @@ def encode_record(record: object) -> bytes:
 
 def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
     """Return the record in *data*, converted to the current versions of its types.
-
-    Raises:
-        StoredFormatError: the bytes cannot be read; the text says why and names the schema.
-    """
+    Raises StoredFormatError: the bytes cannot be read; the text says why and names the schema."""
     types, body = _parts(data)
     readers: list[_Reader] = []
     for name, version, names in types:
@@ -72,10 +66,7 @@ def decode_record(data: bytes, record_type: type[RecordT]) -> RecordT:
 
 def stored_types(data: bytes) -> tuple[StoredType, ...]:
     """Return the types that occur in a stored record, as they were when it was written.
-
-    Raises:
-        StoredFormatError: *data* is not a stored record.
-    """
+    Raises StoredFormatError: *data* is not a stored record."""
     return _parts(data)[0]
 
 

@@ -50,13 +50,8 @@ _LONGEST = 400
 
 def outlook_of(error: BaseException, record: str = "") -> Outlook:
     """Predict whether an error would occur again after a restart.
-
     Call this where the error was raised: in another process its ``__cause__`` may be missing. Never
-    raises.
-
-    Args:
-        record: the record on which the program failed; empty if not known.
-    """
+    raises. *record*: the record on which the program failed; empty if not known."""
     told = error.outlook if isinstance(error, FlinkRayError) else None
     return told or Outlook(will_recur(error), program_error_of(error, record))
 
@@ -78,12 +73,8 @@ def will_recur(error: BaseException) -> bool:
 
 def program_error_of(error: BaseException, record: str = "") -> ProgramError | None:
     """Return a description by which the same program error is recognised later.
-
     None if the program did not cause the error, so that it may not occur again. Never raises.
-
-    Args:
-        record: the record on which the program failed; empty if not known.
-    """
+    *record*: the record on which the program failed; empty if not known."""
     knowing = [c for c in causes_of(error) if not _only_says_where(c)]
     if not knowing or not _is_counted(knowing[0]) or any(map(_is_of_surroundings, knowing)):
         return None
@@ -152,7 +143,6 @@ def _place_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its chain of causes."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

@@ -23,9 +23,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 @lru_cache(1024, typed=True)
 def parse_memory_size(text: str | int) -> int:
     """Return a memory size in bytes, from ``1024``, ``"512m"``, ``"1.5 g"`` or ``"2GiB"``.
-
-    Units are powers of 1024. Raises ValueError, with examples, if *text* is not a memory size.
-    """
+    Units are powers of 1024. Raises ValueError, with examples, if *text* is not a memory size."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text)
@@ -41,9 +39,7 @@ def slot_resources(
     cpu: float, memory: int, extended: Mapping[str, float] | None = None
 ) -> ResourceProfile:
     """Return the profile of a slot from the amounts that a user asks for.
-
-    Raises ValueError, which names an invalid amount (or more than any node has).
-    """
+    Raises ValueError, which names an invalid amount (or more than any node has)."""
     amounts = (("cpu", cpu, MOST_CORES), ("memory", memory, MOST_MEMORY))
     others = ((name, amount, MOST_MEMORY) for name, amount in (extended or {}).items())
     for name, amount, most in (*amounts, *others):
@@ -64,9 +60,7 @@ def format_memory_size(size: int) -> str:
 @message
 class ResourceProfile:
     """An amount of resources: CPU cores, bytes of memory, and Ray resources by name (as ``GPU``).
-
-    Amounts are rounded to Ray's granularity of 1/10000; amounts of zero are dropped.
-    """
+    Amounts are rounded to Ray's granularity of 1/10000; amounts of zero are dropped."""
 
     cpu: float
     memory: int = 0
@@ -138,18 +132,14 @@ class ResourceProfile:
 
     def to_ray_resources(self) -> dict[str, float]:
         """Return the profile as a placement group bundle: ``{"CPU": …, "memory": …, …}``.
-
-        Zero amounts are left out.
-        """
+        Zero amounts are left out."""
         resources = {"CPU": float(self.cpu), "memory": float(self.memory), **self.extended}
         return {name: amount for name, amount in resources.items() if amount > 0}
 
     @classmethod
     def from_ray_resources(cls, resources: dict[str, float]) -> ResourceProfile:
         """Create a profile from the resources that Ray lists for a node or bundle.
-
-        Ray's internal entries are left out.
-        """
+        Ray's internal entries are left out."""
         extended = {
             name: amount
             for name, amount in sorted(resources.items())

@@ -1,7 +1,4 @@
-"""Defines the options of the REST endpoint, which are given to ``flinkray rest``.
-
-Part of the table in :mod:`flinkray.core.options`.
-"""
+"""Defines the options of the REST endpoint, which are given to ``flinkray rest``."""
 
 from __future__ import annotations
 

@@ -55,11 +55,9 @@ def stored(
     name: str, *, version: int = 1, migrations: Mapping[int, Migration] = MappingProxyType({})
 ) -> Callable[[type[T]], type[T]]:
     """Declare that objects of a class may be part of stored records. Use as a class decorator.
-
     The class is a dataclass, an id, an enum or a subclass of str. *name* is the permanent name of
     the type in stored records. Raises TypeError if another type has that name, or the migrations do
-    not match the version.
-    """
+    not match the version."""
     wanted = set(range(1, version))
     if set(migrations) != wanted:
         raise TypeError(

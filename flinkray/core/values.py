@@ -29,9 +29,7 @@ import pyarrow as pa
 
 Memo = dict[int, Any]
 """Copies made so far by ``id`` of the original, as in :func:`copy.deepcopy`.
-
-A part that occurs twice in a value is one object in the copy, too.
-"""
+A part that occurs twice in a value is one object in the copy, too."""
 
 Copier = Callable[[Any, Memo], Any]
 
@@ -72,9 +70,7 @@ _ARROW = (pa.Scalar, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table, pa.Sch
 
 def own(value: Any) -> Any:
     """Return *value* itself if nobody can change it, else a copy.
-
-    Values that cannot be copied, such as locks and connections, are shared.
-    """
+    Values that cannot be copied, such as locks and connections, are shared."""
     kind = type(value)
     if kind in IMMUTABLE:
         return value
@@ -109,9 +105,7 @@ def _find_copier(kind: type) -> Copier:
 
 def own_all(values: Sequence[Any]) -> Sequence[Any]:
     """Return the values, with a copy in place of each value that can be changed.
-
-    If no value can be changed, return *values* itself.
-    """
+    If no value can be changed, return *values* itself."""
     if type(values) is range:
         return values
     kinds = set(map(type, values))
@@ -289,11 +283,8 @@ def _copier_of(kind: type) -> Copier:
 
 
 def is_frozen(kind: type) -> bool:
-    """Return whether ``dataclasses`` or attrs made the class frozen.
-
-    False for a class that only inherits from a frozen dataclass: users can set attributes other
-    than the fields.
-    """
+    """Return whether ``dataclasses`` or attrs made the class frozen. False for a class that only
+    inherits from a frozen dataclass: users can set attributes other than the fields."""
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
     parameters: Any = kind.__dict__.get("__dataclass_params__")

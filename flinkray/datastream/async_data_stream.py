@@ -72,9 +72,7 @@ class AsyncDataStream:
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
         """Apply an asynchronous function with retries; results come in any order.
-
-        The strategy decides whether the function is called again, within *timeout*.
-        """
+        The strategy decides whether the function is called again, within *timeout*."""
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.UNORDERED
         )
@@ -89,9 +87,7 @@ class AsyncDataStream:
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
         """Apply an asynchronous function; results keep the order of their records.
-
-        A late result delays others.
-        """
+        A late result delays others."""
         return AsyncDataStream.ordered_wait_with_retry(
             data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
         )
@@ -106,9 +102,7 @@ class AsyncDataStream:
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
         """Apply an asynchronous function with retries; results come in the order of the records.
-
-        The strategy decides whether the function is called again, within *timeout*.
-        """
+        The strategy decides whether the function is called again, within *timeout*."""
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.ORDERED
         )

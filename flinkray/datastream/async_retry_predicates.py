@@ -24,7 +24,5 @@ def exception_type_predicate(
     error: Exception | None, expected_error_type: type[BaseException]
 ) -> bool:
     """Return whether there is an exception of type *expected_error_type*.
-
-    Bind the type with ``functools.partial``.
-    """
+    Bind the type with ``functools.partial``."""
     return isinstance(error, expected_error_type)

@@ -45,15 +45,11 @@ SparkStageFunction = Callable[..., Any]
 
 BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
 """Function that takes an iterator of record batches for each input, and yields record batches.
-
-If the function returns None, the stage has no result.
-"""
+If the function returns None, the stage has no result."""
 
 StreamStageProgram = Callable[..., DataStream | None]
 """Function that takes a StreamExecutionEnvironment and a DataStream for each input.
-
-The function returns a DataStream, or None if the program ends in sinks.
-"""
+The function returns a DataStream, or None if the program ends in sinks."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,7 @@ class _Part:
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
     """Data set that readers of the stage read.
-
-    None: the stage is a program that has ended in sinks.
-    """
+    None: the stage is a program that has ended in sinks."""
     is_read: bool = False
 
     @property
@@ -84,8 +78,7 @@ class _Part:
 
     def built(self) -> tuple[JobVertex, ...]:
         """Return the stage's vertices for the job graph.
-        A result without a reader is not written.
-        """
+        A result without a reader is not written."""
         if self.is_program or not self.is_read or self.result is None:
             return self.vertices
         return tuple(replace(vertex, results=(_result(self.result),)) for vertex in self.vertices)

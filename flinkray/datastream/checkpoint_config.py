@@ -19,9 +19,7 @@ from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCh
 
 class CheckpointConfig:
     """Settings that say when and how a program takes checkpoints. Times are milliseconds.
-
-    Without a cluster, batch programs and programs with a clock of their own take no checkpoints.
-    """
+    Without a cluster, batch programs and programs with a clock of their own take no checkpoints."""
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
     DEFAULT_TIMEOUT = 600_000
@@ -44,9 +42,7 @@ class CheckpointConfig:
 
     def job_settings(self) -> dict[str, str]:
         """Return the values that were set, as options of a job.
-
-        For the others the cluster's values apply.
-        """
+        For the others the cluster's values apply."""
         return dict(self._set)
 
     def _note(self, option: ConfigOption[Any], value: str) -> CheckpointConfig:

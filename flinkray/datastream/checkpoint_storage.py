@@ -8,9 +8,7 @@ class CheckpointStorage:
 
     def get_savepoint_path(self) -> str | None:
         """Return None.
-
-        A savepoint's directory is given with it, or is the environment's default.
-        """
+        A savepoint's directory is given with it, or is the environment's default."""
         return None
 
 
@@ -74,9 +72,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self._threshold = threshold
         self.says_threshold = file_state_size_threshold is not None
         """Whether the threshold was given.
-
-        If not, the option of the program or of the cluster counts.
-        """
+        If not, the option of the program or of the cluster counts."""
         self._buffer = 4096 if write_buffer_size < 0 else write_buffer_size
 
     def get_checkpoint_path(self) -> str:

@@ -55,20 +55,10 @@ def job_of(
     *,
     runs_here: bool = False,
 ) -> JobGraph:
-    """Make the job of a program.
-
-    Args:
-        spark_stages: the program's stages; the job gets the stages that its sources read or that
-            take epochs of its streams.
-        settings: the program's configuration; only values that a job may set for itself count.
-        files: files that its functions import from or ask for.
-        runs_here: whether its tasks will run in this process.
-
-    Raises:
-        ConfigurationError: a setting has an invalid value.
-        StreamError: a part of the program cannot be sent to the cluster.
-        JobSubmissionError: the job could never run.
-    """
+    """Make the job of a program, with those of *spark_stages* that it uses.
+    *files*: that its functions import from or ask for. *runs_here*: its tasks will run in this
+    process. Raises ConfigurationError: an invalid setting. StreamError: a part of the program
+    cannot be sent. JobSubmissionError: the job could never run."""
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
         known |= _with_whole_epochs(known)
@@ -88,9 +78,7 @@ def job_of(
 
 def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
     """Return the Spark stages that sources of the program read or that take epochs of its streams.
-
-    Each stage is in the list once, even if it does both.
-    """
+    Each stage is in the list once, even if it does both."""
     heads = (node.operator for node in graph.nodes)
     sources = (head.source for head in heads if isinstance(head, SourceOperator))
     read = [source.vertex_id for source in sources if isinstance(source, SparkSource)]
@@ -105,13 +93,8 @@ def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
 
 def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that to_spark needs: when a checkpoint is complete, its committer has the
-    whole epoch.
-
-    The settings are aligned checkpoints and EXACTLY_ONCE. They override the cluster's options.
-
-    Raises:
-        ConfigurationError: the program sets other values.
-    """
+    whole epoch. The settings are aligned checkpoints and EXACTLY_ONCE. They override the cluster's
+    options. Raises ConfigurationError: the program sets other values."""
     configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
         raise ConfigurationError(
@@ -128,12 +111,8 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the setting (EXACTLY_ONCE) by which each row of a table is read exactly once.
-
-    A row that is read twice would be a duplicate key.
-
-    Raises:
-        ConfigurationError: the program sets other values.
-    """
+    A row that is read twice would be a duplicate key. Raises ConfigurationError: the program sets
+    other values."""
     mode = ReadableConfig(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
         raise ConfigurationError(
@@ -149,14 +128,9 @@ def vertices_of(
     settings: dict[str, str],
     owner: str,
 ) -> tuple[JobVertex, ...]:
-    """Return the vertices of a program that is a part of a job.
-
-    :func:`~flinkray.client.stream_job.stream_vertices` describes the arguments.
-
-    Raises:
-        ConfigurationError: the program sets something for the whole job.
-        StreamError: a part of the program cannot be sent to the cluster.
-    """
+    """Return the vertices of a program that is a part of a job
+    (:func:`~flinkray.client.stream_job.stream_vertices`). Raises ConfigurationError: the program
+    sets something for the whole job. StreamError: a part of it cannot be sent."""
     for key in settings:
         if _is_of_job(key):
             raise ConfigurationError(
@@ -178,9 +152,7 @@ def vertices_of(
 
 def _is_of_job(key: str) -> bool:
     """Return whether a setting of a program is passed on to the job.
-
-    The program itself uses the other settings, or only Flink knows them.
-    """
+    The program itself uses the other settings, or only Flink knows them."""
     return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
@@ -194,10 +166,7 @@ def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
     """Return the resources that a slot of the group must have. None: no particular resources.
-
-    Raises:
-        ConfigurationError: no slot can have these resources.
-    """
+    Raises ConfigurationError: no slot can have these resources."""
     if group.cpu_cores is None:
         return None
     parts = (group.task_heap_memory, group.task_off_heap_memory, group.managed_memory)
@@ -212,18 +181,10 @@ def run(
     cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
 ) -> JobExecutionResult:
     """Submit the job, wait for its end, and report its progress.
-
-    Args:
-        cluster: None: a cluster in this process, which ends with the job.
-        settings: the program's configuration; ``execution.shutdown-on-attached-exit`` counts.
-
-    Raises:
-        ConfigurationError: the value of this option is neither true nor false.
-        JobSubmissionError: the job could never run.
-        JobExecutionError: the program failed; the text begins with the user's traceback.
-        JobCancelledError: somebody has cancelled the job.
-        KeyboardInterrupt: Ctrl-C was pressed. The job has ended, unless Ctrl-C came twice.
-    """
+    *cluster* None: one in this process, which ends with the job. Raises ConfigurationError for
+    ``execution.shutdown-on-attached-exit`` in *settings*, JobSubmissionError: the job could never
+    run, JobExecutionError with the user's traceback, JobCancelledError. KeyboardInterrupt: the job
+    has ended, unless Ctrl-C came twice."""
     if cluster is None:
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))
@@ -256,22 +217,14 @@ def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> b
 
 def _progress(*, is_in_process: bool = False) -> Progress:
     """Return the receiver of the program's progress.
-
-    *is_in_process*: the JobMaster runs in this process and logs the failures here itself.
-    """
+    *is_in_process*: the JobMaster runs in this process and logs the failures here itself."""
     progress: Progress | None = execution_target().progress
     return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
 
 
 def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
-    """Submit the job and return its client.
-
-    Args:
-        cluster: None: a cluster in this process, which ends with the job.
-
-    Raises:
-        JobSubmissionError: the job could never run.
-    """
+    """Submit the job and return its client. *cluster* None: one in this process, which ends with
+    the job. Raises JobSubmissionError: the job could never run."""
     if cluster is not None:
         return ClusterJobClient(cluster, cluster.submit(job))
     own = cluster_for(job)
@@ -284,9 +237,7 @@ def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
 
 class ClusterJobClient(JobClient):
     """Client of a program in the slots of a cluster.
-
-    The program continues when the client is gone.
-    """
+    The program continues when the client is gone."""
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         self._session = session_of(cluster)
@@ -332,18 +283,14 @@ class ClusterJobClient(JobClient):
 
 async def _result(session: ClientSession, job_id: JobID) -> JobExecutionResult:
     """Return the job's result.
-
-    This is a function, because a method's error would keep its object, the job's client, alive.
-    """
+    This is a function, because a method's error would keep its object, the job's client, alive."""
     return JobExecutionResult.of(await session.job_result(job_id))
 
 
 class InProcessJobClient(ClusterJobClient):
     """Client of a program on a cluster in this process.
-
     The cluster ends when the program has ended and the caller has dropped the client. A failure of
-    the program is logged, because nobody may ask for its result.
-    """
+    the program is logged, because nobody may ask for its result."""
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         super().__init__(cluster, handle)
@@ -367,15 +314,12 @@ class InProcessJobClient(ClusterJobClient):
 
 class ClusterResults(CloseableIterator):
     """Results of a program on a cluster. The program waits while the caller takes no results.
-
     The program is cancelled when the results are closed or garbage-collected, or when their client
-    is closed or lost.
-    """
+    is closed or lost."""
 
     def __init__(self, cluster: ClusterClient | None, job: JobGraph) -> None:
         """Submit the job.
-        *cluster* None: start a cluster in this process, which ends with the job.
-        """
+        *cluster* None: start a cluster in this process, which ends with the job."""
         self._own: ClusterClient | None = None
         if cluster is None:
             self._own = cluster = cluster_for(job)
@@ -402,7 +346,6 @@ class ClusterResults(CloseableIterator):
 
     @property
     def job_id(self) -> JobID:
-        """The id of the program's job."""
         return self._handle.job_id
 
     async def _open(self) -> StreamResults:

@@ -51,9 +51,7 @@ def two_input_stream(
     sort_keys: tuple[Keys | None, Keys | None] | None = None,
 ) -> DataStream:
     """Add an operator on two streams and return its results.
-
-    Batch mode sorts the inputs by *sort_keys*.
-    """
+    Batch mode sorts the inputs by *sort_keys*."""
     transformation = OperatorTransformation(
         name,
         output_type,
@@ -176,9 +174,7 @@ class ConnectedStreams(Generic[T1, T2]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply ``process_element1`` and ``process_element2`` to the two streams' records.
-
-        Keyed streams take a KeyedCoProcessFunction, with state and timers.
-        """
+        Keyed streams take a KeyedCoProcessFunction, with state and timers."""
         keys = self._keys()
         operator: StreamOperator
         if keys is not None:
@@ -247,9 +243,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply a function to both streams.
-
-        A keyed stream takes a KeyedBroadcastProcessFunction.
-        """
+        A keyed stream takes a KeyedBroadcastProcessFunction."""
         stream, keys = self.non_broadcast_stream, self.non_broadcast_stream._keys
         descriptors = self.broadcast_stream.broadcast_state_descriptors
         operator: StreamOperator

@@ -65,9 +65,7 @@ class EnvironmentSettings:
         self._parallelism = _default_local_parallelism
         self._buffer_timeout: int | None = None
         """Time-out in milliseconds.
-
-        None: the cluster's, or DEFAULT_BUFFER_TIMEOUT in one process.
-        """
+        None: the cluster's, or DEFAULT_BUFFER_TIMEOUT in one process."""
         self._chaining = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._changelog: bool | None = None
@@ -115,10 +113,8 @@ class EnvironmentSettings:
 
     def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
         """Set how many milliseconds a small batch between tasks may wait for more records.
-
         0: not at all; -1: until it is full. By default the cluster's
-        ``execution.buffer-timeout.interval`` applies.
-        """
+        ``execution.buffer-timeout.interval`` applies."""
         timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
@@ -127,9 +123,7 @@ class EnvironmentSettings:
 
     def get_buffer_timeout(self) -> int:
         """Return the buffer time-out in milliseconds.
-
-        If it is not set: 100, whatever the cluster's is.
-        """
+        If it is not set: 100, whatever the cluster's is."""
         return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
@@ -215,9 +209,7 @@ class EnvironmentSettings:
         self: _Self, restart_strategy_configuration: RestartStrategyConfiguration
     ) -> _Self:
         """Set the restart strategy, on a cluster and for a streaming program in this process.
-
-        From Flink 2.0 on, ``restart-strategy.*`` of the configuration replaces this method.
-        """
+        From Flink 2.0 on, ``restart-strategy.*`` of the configuration replaces this method."""
         for key in self._configuration.to_dict():
             if key.startswith("restart-strategy."):
                 self._configuration.remove_config(key)
@@ -241,9 +233,7 @@ class EnvironmentSettings:
 
     def enable_changelog_state_backend(self: _Self, enabled: bool) -> _Self:
         """Store the setting, which has no effect: checkpoints hold changes anyway.
-
-        A warning in the log says so.
-        """
+        A warning in the log says so."""
         if enabled and not self._changelog:
             logger.warning(
                 "The changelog state backend is enabled and has no effect: checkpoints hold what "
@@ -258,10 +248,8 @@ class EnvironmentSettings:
 
     def set_state_backend(self: _Self, state_backend: StateBackend) -> _Self:
         """Set the backend that keeps state while the program runs, as programs for Flink 1 do.
-
         For a backend that is no class of this module, a warning in the log says that it has no
-        effect.
-        """
+        effect."""
         if not isinstance(state_backend, StateBackend):
             raise TypeError(f"a StateBackend is needed, got {state_backend!r}")
         if state_backend.options() is None:
@@ -324,9 +312,7 @@ class EnvironmentSettings:
 
     def _warn_of_settings_without_effect_here(self) -> None:
         """Warn of settings without effect on a program in this process that cannot recover.
-
-        Called before the program runs, if it is a batch program or has a clock of its own.
-        """
+        Called before the program runs, if it is a batch program or has a clock of its own."""
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))
@@ -414,9 +400,7 @@ class EnvironmentSettings:
 
     def set_python_executable(self, python_exec: str) -> None:
         """Set the interpreter that runs functions.
-
-        In this process it has no effect, and a warning in the log says so. Clusters refuse it.
-        """
+        In this process it has no effect, and a warning in the log says so. Clusters refuse it."""
         self._has_no_effect(
             "set_python_executable",
             "functions run in this interpreter, or in the interpreter of the cluster's Ray, which "
@@ -430,12 +414,8 @@ class EnvironmentSettings:
         self._of_no_effect[call] = text
 
     def _job_files(self) -> tuple[JobFile, ...]:
-        """Return the files that travel with the program to a cluster.
-
-        Raises:
-            StreamError: the program asks for something that clusters do not do.
-            JobFileError: a file cannot be read.
-        """
+        """Return the files that travel with the program to a cluster. Raises StreamError: clusters
+        do not do what the program asks for. JobFileError: a file cannot be read."""
         from flinkray.client.job_files import take_along, take_archive_along
 
         for text in self._of_no_effect.values():

@@ -12,8 +12,6 @@ class RuntimeExecutionMode(Enum):
     """Every record has its effect at once."""
     BATCH = 1
     """Execution for bounded inputs.
-
-    Keyed reductions emit only final values, and event time stands still until the end.
-    """
+    Keyed reductions emit only final values, and event time stands still until the end."""
     AUTOMATIC = 2
     """Batch if all sources are bounded."""

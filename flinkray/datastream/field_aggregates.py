@@ -14,9 +14,7 @@ Position = int | str
 
 def _is_less(left: Any, right: Any) -> bool:
     """Return whether *left* is less.
-
-    NaN is greater than every number (Java's ``Double.compareTo``).
-    """
+    NaN is greater than every number (Java's ``Double.compareTo``)."""
     return bool(left < right or (right != right and left == left))
 
 
@@ -59,9 +57,7 @@ class FieldReduce(ReduceFunction[Any]):
 
 class PickBy(ReduceFunction[Any]):
     """Reduce function that picks the value with the least or greatest field.
-
-    Among equals it picks the first.
-    """
+    Among equals it picks the first."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)

@@ -189,13 +189,9 @@ def why_without_effect(key: str) -> str | None:
 
 def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None:
     """Return why a setting has no effect in a program of one process that cannot recover.
-
     Such a program is a batch program, or has a clock of its own. None: the setting may have an
-    effect. Call this only for settings that have an effect on clusters.
-
-    Args:
-        settings: all settings of the program.
-    """
+    effect. Call this only for settings that have an effect on clusters. *settings*: all settings of
+    the program."""
     which = "a program of one process in batch mode, or with a clock of its own,"
     if key.startswith(_OF_CHECKPOINTS):
         return f"{which} takes no checkpoints"

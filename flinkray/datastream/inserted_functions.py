@@ -63,9 +63,7 @@ class KeyOfTagged(KeySelector[Any, Any]):
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
     """Window function that separates a window's tagged records by stream into two lists.
-
-    It calls the user's function once with both lists, and returns the results.
-    """
+    It calls the user's function once with both lists, and returns the results."""
 
     def __init__(self, function: Any, method: str) -> None:
         self._function = function

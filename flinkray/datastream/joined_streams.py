@@ -16,6 +16,7 @@ from flinkray.datastream.inserted_functions import (
 )
 from flinkray.datastream.type_variables import T1, T2, R
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
+from flinkray.datastream.windowed_streams import InWindows
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import (
     CoGroupFunction,
@@ -35,8 +36,6 @@ from flinkray.streaming.windowing.assigners import (
 from flinkray.streaming.windowing.contents import (
     ListContents,
 )
-from flinkray.streaming.windowing.evictors import Evictor
-from flinkray.streaming.windowing.triggers import Trigger
 
 if TYPE_CHECKING:
     from flinkray.datastream.keyed_stream import KeyedStream
@@ -134,8 +133,9 @@ class JoinKeys(Generic[_Windows, T2]):
         return self._in_windows(self._first_key, self._second_key, assigner)
 
 
-class _TwoInWindows(Generic[T1, T2]):
-    """A join or co-group with its windows, before its function is set."""
+class _TwoInWindows(InWindows, Generic[T1, T2]):
+    """A join or co-group with its windows, before its function is set.
+    A trigger or evictor is given (number of the stream, value) for each record."""
 
     def __init__(
         self,
@@ -149,24 +149,6 @@ class _TwoInWindows(Generic[T1, T2]):
         self._keys = Keys(first_key), Keys(second_key)
         types = first._stream.type_info, second._stream.type_info
         self._builder = WindowOperatorBuilder(assigner, *types)
-
-    def trigger(self: _Windows, trigger: Trigger) -> _Windows:
-        """Evaluate windows when this trigger fires, instead of the assigner's own trigger.
-
-        The trigger is given (number of the stream, value) for each record.
-        """
-        self._builder.trigger(trigger)
-        return self
-
-    def evictor(self: _Windows, evictor: Evictor) -> _Windows:
-        """Set an evictor, which removes records when a window is evaluated."""
-        self._builder.evictor(evictor)
-        return self
-
-    def allowed_lateness(self: _Windows, time_ms: int | Time | Duration) -> _Windows:
-        """Keep windows for this time after their end; late records fire them again."""
-        self._builder.allowed_lateness(time_ms)
-        return self
 
     def _apply(
         self, name: str, function: OfBoth, output_type: TypeInformation | None
@@ -195,11 +177,8 @@ class WindowedJoin(_TwoInWindows[T1, T2]):
     ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with one value for each pair of records.
-
-        A :class:`JoinFunction` or a function of two values computes the value.
-
-        The value's timestamp is the last moment of the window.
-        """
+        A :class:`JoinFunction` or a function of two values computes the value. The value's
+        timestamp is the last moment of the window."""
         expect_function(function, "join", "a JoinFunction", 2)
         return self._apply("Join", OfPairs(function, "join"), output_type)
 
@@ -254,10 +233,8 @@ class WindowedCoGroup(_TwoInWindows[T1, T2]):
     ) -> DataStream[R]: ...
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Return the stream with any number of values for each key and window.
-
         A :class:`CoGroupFunction`, or a function of two lists, computes the values from the records
-        of the first and of the second stream. One list may be empty.
-        """
+        of the first and of the second stream. One list may be empty."""
         expect_function(function, "co_group", "a CoGroupFunction", 2)
         return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)
 
@@ -273,9 +250,7 @@ class IntervalJoin(Generic[T1, T2]):
         self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
     ) -> IntervalJoined[T1, T2]:
         """Set the bounds of the times.
-
-        A right record joins if ``left.time + lower <= right.time <= left.time + upper``.
-        """
+        A right record joins if ``left.time + lower <= right.time <= left.time + upper``."""
         return IntervalJoined(
             self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
         )
@@ -328,9 +303,7 @@ class IntervalJoined(Generic[T1, T2]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Apply a function with any number of results to each pair.
-
-        Results have the later of the two times.
-        """
+        Results have the later of the two times."""
         expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
         require_same_keys(self._left._keys, self._right._keys)
         operator = IntervalJoinOperator(

@@ -112,11 +112,8 @@ class KeyedStream(DataStream[T], Generic[T, K]):
     def process(
         self, func: KeyedProcessFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
-        """Apply a KeyedProcessFunction.
-
-        The function has state and timers of the record's key, any number of results, and side
-        outputs.
-        """
+        """Apply a KeyedProcessFunction. The function has state and timers of the record's key, any
+        number of results, and side outputs."""
         what = "process on a keyed stream needs a KeyedProcessFunction"
         expect_kind(func, KeyedProcessFunction, what)
         operator = KeyedProcessOperator(func, self._keys)
@@ -197,9 +194,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
     ) -> DataStream[T]: ...
     def reduce(self, func: Any) -> DataStream[T]:
         """Reduce the values of each key.
-
-        A result follows every record; in batch mode only the final one.
-        """
+        A result follows every record; in batch mode only the final one."""
         expect_function(func, "reduce", "a ReduceFunction", 2)
         return self._reduced("Keyed Reduce", ReduceOperator(func, self._keys), func)
 
@@ -209,12 +204,8 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         return stream
 
     def sum(self, position_to_sum: Position = 0) -> DataStream[T]:
-        """Compute the rolling sum of a field, by position or name.
-
-        The other fields are the first record's.
-
-        With ``key_by("name")`` and a field's name, streams of columns stay columns.
-        """
+        """Compute the rolling sum of a field, by position or name. The other fields are the first
+        record's. With ``key_by("name")`` and a field's name, streams of columns stay columns."""
         return self._rolling("sum", position_to_sum)
 
     def min(self, position_to_min: Position = 0) -> DataStream[T]:
@@ -261,9 +252,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream[T, K, CountWindow]:
         """Put the records of each key into windows of *size* records.
-
-        With *slide*, a window begins every *slide* records.
-        """
+        With *slide*, a window begins every *slide* records."""
         return WindowedStream(self, count_assigner(size, slide))
 
     @overload
@@ -344,9 +333,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
         """Add an operator that is a sink, as on any stream, and return the sink.
-
-        Records of one key go to one subtask.
-        """
+        Records of one key go to one subtask."""
         return self._values().end_with(name, operator)
 
     def _keyed_by(self, key_selector: Any, key_type: TypeInformation | None) -> KeyedStream[T, Any]:
@@ -354,9 +341,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
 
     def _values(self) -> DataStream[T]:
         """Return this stream for operators that ignore keys.
-
-        The key selector is called for each record all the same, as in PyFlink.
-        """
+        The key selector is called for each record all the same, as in PyFlink."""
         return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 
     def _collected(self) -> DataStream[Row]:  # type: ignore[override]

@@ -28,14 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
-    """Unpack a local program's archives and return the folder of each, by name.
-
-    Args:
-        archives: paths of the archives, by the names under which functions ask for them.
-
-    Raises:
-        JobFileError: an archive cannot be read, or is no archive.
-    """
+    """Unpack a local program's archives and return the folder of each, by the name by which
+    functions ask for it. Raises JobFileError: an archive cannot be read, or is no archive."""
     return {
         name: _unpacked(os.path.abspath(path), name, _changed_at(path)).name
         for name, path in archives.items()
@@ -51,11 +45,8 @@ def _changed_at(path: str) -> int | None:
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Unpack an archive, once per process, and return its folder.
-
-    The folder is removed when the process ends. *changed_at*: an archive that was changed is
-    unpacked again.
-    """
+    """Unpack an archive, once per process, and return its folder. The folder is removed when the
+    process ends. *changed_at*: an archive that was changed is unpacked again."""
     from flinkray.actors.shared.job_files import unpack
     from flinkray.client.job_files import take_archive_along
 
@@ -84,15 +75,8 @@ LONGEST_END = 10.0
 
 class LocalJobClient(JobClient):
     """Client of a program that runs in a thread of this process.
-    The program is cancelled when the process ends.
-
-    Without the cancellation the interpreter would end the thread in the middle of a greenlet, and
-    crash.
-
-    Args:
-        make_job: called in that thread when it opens the program's functions; its exceptions are
-            raised here.
-    """
+    *make_job* is called in that thread. The program is cancelled when the process ends: the
+    interpreter would otherwise end the thread in the middle of a greenlet, and crash."""
 
     def __init__(self, job_id: JobID, name: str, make_job: Callable[[], LocalJob]) -> None:
         self._job_id = job_id

@@ -27,9 +27,7 @@ class OperatorSettings:
 
     def uid(self: _Self, uid: str) -> _Self:
         """Set the id of the operator's state, unique in a job.
-
-        By this id the state is found again after the program has changed.
-        """
+        By this id the state is found again after the program has changed."""
         self._transformation.uid = uid
         return self
 
@@ -75,17 +73,14 @@ class OperatorSettings:
 
 class StreamSettings(OperatorSettings):
     """Methods that change further settings, which only operators with output have.
-    They raise TypeError for a stream that does not come from an operator.
-    """
+    They raise TypeError for a stream that does not come from an operator."""
 
     _stream: Transformation
 
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
         """The operator whose settings the methods of this class change.
-
-        Raises TypeError: the stream does not come from an operator.
-        """
+        Raises TypeError: the stream does not come from an operator."""
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream
@@ -110,9 +105,7 @@ class StreamSettings(OperatorSettings):
 
     def set_buffer_timeout(self: _Stream, timeout_millis: int) -> _Stream:
         """Set how many milliseconds small batches may wait for more records.
-
-        -1: until they are full.
-        """
+        -1: until they are full."""
         timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")

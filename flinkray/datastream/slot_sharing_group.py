@@ -179,9 +179,7 @@ class SlotSharingGroup(_Names):
 
     def get_cpu_cores(self) -> float | None:
         """Return the CPU cores of a slot.
-
-        None, here and in the methods below: no resources were given.
-        """
+        None, here and in the methods below: no resources were given."""
         return self.cpu_cores
 
     def get_task_heap_memory(self) -> MemorySize | None:

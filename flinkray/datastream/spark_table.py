@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SparkTable:
-    """Table of :func:`spark_table`, for look-ups.
-
-    :meth:`KeyedStream.look_up <flinkray.datastream.KeyedStream.look_up>` uses it.
-
-    Several streams may use one table.
-    """
+    """Table of :func:`spark_table`, for look-ups. :meth:`KeyedStream.look_up
+    <flinkray.datastream.KeyedStream.look_up>` uses it. Several streams may use one table."""
 
     name: str
     columns: tuple[str, ...]
@@ -33,9 +29,7 @@ class SparkTable:
     @property
     def key_selector(self) -> Any:
         """Return a function from a row to its key.
-
-        Several columns make a tuple, one column its value.
-        """
+        Several columns make a tuple, one column its value."""
         return self.columns[0] if len(self.columns) == 1 else itemgetter(*self.columns)
 
 

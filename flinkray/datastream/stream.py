@@ -90,9 +90,7 @@ if TYPE_CHECKING:
 
 class StreamProgram(EnvironmentSettings, ABC):
     """The program that streams belong to, with the operators that were added so far.
-
-    Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`.
-    """
+    Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,8 +111,7 @@ class StreamProgram(EnvironmentSettings, ABC):
 
     def add_spark_stage(self, stage: JobVertex) -> None:
         """Add a Spark stage to the program.
-        Sources read the stage, or sinks hand over epochs to it.
-        """
+        Sources read the stage, or sinks hand over epochs to it."""
         self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
@@ -146,9 +143,7 @@ class StreamProgram(EnvironmentSettings, ABC):
         self, stream: DataStream[U], job_name: str | None, limit: int | None
     ) -> CloseableIterator[U] | list[U]:
         """Run the program and return the stream's results.
-
-        See :meth:`DataStream.execute_and_collect`.
-        """
+        See :meth:`DataStream.execute_and_collect`."""
 
 
 class Collected(Protocol[T]):
@@ -226,19 +221,14 @@ class DataStream(StreamSettings, Generic[T]):
         output_type: TypeInformation[R],
     ) -> DataStream[R]: ...
     def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Return the stream of any number of results for each value.
-
-        *func* returns a generator, a list or None. On a keyed stream a FlatMapFunction may use
-        keyed state.
-        """
+        """Return the stream of any number of results for each value. *func* returns a generator, a
+        list or None. On a keyed stream a FlatMapFunction may use keyed state."""
         expect_function(func, "flat_map", "a FlatMapFunction")
         return self._applied("FlatMap", func, FlatMapOperator, KeyedFlatMapOperator, output_type)
 
     def filter(self, func: Callable[[T], object] | FilterFunction[T]) -> DataStream[T]:
         """Keep the values for which *func* returns true.
-
-        On a keyed stream a FilterFunction may use keyed state.
-        """
+        On a keyed stream a FilterFunction may use keyed state."""
         expect_function(func, "filter", "a FilterFunction")
         known = self._stream.type_info
         return self._applied("Filter", func, FilterOperator, KeyedFilterOperator, known, False)
@@ -253,9 +243,7 @@ class DataStream(StreamSettings, Generic[T]):
         self, func: ProcessFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
         """Apply a ProcessFunction, which has any number of results, side outputs and time.
-
-        The function sends a value to a side output by ``yield tag, value``.
-        """
+        The function sends a value to a side output by ``yield tag, value``."""
         what = "process on a stream without keys needs a ProcessFunction"
         expect_kind(func, ProcessFunction, what)
         return self._then("PROCESS", ProcessOperator(func), output_type)
@@ -354,9 +342,7 @@ class DataStream(StreamSettings, Generic[T]):
 
     def union(self, *streams: DataStream[U]) -> DataStream[T | U]:
         """Merge this and other streams, in no particular order.
-
-        The result has a declared type only if all streams have the same one.
-        """
+        The result has a declared type only if all streams have the same one."""
         inputs = [stream._values()._stream for stream in (self, *streams)]
         declared = self._stream.type_info
         is_one = all(_are_one(stream.type_info, declared) for stream in inputs)
@@ -372,18 +358,14 @@ class DataStream(StreamSettings, Generic[T]):
         self, ds: DataStream[U] | BroadcastStream[U]
     ) -> ConnectedStreams[T, U] | BroadcastConnectedStream[T, U]:
         """Combine two streams, possibly of different types, for one operator.
-
-        Two keyed streams share state and timers.
-        """
+        Two keyed streams share state and timers."""
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
 
     def join(self, other: DataStream[U]) -> JoinedStreams[T, U]:
         """Pair records of this and another stream with the same key and window.
-
-        Continue with ``.where(key).equal_to(key).window(assigner).apply(function)``.
-        """
+        Continue with ``.where(key).equal_to(key).window(assigner).apply(function)``."""
         return JoinedStreams(self, other)
 
     def co_group(self, other: DataStream[U]) -> CoGroupedStreams[T, U]:
@@ -403,9 +385,7 @@ class DataStream(StreamSettings, Generic[T]):
         self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
     ) -> DataStream[T] | BroadcastStream[T]:
         """Send every record to every subtask.
-
-        With descriptors: a broadcast stream, to be connected.
-        """
+        With descriptors: a broadcast stream, to be connected."""
         partitioned = self._partitioned(BroadcastPartitioner())
         if not broadcast_state_descriptors:
             return partitioned
@@ -464,11 +444,8 @@ class DataStream(StreamSettings, Generic[T]):
     # --- the end --------------------------------------------------------------------------------
 
     def add_sink(self, sink_func: Callable[[T], object] | SinkFunction[T]) -> DataStreamSink:
-        """Pass every value to a SinkFunction or a plain function.
-
-        If the sink has a method ``set_input_type``, it is called with the stream's type, or None if
-        no type is known.
-        """
+        """Pass every value to a SinkFunction or a plain function. If the sink has a method
+        ``set_input_type``, it is called with the stream's type, or None if no type is known."""
         expect_function(sink_func, "invoke", "a SinkFunction")
         if hasattr(sink_func, "set_input_type"):
             sink_func.set_input_type(self._stream.type_info)
@@ -596,12 +573,9 @@ class DataStream(StreamSettings, Generic[T]):
     def execute_and_collect(
         self: Collected[U], job_execution_name: str | int | None = None, limit: int | None = None
     ) -> CloseableIterator[U] | list[U]:
-        """Run the program and return this stream's records.
-
-        With *limit*: a list of at most so many records. Without: an iterator over all, which ends
-        the program when it is closed. The records of a keyed stream are rows of key and value, f0
-        and f1.
-        """
+        """Run the program and return this stream's records. With *limit*: a list of at most so many
+        records. Without: an iterator over all, which ends the program when it is closed. The
+        records of a keyed stream are rows of key and value, f0 and f1."""
         if isinstance(job_execution_name, int):
             job_execution_name, limit = None, job_execution_name
         stream = self._collected()
@@ -633,9 +607,7 @@ class DataStream(StreamSettings, Generic[T]):
 
     def _collected(self) -> DataStream[T]:
         """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
-
-        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream.
-        """
+        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream."""
         return self
 
     def _collected_columns(self) -> DataStream:
@@ -654,9 +626,7 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
     ) -> DataStream:
         """Add the operator of a function on this stream, and return the stream of its results.
-
-        A keyed stream adds *keyed_operator* if the function may use keyed state.
-        """
+        A keyed stream adds *keyed_operator* if the function may use keyed state."""
         return self._then(name, operator(func), output_type, typed)
 
     def _then(
@@ -668,9 +638,7 @@ class DataStream(StreamSettings, Generic[T]):
         **settings: Any,
     ) -> DataStream:
         """Add an operator on this stream, and return the stream of its results.
-
-        *typed*: whether results are converted to *output_type*.
-        """
+        *typed*: whether results are converted to *output_type*."""
         transformation = OperatorTransformation(
             name,
             output_type,

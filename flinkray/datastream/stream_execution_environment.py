@@ -116,13 +116,9 @@ class StreamExecutionEnvironment(StreamProgram):
     def get_execution_environment(
         configuration: Configuration | None = None, cluster: ClusterClient | None = None
     ) -> StreamExecutionEnvironment:
-        """Return a new environment.
-
-        Programs of the environment run in the slots of *cluster* (:func:`flinkray.connect`).
-
-        None: the cluster that ``flinkray run`` has connected to; without ``flinkray run``, this
-        process.
-        """
+        """Return a new environment. Programs of the environment run in the slots of *cluster*
+        (:func:`flinkray.connect`). None: the cluster that ``flinkray run`` has connected to;
+        without ``flinkray run``, this process."""
         target = execution_target()
         env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
         if target.cluster is not None:
@@ -483,11 +479,9 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def _is_on_cluster(self) -> bool:
         """Return whether the program runs as a job of a cluster.
-
         True if the environment has a cluster. Without it, True for a streaming program that has
         checkpoints, restarts or a savepoint to start from, unless it has a clock of its own or
-        Spark stages. The cluster then consists of threads of this process.
-        """
+        Spark stages. The cluster then consists of threads of this process."""
         if self._cluster is not None:
             return True
         if self._clock is not None or self._spark_stages or self._is_batch():
@@ -501,9 +495,7 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def get_execution_plan(self) -> str:
         """Return the program as JSON.
-
-        The JSON has the nodes with parallelism, and how records travel between them.
-        """
+        The JSON has the nodes with parallelism, and how records travel between them."""
         return self._checked_graph(None, False).execution_plan()
 
     def _checked_graph(self, job_name: str | None, clear: bool) -> StreamGraph:

@@ -43,14 +43,8 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 class WindowOperatorBuilder:
     """Builds window operators from a program's settings, like Flink's class of this name.
-
-    :meth:`build` supports all settings. The operators on columns support fewer: the other methods
-    refuse a setting that their operator lacks, and name it.
-
-    Args:
-        input_types: types of each input's records, for records that become columns. None, or no
-            entry: columns have the types of the values.
-    """
+    The operators on columns refuse settings that they lack. *input_types*: of each input's records;
+    None, or no entry: columns have the types of the values."""
 
     def __init__(self, assigner: WindowAssigner, *input_types: TypeInformation | None) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -93,14 +87,8 @@ class WindowOperatorBuilder:
 
     def build(self, contents: WindowContents, function: Any, keys: Keys) -> WindowOperator:
         """Build the operator that keeps *contents* of windows and passes them to a window function.
-
-        If *function* is None, the contents are emitted directly.
-
-        Raises:
-            TypeError: *function* is no window function.
-            StreamError: the evictor does not fit the contents, or the trigger does not fit the
-                assigner.
-        """
+        None: the contents are the results. Raises TypeError: *function* is no window function.
+        StreamError: evictor and contents, or trigger and assigner, do not go together."""
         evaluation = _evaluation(function)
         if self._evictor is not None:
             if not isinstance(contents, ListContents):
@@ -120,7 +108,6 @@ class WindowOperatorBuilder:
     # --- operators of columns ---------------------------------------------------------------------
 
     def build_batches(self, function: Any, keys: Keys) -> WindowBatchesOperator:
-        """Build the operator that passes whole windows to a function of batches."""
         windows = self._plain_tumbling(
             "functions of batches are for tumbling windows of event time, without triggers, "
             "evictors, lateness and late side output; use process() for others"
@@ -148,8 +135,7 @@ class WindowOperatorBuilder:
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
         """Build the two operators that aggregate columns: the one after the exchange of records by
-        key, and the local one before the exchange.
-        """
+        key, and the local one before the exchange."""
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:
@@ -179,10 +165,8 @@ class WindowOperatorBuilder:
 
     def _plain_tumbling(self, refusal: str) -> TumblingEventTimeWindows:
         """Return the assigner if its windows depend only on size and offset.
-
         Raises StreamError with the text *refusal*: they do not, or a trigger, evictor, lateness or
-        side output for late data is set.
-        """
+        side output for late data is set."""
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
         if not isinstance(assigner, TumblingEventTimeWindows) or not assigner.is_aligned or refined:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from flinkray.datastream.stream import DataStream
 
 
-_Self = TypeVar("_Self", bound="_Windowed")
+_Self = TypeVar("_Self", bound="InWindows")
 
 _Evaluates: TypeAlias = (
     WindowFunction[U, R, K, W]
@@ -59,7 +59,29 @@ def count_assigner(size: int, slide: int) -> WindowAssigner[Any, CountWindow]:
     return CountTumblingWindowAssigner(size)
 
 
-class _Windowed(Generic[T, K, W]):
+class InWindows:
+    """Settings of the windows of one stream or of two."""
+
+    _builder: WindowOperatorBuilder
+
+    def trigger(self: _Self, trigger: Trigger) -> _Self:
+        """Evaluate windows when this trigger fires, instead of the assigner's own trigger."""
+        self._builder.trigger(trigger)
+        return self
+
+    def evictor(self: _Self, evictor: Evictor) -> _Self:
+        """Set an evictor, which removes records when a window is evaluated.
+        All records are kept until then."""
+        self._builder.evictor(evictor)
+        return self
+
+    def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
+        """Keep windows for this time after their end; late records fire them again."""
+        self._builder.allowed_lateness(time_ms)
+        return self
+
+
+class _Windowed(InWindows, Generic[T, K, W]):
     """Common base of WindowedStream and AllWindowedStream: settings and functions of windows."""
 
     _keyed = True
@@ -78,29 +100,9 @@ class _Windowed(Generic[T, K, W]):
         """Return the type of the records in the windows."""
         return self._stream.get_type()
 
-    def trigger(self: _Self, trigger: Trigger) -> _Self:
-        """Evaluate windows when this trigger fires, instead of the assigner's own trigger."""
-        self._builder.trigger(trigger)
-        return self
-
-    def evictor(self: _Self, evictor: Evictor) -> _Self:
-        """Set an evictor, which removes records when a window is evaluated.
-
-        All records are kept until then.
-        """
-        self._builder.evictor(evictor)
-        return self
-
-    def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
-        """Keep windows for this time after their end; late records fire them again."""
-        self._builder.allowed_lateness(time_ms)
-        return self
-
     def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:
         """Send records that are too late for all their windows to a side output.
-
-        Without a side output these records are dropped.
-        """
+        Without a side output these records are dropped."""
         self._builder.side_output_late_data(output_tag)
         return self
 
@@ -141,9 +143,7 @@ class _Windowed(Generic[T, K, W]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Reduce the records of a window to one value.
-
-        If there is a window function, it is given only this value.
-        """
+        If there is a window function, it is given only this value."""
         expect_function(reduce_function, "reduce", "a ReduceFunction", 2)
         if output_type is None and window_function is None:
             output_type = self._stream._stream.type_info
@@ -192,9 +192,7 @@ class _Windowed(Generic[T, K, W]):
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """Aggregate the records of a window with an accumulator.
-
-        If there is a window function, it is given only the result.
-        """
+        If there is a window function, it is given only the result."""
         expect_kind(aggregate_function, AggregateFunction, "an AggregateFunction is needed")
         contents = AggregateContents(aggregate_function)
         return self._evaluated("Aggregate", contents, window_function, output_type)
@@ -329,8 +327,7 @@ class WindowedStream(_Windowed[T, K, W]):
 
 class AllWindowedStream(_Windowed[T, Any, W], Generic[T, W]):
     """A whole stream that is divided into windows, whatever its keys.
-    One subtask evaluates them.
-    """
+    One subtask evaluates them."""
 
     _keyed = False
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.columnar_table import ColumnarArrayState, ColumnarTable
@@ -18,16 +20,7 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.expiry import (
-    MOST,
-    PORTION,
-    Expiry,
-    TtlAggregatingState,
-    TtlListState,
-    TtlMapState,
-    TtlReducingState,
-    TtlValueState,
-)
+from flinkray.state.expiry import MOST, PORTION, Expiry, expiring
 from flinkray.state.handles import (
     TableAggregatingState,
     TableListState,
@@ -36,9 +29,17 @@ from flinkray.state.handles import (
     TableValueState,
 )
 from flinkray.state.interfaces import ArrayState, ValueState
-from flinkray.state.keys import KeyHash, stable_hash
-from flinkray.state.row_table import KeysOf, RowTable
-from flinkray.state.snapshots import KeyedSnapshot, SnapshotStream, StateCapture
+from flinkray.state.key_values import as_key
+from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
+from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
+from flinkray.state.serializers import check_key_groups, read_timers
+from flinkray.state.snapshots import (
+    KeyedSnapshot,
+    Payload,
+    RestoredTable,
+    SnapshotStream,
+    StateCapture,
+)
 from flinkray.state.table import (
     MISSING,
     KeyContext,
@@ -49,6 +50,9 @@ from flinkray.state.table import (
     ValueTable,
 )
 
+TableT_co = TypeVar("TableT_co", bound=StateTable, covariant=True, default=StateTable)
+RestoredT = TypeVar("RestoredT", bound=RestoredTable[Any], default=Any)
+
 Schedule = Callable[[int, Callable[[int], None]], Any]
 """Function that schedules a call in the task's thread at a processing time (milliseconds)."""
 
@@ -58,22 +62,18 @@ Publish = Callable[[StateDescriptor, StateTable], None]
 ARRAYS = "arrays"
 """Name of the table that holds all array states."""
 
+KINDS = frozenset({"value", "reducing", "aggregating", "list", "map"})
+"""Kinds of keyed state, as descriptors name them."""
+
 _SHORTEST_PAUSE = 50
 _LONGEST_PAUSE = 60_000
 """With ``_SHORTEST_PAUSE``: bounds in ms of the pause between two searches for expired values."""
 
 
-class KeyedStateBackend(ABC):
-    """The keyed state of one subtask of an operator. Only the task's thread calls it.
-
-    Args:
-        max_parallelism: number of key groups.
-        key_groups: the key groups of this subtask; all if None.
-        now: returns processing time in milliseconds, for time to live.
-        schedule: schedules the removal of expired values in the background; None: they are removed
-            on access only.
-        hash_of: the hash that determines key groups; the declared key type's hash, if any.
-    """
+class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
+    """The keyed state of one subtask of an operator. Only the task's thread calls it. *key_groups*
+    None: all. *now* returns processing time in milliseconds. *schedule* schedules the removal of
+    expired values; None: they are removed on access only. *hash_of* determines key groups."""
 
     def __init__(
         self,
@@ -87,6 +87,11 @@ class KeyedStateBackend(ABC):
         self.max_parallelism = max_parallelism
         self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
         self.hash_of = hash_of
+        self._tables: dict[str, TableT_co] = {}
+        self._restored: dict[str, RestoredT] = {}
+        self._columnar = ColumnarTables()
+        self._known: Collection[int] | None = None
+        """Ids of captures to which later captures may refer."""
         self.publish: Publish | None = None
         """Called for each queryable state; None if there are no queries."""
         self._published: dict[str, str] = {}
@@ -106,34 +111,14 @@ class KeyedStateBackend(ABC):
     # --- what a backend does ------------------------------------------------------------------
 
     @abstractmethod
-    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> StateTable:
-        """Return the table of a state; it is created at its first use.
-        Raises StateError if the name is in use for another kind of state."""
+    def _make_table(
+        self, descriptor: StateDescriptor, namespaced: bool, restored: RestoredT | None
+    ) -> TableT_co:
+        """Return a new table with the contents of *restored*."""
 
     @abstractmethod
     def timer_queue(self, name: str) -> TimerQueue:
         """Return the timer queue *name*; its timers are part of the keyed state."""
-
-    @abstractmethod
-    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        """Return a table of numbers; it is created at its first use.
-
-        The default name is that of the table for all array states of the operator.
-        Raises StateError if another kind of state was stored under that name.
-        """
-
-    @abstractmethod
-    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        """Return the columnar table of rows *name*, which is created at its first use.
-        Raises StateError if another kind of state was stored under that name."""
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Return the names of all states, including restored states that are not in use yet."""
-
-    @abstractmethod
-    def tables(self) -> Iterable[StateTable]:
-        """Return the tables that are in use."""
 
     @abstractmethod
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
@@ -153,30 +138,78 @@ class KeyedStateBackend(ABC):
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
         """Take over the state of this subtask's key groups, before any state is requested.
-
         Snapshots of changes come after the snapshots that they refer to. Later captures refer to
-        the restored state by *checkpoint_id*; None: no later capture refers to it.
-        """
+        the restored state by *checkpoint_id*; None: no later capture refers to it."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing
+    def close(self) -> None:
         """Release resources outside of memory. Existing captures can still be written."""
 
     # --- what all have in common --------------------------------------------------------------
 
+    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> TableT_co:
+        """Return the table of a state; it is created at its first use.
+        Raises StateError if the name is in use for another kind of state."""
+        name = descriptor.name
+        table = self._tables.get(name)
+        if table is not None:
+            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+            return table
+        if descriptor.kind not in KINDS:
+            raise StateError(f"there is no keyed state for {descriptor!r}")
+        restored = self._restored.get(name)
+        if restored is not None:
+            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
+        table = self._tables[name] = self._make_table(descriptor, namespaced, restored)
+        self._restored.pop(name, None)
+        return table
+
+    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
+        """Return a table of numbers; it is created at its first use.
+        The default name is that of the table for all array states of the operator. Raises
+        StateError if another kind of state was stored under that name."""
+        return self._columnar.columns(name, namespaced, self._assigner(), self._known or ())
+
+    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
+        """Return the columnar table of rows *name*, which is created at its first use.
+        Raises StateError if another kind of state was stored under that name."""
+        return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
+
+    def names(self) -> list[str]:
+        """Return the names of all states, including restored states that are not in use yet."""
+        return [*self._tables, *self._restored]
+
+    def tables(self) -> Iterable[TableT_co]:
+        """Return the tables that are in use."""
+        return self._tables.values()
+
+    def _assigner(self) -> KeyGroupAssigner:
+        return KeyGroupAssigner(self.max_parallelism, self.hash_of)
+
+    def _check_unused(self) -> None:
+        if self._tables or self._columnar:
+            raise StateError("a backend is restored before its states are used, not afterwards")
+
+    def _restore_timers(self, name: str, payloads: Iterable[tuple[int, Payload]]) -> None:
+        """Add stored timers, given as (key group, payload), to a queue."""
+        queue, assign = self.timer_queue(name), self._assigner()
+        for group, payload in payloads:
+            restored = read_timers(name, payload)
+            keys = [key for _, key, _ in restored]
+            check_key_groups(f"a timer of {name!r}", keys, group, assign)
+            for timestamp, key, namespace in restored:
+                queue.add(timestamp, as_key(key), namespace)
+
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
-        """Return the table of a value, reducing or aggregating state, created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ValueTable)
         return table
 
     def list_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ListTable:
-        """Return the table of a list state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, ListTable)
         return table
 
     def map_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> MapTable:
-        """Return the table of a map state, which is created at its first use."""
         table = self.table(descriptor, namespaced)
         assert isinstance(table, MapTable)
         return table
@@ -190,11 +223,9 @@ class KeyedStateBackend(ABC):
 
     def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
         """Return the handle of a state; table and handle are created at their first use.
-
         *context*: the object from which the handle reads the current key. None: the backend's own
         context. With another context, its keys are (key, namespace) pairs. Raises StateError if the
-        name is in use for another kind of state.
-        """
+        name is in use for another kind of state."""
         namespaced = context is not None and context is not self.context
         table = self.table(descriptor, namespaced)
         where = context or self.context
@@ -226,30 +257,19 @@ class KeyedStateBackend(ABC):
         self, descriptor: StateDescriptor, table: StateTable, context: KeyContext
     ) -> Any:
         expiry = self._expiry_of(descriptor, table)
-        if isinstance(descriptor, ListStateDescriptor) and isinstance(table, ListTable):
-            if expiry is not None:
-                return TtlListState(table, context, expiry)
-            return TableListState(table, context)
-        if isinstance(descriptor, MapStateDescriptor) and isinstance(table, MapTable):
-            if expiry is not None:
-                return TtlMapState(table, context, expiry)
-            return TableMapState(table, context)
-        if not isinstance(table, ValueTable):
-            raise StateError(f"there is no keyed state for {descriptor!r}")
-        if isinstance(descriptor, ValueStateDescriptor):
-            default = descriptor.default_value
-            if expiry is not None:
-                return TtlValueState(table, context, expiry, default)
-            return self.value_state(table, context, default)
+        contents: Any = table if expiry is None else expiring(table, expiry)
+        if isinstance(descriptor, ListStateDescriptor):
+            return TableListState(contents, context)
+        if isinstance(descriptor, MapStateDescriptor):
+            return TableMapState(contents, context)
         if isinstance(descriptor, ReducingStateDescriptor):
-            if expiry is not None:
-                return TtlReducingState(table, context, expiry, descriptor.reduce)
-            return TableReducingState(table, context, descriptor.reduce)
+            return TableReducingState(contents, context, descriptor.reduce)
         if isinstance(descriptor, AggregatingStateDescriptor):
-            if expiry is not None:
-                return TtlAggregatingState(table, context, expiry, descriptor.agg_function)
-            return TableAggregatingState(table, context, descriptor.agg_function)
-        raise StateError(f"there is no keyed state for {descriptor!r}")
+            return TableAggregatingState(contents, context, descriptor.agg_function)
+        assert isinstance(descriptor, ValueStateDescriptor)
+        if expiry is None:
+            return self.value_state(contents, context, descriptor.default_value)
+        return TableValueState(contents, context, descriptor.default_value)
 
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
         """Return a new handle of a value state; backends may override this."""
@@ -275,7 +295,6 @@ class KeyedStateBackend(ABC):
                 raise StateError(f"{descriptor.kind} state {descriptor.name!r} cannot be merged")
 
     def snapshot(self) -> KeyedSnapshot:
-        """Capture and write the whole state at once."""
         return self.capture().write()
 
     def clear(self) -> None:
@@ -395,14 +414,9 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raise StateError if a requested state exists already as a state of another kind.
-
-    Args:
-        descriptor: the requested state.
-        namespaced: whether state of windows is requested.
-        kind: kind of the existing state.
-        was: whether the existing state is state of windows.
-    """
+    """Raise StateError if a requested state exists already as a state of another *kind*.
+    *namespaced*: whether state of windows is requested. *was*: whether the existing state is that
+    of windows."""
     if kind != descriptor.kind or was != namespaced:
         raise StateError(
             f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "

@@ -54,7 +54,6 @@ class ColumnarFrame(NamedTuple):
         return found
 
     def write(self, encoder: ValueEncoder) -> bytes:
-        """Return the frame in its stored form."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.batch.schema) as stream:
             stream.write_batch(self.batch)
@@ -102,9 +101,7 @@ def _with_own_entries(column: pa.Array) -> pa.Array:
 
 def as_few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of *batches*, in the same order, in fewer batches.
-
-    Adjacent batches with the same columns are combined.
-    """
+    Adjacent batches with the same columns are combined."""
     for _, same in groupby(batches, lambda batch: batch.schema):
         run = list(same)
         if len(run) == 1:
@@ -178,7 +175,6 @@ class RestoredColumns:
         return frame._replace(batch=frame.batch.filter(left))
 
     def snapshot(self) -> ColumnarSnapshot:
-        """Return the data as a snapshot, in its stored form."""
         encoder = ValueEncoder()
         groups = {
             group: b"".join(frame.write(encoder) for frame in frames)

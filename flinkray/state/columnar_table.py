@@ -58,8 +58,7 @@ class _Column:
 
 class NamespaceArrays:
     """The columns of numbers of one namespace: arrays in which the index is the key's slot.
-    *first_mark*: the mark of last change that slots have until :meth:`touch` marks them.
-    """
+    *first_mark*: the mark of last change that slots have until :meth:`touch` marks them."""
 
     def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
         self._table = table
@@ -222,9 +221,8 @@ class NumbersCapture(ColumnarCapture):
 
 
 _NAMESPACE, _KEY = "namespace", "key"
-"""Columns in snapshots.
-In a namespaced table, ``key`` has the index of the row's key in the list of keys, as a key can
-occur in several namespaces."""
+"""Columns in snapshots. In a namespaced table, ``key`` has the index of the row's key in the list
+of keys, as a key can occur in several namespaces."""
 
 
 class ColumnarTable:
@@ -251,7 +249,6 @@ class ColumnarTable:
         return only
 
     def __len__(self) -> int:
-        """Return the number of keys that have a slot."""
         return len(self._numbers)
 
     @property
@@ -345,15 +342,8 @@ class ColumnarTable:
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
-        """Add a column with a number for each key, unless the same column exists.
-
-        Args:
-            kind: NumPy type of the numbers.
-            default: number that new keys get.
-
-        Raises:
-            StateError: the name is in use for another type.
-        """
+        """Add a column with a number for each key, at first *default*, unless the same column
+        exists. Raises StateError: the name is in use for another type."""
         column = _Column(np.dtype(kind), default)
         known, stored = self._columns.get(name), self._stored.get(name)
         if known is not None and known != column:
@@ -373,13 +363,9 @@ class ColumnarTable:
         self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
     ) -> np.dtype[Any]:
         """Add the column *name*, or widen its type so that it can also hold numbers of type *kind*.
-
         Returns the column's type, as NumPy's promotion rules determine it from the present or
-        stored type and *kind*.
-
-        Args:
-            default_of: returns the number that new keys get in a column of the given type.
-        """
+        stored type and *kind*. *default_of*: returns the number that new keys get in a column of
+        the given type."""
         known = self.kind_of(name)
         wide = kind if known is None else np.promote_types(known, kind)
         if known is None or wide != known or name not in self._columns:
@@ -400,9 +386,8 @@ class ColumnarTable:
     # --- snapshots ----------------------------------------------------------------------------
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> NumbersCapture:
-        """Capture the present numbers, or the changes since an earlier capture.
-        Later changes do not affect the capture. The arguments are those of
-        :meth:`KeyedStateBackend.capture`."""
+        """Capture the present numbers, or the changes since an earlier capture. Later changes do
+        not affect the capture. The arguments are those of :meth:`KeyedStateBackend.capture`."""
         begin = self.log.begin(since)
         parts = [arrays.capture(each, begin) for each, arrays in self._namespaces.items()]
         found = _together([part.slots for part in parts])
@@ -421,14 +406,8 @@ class ColumnarTable:
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over stored data, before any column is requested.
-
-        Args:
-            assign: returns the present key groups of keys.
-
-        Raises:
-            StateError: columns were requested before, the stored data is of another kind, or its
-                keys are in other key groups now.
-        """
+        *assign* returns the present key groups. Raises StateError: columns were requested before,
+        or the data is of another kind or other key groups."""
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):

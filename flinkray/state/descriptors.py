@@ -95,9 +95,7 @@ class StateDescriptor:
 
 
 class ValueStateDescriptor(StateDescriptor, Generic[T]):
-    """Describes a state with one value per key.
-    *default_value* is read if nothing is stored.
-    """
+    """Describes a state with one value per key. *default_value* is read if nothing is stored."""
 
     kind = "value"
 

@@ -1,4 +1,4 @@
-"""State with a time to live: its handles, its stored form, and the removal of expired contents.
+"""State with a time to live: its tables, its stored form, and the removal of expired contents.
 
 Tables store ``(value, renewed)``, where *renewed* is processing time in milliseconds. In lists and
 maps each element or entry has its own time.
@@ -6,20 +6,11 @@ maps each element or entry has its own time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from flinkray.core.values import own, own_all
-from flinkray.state.handles import MapHandle, own_entries, owned_list, without_none
-from flinkray.state.interfaces import (
-    AggregatingState,
-    ListState,
-    ReducingState,
-    ValueState,
-)
-from flinkray.state.key_values import as_key, own_key
-from flinkray.state.table import MISSING, KeyContext, ListTable, MapTable, StateTable, ValueTable
+from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 PORTION = 1000
@@ -29,11 +20,8 @@ MOST = 10_000
 
 
 class Expiry:
-    """Reads contents of one table, and removes or hides what has expired.
-
-    *now* returns processing time in milliseconds. *clean* examines the given number of values and
-    removes expired ones.
-    """
+    """Settings and clock of one expiring table, and the search for expired contents. *now* returns
+    processing time in milliseconds. *clean* examines that many values and removes expired ones."""
 
     def __init__(
         self,
@@ -47,76 +35,25 @@ class Expiry:
         self.ttl = config.ttl
         search = config.cleanup_strategies.get_incremental_cleanup_strategy()
         self.in_background = search is not None
-        self._per_access = 0 if search is None else search.cleanup_size
-        self.per_record = self._per_access if search is not None and search.for_every_record else 0
+        self.per_access = 0 if search is None else search.cleanup_size
+        self.per_record = self.per_access if search is not None and search.for_every_record else 0
         """Number of values to examine for each record."""
-        self._due = 0
+        self.due = 0
+        """Number of values that are due to be examined."""
         self._clean = clean
-        self._renew_on_read = config.update_type is UpdateType.OnReadAndWrite
-        self._show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
+        self.renews_on_read = config.update_type is UpdateType.OnReadAndWrite
+        self.shows_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def accessed(self) -> None:
         """Count an access; after enough accesses, examine a portion of values for expired ones."""
-        self._due += self._per_access
-        if self._due >= PORTION:
-            portion, self._due = min(self._due, MOST), 0
-            self._clean(portion)
+        self.due += self.per_access
+        if self.due >= PORTION:
+            self.search()
 
-    # --- what handles read --------------------------------------------------------------------
-
-    def value(self, table: ValueTable, place: Any, to_change: bool = False) -> Any:
-        """Return the value of a place, or MISSING.
-
-        An expired value is removed; it is returned for the last time if expired values are visible.
-
-        Args:
-            to_change: whether the caller may change the value in place.
-        """
-        self.accessed()
-        entry = table.get_to_change(place, MISSING) if to_change else table.get(place, MISSING)
-        if entry is MISSING:
-            return MISSING
-        value, renewed = entry
-        now = self.now()
-        if renewed + self.ttl <= now:
-            table.remove(place)
-            return value if self._show_expired else MISSING
-        if self._renew_on_read:
-            table.put(place, (value, now))
-        return value
-
-    def elements(self, table: ListTable, place: Any) -> list[Any]:
-        """Return the elements of a list.
-        Expired elements are removed; they are returned once more if expired values are visible."""
-        self.accessed()
-        entries = table.get(place)
-        if not entries:
-            return []
-        now = self.now()
-        kept = [entry for entry in entries if entry[1] + self.ttl > now]
-        seen = [value for value, _ in (entries if self._show_expired else kept)]
-        if self._renew_on_read:
-            table.put(place, [(value, now) for value, _ in kept])
-        elif len(kept) < len(entries):
-            table.put(place, kept)
-        return seen
-
-    def entry(self, table: MapTable, place: Any, key: Any) -> Any:
-        """Return the value of a map's entry, or MISSING.
-        An expired entry is removed; it is returned once more if expired values are visible."""
-        entry = table.get(place, key, MISSING)
-        if entry is MISSING:
-            return MISSING
-        value, renewed = entry
-        now = self.now()
-        if renewed + self.ttl <= now:
-            table.remove_entry(place, key)
-            return value if self._show_expired else MISSING
-        if self._renew_on_read:
-            table.put(place, key, (value, now))
-        return value
-
-    # --- contents that nobody reads ---------------------------------------------------------------
+    def search(self) -> None:
+        """Examine the values that are due to be examined."""
+        portion, self.due = min(self.due, MOST), 0
+        self._clean(portion)
 
     def clean(self, now: Callable[[], int]) -> Iterator[None]:
         """Examine all contents of the table and remove expired ones; yields after each value.
@@ -161,12 +98,7 @@ class Expiry:
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
     """Return stored contents without renewal times and expired parts, as a query sees them.
-    Returns MISSING if nothing is left.
-
-    Args:
-        kind: kind of the state's descriptor.
-        now: processing time in milliseconds.
-    """
+    MISSING: nothing is left. *kind*: of the state's descriptor. *now*: in milliseconds."""
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
     limit = -1 if show_expired else now - config.ttl
     if kind == "list":
@@ -203,159 +135,137 @@ def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
     return kept or None
 
 
-class TtlValueState(ValueState[Any]):
-    """A :class:`ValueState` whose values expire."""
-
-    def __init__(
-        self, table: ValueTable, context: KeyContext, expiry: Expiry, default: Any
-    ) -> None:
+class _Expiring:
+    def __init__(self, table: Any, expiry: Expiry) -> None:
         self._table = table
-        self._context = context
         self._expiry = expiry
-        self._default = own(default)
 
-    def value(self) -> Any:
-        value = self._expiry.value(self._table, self._context.key)
-        return own(self._default if value is MISSING else value)
+    def remove(self, place: Any) -> None:
+        self._table.remove(place)
 
-    def update(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-        else:
+
+class ExpiringValues(_Expiring):
+    """A :class:`ValueTable` without times, as handles see it. A read removes an expired value; it
+    is returned for the last time if expired values are visible."""
+
+    def __init__(self, table: ValueTable, expiry: Expiry) -> None:
+        super().__init__(table, expiry)
+        # A reducing or aggregating state reads before it writes, which is one access.
+        self._counts_writes = table.descriptor.kind == "value"
+
+    def get(self, place: Any, default: Any = None) -> Any:
+        return self._current(place, self._table.get(place, MISSING), default)
+
+    def get_to_change(self, place: Any, default: Any = None) -> Any:
+        return self._current(place, self._table.get_to_change(place, MISSING), default)
+
+    def _current(self, place: Any, entry: Any, default: Any) -> Any:
+        expiry = self._expiry
+        expiry.due += expiry.per_access
+        if expiry.due >= PORTION:
+            expiry.search()
+        if entry is MISSING:
+            return default
+        value, renewed = entry
+        now = expiry.now()
+        if renewed + expiry.ttl <= now:
+            self._table.remove(place)
+            return value if expiry.shows_expired else default
+        if expiry.renews_on_read:
+            self._table.put(place, (value, now))
+        return value
+
+    def put(self, place: Any, value: Any) -> None:
+        if self._counts_writes:
             self._expiry.accessed()
-            self._table.put(self._context.key, (own(value), self._expiry.now()))
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
+        self._table.put(place, (value, self._expiry.now()))
 
 
-class TtlListState(ListState[Any]):
-    """A :class:`ListState` whose elements expire one by one."""
+class ExpiringLists(_Expiring):
+    """A :class:`ListTable` without times, as handles see it. A read removes expired elements; they
+    are returned once more if expired values are visible."""
 
-    def __init__(self, table: ListTable, context: KeyContext, expiry: Expiry) -> None:
-        self._table = table
-        self._context = context
-        self._expiry = expiry
+    def get(self, place: Any) -> list[Any]:
+        expiry = self._expiry
+        expiry.accessed()
+        entries = self._table.get(place)
+        if not entries:
+            return []
+        now = expiry.now()
+        kept = [entry for entry in entries if entry[1] + expiry.ttl > now]
+        seen = [value for value, _ in (entries if expiry.shows_expired else kept)]
+        if expiry.renews_on_read:
+            self._table.put(place, [(value, now) for value, _ in kept])
+        elif len(kept) < len(entries):
+            self._table.put(place, kept)
+        return seen
 
-    def get(self) -> Iterable[Any]:
-        return owned_list(self._expiry.elements(self._table, self._context.key))
+    def append(self, place: Any, value: Any) -> None:
+        self.extend(place, [value])
 
-    def add(self, value: Any) -> None:
-        self.add_all([value])
-
-    def add_all(self, values: Iterable[Any]) -> None:
-        added = self._stamped(values)
+    def extend(self, place: Any, values: Sequence[Any]) -> None:
         self._expiry.accessed()
-        self._table.extend(self._context.key, added)
+        self._table.extend(place, self._stamped(values))
 
-    def update(self, values: Iterable[Any]) -> None:
-        replacement = self._stamped(values)
+    def put(self, place: Any, values: Sequence[Any]) -> None:
         self._expiry.accessed()
-        self._table.put(self._context.key, replacement)
+        self._table.put(place, self._stamped(values))
 
-    def _stamped(self, values: Iterable[Any]) -> list[tuple[Any, int]]:
+    def _stamped(self, values: Sequence[Any]) -> list[tuple[Any, int]]:
         now = self._expiry.now()
-        return [(value, now) for value in own_all(without_none(values))]
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
+        return [(value, now) for value in values]
 
 
-class TtlReducingState(ReducingState[Any]):
-    """A :class:`ReducingState` whose values expire."""
+class ExpiringMaps(_Expiring):
+    """A :class:`MapTable` without times, as handles see it. A read removes an expired entry; it is
+    returned once more if expired values are visible."""
 
-    def __init__(
-        self,
-        table: ValueTable,
-        context: KeyContext,
-        expiry: Expiry,
-        reduce: Callable[[Any, Any], Any],
-    ) -> None:
-        self._table = table
-        self._context = context
-        self._expiry = expiry
-        self._reduce = reduce
+    def get(self, place: Any, key: Any, default: Any = None, counts: bool = True) -> Any:
+        table, expiry = self._table, self._expiry
+        if counts:
+            expiry.accessed()
+        entry = table.get(place, key, MISSING)
+        if entry is MISSING:
+            return default
+        value, renewed = entry
+        now = expiry.now()
+        if renewed + expiry.ttl <= now:
+            table.remove_entry(place, key)
+            return value if expiry.shows_expired else default
+        if expiry.renews_on_read:
+            table.put(place, key, (value, now))
+        return value
 
-    def get(self) -> Any:
-        value = self._expiry.value(self._table, self._context.key)
-        return None if value is MISSING else own(value)
+    def contains(self, place: Any, key: Any) -> bool:
+        return self.get(place, key, MISSING) is not MISSING
 
-    def add(self, value: Any) -> None:
-        key = self._context.key
-        if value is None:
-            self._table.remove(key)
-            return
-        value = own(value)
-        current = self._expiry.value(self._table, key, to_change=True)
-        merged = value if current is MISSING else self._reduce(current, value)
-        self._table.put(key, (merged, self._expiry.now()))
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
-
-
-class TtlAggregatingState(AggregatingState[Any, Any]):
-    """An :class:`AggregatingState` whose accumulators expire."""
-
-    def __init__(
-        self, table: ValueTable, context: KeyContext, expiry: Expiry, function: Any
-    ) -> None:
-        self._table = table
-        self._context = context
-        self._expiry = expiry
-        self._function = function
-
-    def get(self) -> Any:
-        accumulator = self._expiry.value(self._table, self._context.key, to_change=True)
-        return None if accumulator is MISSING else own(self._function.get_result(accumulator))
-
-    def add(self, value: Any) -> None:
-        key = self._context.key
-        if value is None:
-            self._table.remove(key)
-            return
-        accumulator = self._expiry.value(self._table, key, to_change=True)
-        if accumulator is MISSING:
-            accumulator = self._function.create_accumulator()
-        accumulator = self._function.add(own(value), accumulator)
-        self._table.put(key, (accumulator, self._expiry.now()))
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
-
-
-class TtlMapState(MapHandle):
-    """A :class:`MapState` whose entries expire one by one."""
-
-    def __init__(self, table: MapTable, context: KeyContext, expiry: Expiry) -> None:
-        super().__init__(table, context)
-        self._expiry = expiry
-
-    def get(self, key: Any) -> Any:
+    def items(self, place: Any) -> list[tuple[Any, Any]]:
         self._expiry.accessed()
-        value = self._expiry.entry(self._table, self._context.key, as_key(key))
-        return None if value is MISSING else own(value)
-
-    def put(self, key: Any, value: Any) -> None:
-        self._expiry.accessed()
-        self._table.put(self._context.key, own_key(key), (own(value), self._expiry.now()))
-
-    def put_all(self, dict_value: dict[Any, Any]) -> None:
-        self._expiry.accessed()
-        now = self._expiry.now()
-        added = {key: (value, now) for key, value in own_entries(dict_value).items()}
-        self._table.put_all(self._context.key, added)
-
-    def contains(self, key: Any) -> bool:
-        self._expiry.accessed()
-        return self._expiry.entry(self._table, self._context.key, as_key(key)) is not MISSING
-
-    def is_empty(self) -> bool:
-        return not self._live()
-
-    def _live(self) -> list[tuple[Any, Any]]:
-        self._expiry.accessed()
-        table, place = self._table, self._context.key
-        keys = [key for key, _ in table.items(place)]
-        read = ((key, self._expiry.entry(table, place, key)) for key in keys)
+        keys = [key for key, _ in self._table.items(place)]
+        read = ((key, self.get(place, key, MISSING, False)) for key in keys)
         return [(key, value) for key, value in read if value is not MISSING]
+
+    def __contains__(self, place: Any) -> bool:
+        return bool(self.items(place))
+
+    def put(self, place: Any, key: Any, value: Any) -> None:
+        self._expiry.accessed()
+        self._table.put(place, key, (value, self._expiry.now()))
+
+    def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
+        self._expiry.accessed()
+        now = self._expiry.now()
+        self._table.put_all(place, {key: (value, now) for key, value in entries.items()})
+
+    def remove_entry(self, place: Any, key: Any) -> None:
+        self._table.remove_entry(place, key)
+
+
+def expiring(table: StateTable, expiry: Expiry) -> Any:
+    """Return *table* as handles see it: without times and expired contents."""
+    if isinstance(table, ListTable):
+        return ExpiringLists(table, expiry)
+    if isinstance(table, MapTable):
+        return ExpiringMaps(table, expiry)
+    assert isinstance(table, ValueTable)
+    return ExpiringValues(table, expiry)

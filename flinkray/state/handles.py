@@ -6,7 +6,6 @@ are called for every record, so they use flat attribute access and no helper fun
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -183,46 +182,14 @@ class MapIterator(Iterator[Any]):
         self._current = MISSING
 
 
-class MapHandle(MapState[Any, Any]):
-    """Base class of the handles of map state, in a table of a backend."""
+class TableMapState(MapState[Any, Any]):
+    """A :class:`MapState` whose maps are in a table of a backend."""
 
     __slots__ = ("_context", "_table")
 
     def __init__(self, table: MapTable, context: KeyContext) -> None:
         self._table = table
         self._context = context
-
-    @abstractmethod
-    def _live(self) -> Iterable[tuple[Any, Any]]:
-        """Return the (key, value) pairs that the map of the current key has now."""
-
-    def remove(self, key: Any) -> None:
-        self._table.remove_entry(self._context.key, as_key(key))
-
-    def items(self) -> MapIterator:
-        return self._iterate("items")
-
-    def keys(self) -> MapIterator:
-        return self._iterate("keys")
-
-    def values(self) -> MapIterator:
-        return self._iterate("values")
-
-    def _iterate(self, what: str) -> MapIterator:
-        place, table = self._context.key, self._table
-        return MapIterator(self._live(), lambda key: table.remove_entry(place, key), what)
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
-
-
-class TableMapState(MapHandle):
-    """A :class:`MapState` whose maps are in a table of a backend."""
-
-    __slots__ = ()
-
-    def _live(self) -> Iterable[tuple[Any, Any]]:
-        return self._table.items(self._context.key)
 
     def get(self, key: Any) -> Any:
         value = self._table.get(self._context.key, as_key(key))
@@ -241,6 +208,25 @@ class TableMapState(MapHandle):
 
     def is_empty(self) -> bool:
         return self._context.key not in self._table
+
+    def remove(self, key: Any) -> None:
+        self._table.remove_entry(self._context.key, as_key(key))
+
+    def items(self) -> MapIterator:
+        return self._iterate("items")
+
+    def keys(self) -> MapIterator:
+        return self._iterate("keys")
+
+    def values(self) -> MapIterator:
+        return self._iterate("values")
+
+    def _iterate(self, what: str) -> MapIterator:
+        place, table = self._context.key, self._table
+        return MapIterator(table.items(place), lambda key: table.remove_entry(place, key), what)
+
+    def clear(self) -> None:
+        self._table.remove(self._context.key)
 
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule, check_use
+from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
-from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.errors import StateError
 from flinkray.state.expiry import without_expired
 from flinkray.state.heap_tables import (
     HeapListTable,
@@ -35,9 +32,8 @@ from flinkray.state.heap_tables import (
     TableCapture,
 )
 from flinkray.state.interfaces import ValueState
-from flinkray.state.key_values import as_key, as_places
+from flinkray.state.key_values import as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
-from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
 from flinkray.state.serializers import (
     Places,
     StateFrameWriter,
@@ -45,22 +41,22 @@ from flinkray.state.serializers import (
     check_key_groups,
     check_keys,
     merged,
-    read_timers,
     write_timers,
 )
 from flinkray.state.snapshots import (
     ColumnarForm,
     ColumnarSnapshot,
     Payload,
+    RestoredTable,
     Section,
     SectionKind,
-    SerializerSnapshot,
     SnapshotBody,
     SnapshotContents,
     SnapshotStream,
     StateCapture,
     TableForm,
     TableSnapshot,
+    drop_groups,
 )
 from flinkray.state.table import KeyContext, TimerQueue, ValueTable
 from flinkray.state.thread_turns import short_turns
@@ -83,15 +79,7 @@ _Groups = dict[int, list[Payload]]
 """Frames by key group, oldest first."""
 
 
-@dataclass
-class _Restored:
-    """A restored table that is not in use yet."""
-
-    kind: str
-    namespaced: bool
-    serializers: list[SerializerSnapshot] = field(default_factory=list)
-    groups: _Groups = field(default_factory=dict)
-
+class _Restored(RestoredTable[Payload]):
     def read(
         self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
     ) -> dict[Any, Any]:
@@ -113,12 +101,11 @@ class _Restored:
         return entries
 
     def snapshot(self) -> TableSnapshot:
-        """Return the table as a snapshot, in its stored form."""
         groups, serializer = _joined(self.groups), merged(self.serializers)
         return TableSnapshot(self.kind, self.namespaced, True, groups, serializer)
 
 
-class HeapKeyedStateBackend(KeyedStateBackend):
+class HeapKeyedStateBackend(KeyedStateBackend[HeapTable, _Restored]):
     """A backend that keeps keyed state in dictionaries; see the module's docstring."""
 
     def __init__(
@@ -130,32 +117,21 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         hash_of: KeyHash = stable_hash,
     ) -> None:
         super().__init__(max_parallelism, key_groups, now, schedule, hash_of)
-        self._tables: dict[str, HeapTable] = {}
         self._queues: dict[str, HeapTimerQueue] = {}
-        self._restored: dict[str, _Restored] = {}
-        self._columnar = ColumnarTables()
         self._known: deque[int] | None = None
         """Ids of the captures since the oldest to which a later capture can refer.
         None: changes are not noted yet."""
 
-    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> HeapTable:
-        table = self._tables.get(descriptor.name)
-        if table is not None:
-            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
-            return table
-        if descriptor.kind not in _SHAPES:
-            raise StateError(f"there is no keyed state for {descriptor!r}")
+    def _make_table(
+        self, descriptor: StateDescriptor, namespaced: bool, restored: _Restored | None
+    ) -> HeapTable:
         entries: dict[Any, Any] = {}
-        restored = self._restored.get(descriptor.name)
         if restored is not None:
-            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
-            assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
-            entries = restored.read(descriptor.name, StateSerializer(descriptor), assign)
-            del self._restored[descriptor.name]
+            serializer = StateSerializer(descriptor)
+            entries = restored.read(descriptor.name, serializer, self._assigner())
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
         if self._known is not None:  # these captures contain the restored data
             table.begin(self._known)
-        self._tables[descriptor.name] = table
         return table
 
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
@@ -164,20 +140,6 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
     def timer_queue(self, name: str) -> TimerQueue:
         return self._queues.setdefault(name, HeapTimerQueue())
-
-    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
-        return self._columnar.columns(name, namespaced, assign, self._known or ())
-
-    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
-        return self._columnar.rows(name, namespaced, keys_of, assign, self._known or ())
-
-    def names(self) -> list[str]:
-        return [*self._tables, *self._restored]
-
-    def tables(self) -> Iterable[HeapTable]:
-        return self._tables.values()
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
         if self._known is None:
@@ -200,7 +162,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return HeapCapture(
             is_whole,
             self.key_groups,
-            KeyGroupAssigner(self.max_parallelism, self.hash_of),
+            self._assigner(),
             self.now(),
             tables,
             queues,
@@ -212,18 +174,19 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def restore(
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
-        if self._tables or self._columnar:
-            raise StateError("a backend is restored before its states are used, not afterwards")
+        self._check_unused()
         timers: dict[str, _Groups] = {}
         for snapshot in snapshots:
             bodies = self._own_bodies(snapshot)
             contents, theirs = snapshot.contents(), snapshot.key_groups
             for name, form in contents.tables.items():
-                self._restore_table(name, form, theirs, bodies[Section(SectionKind.TABLE, name)])
+                check_keys(name, form.serializer)
+                known = self._restored.setdefault(name, _Restored(form.kind, form.namespaced))
+                known.add(form, theirs, bodies[Section(SectionKind.TABLE, name)])
             for name in contents.timers:
-                known = timers.setdefault(name, {})
-                _drop(known, theirs)
-                known.update(bodies[Section(SectionKind.TIMERS, name)])
+                of_queue = timers.setdefault(name, {})
+                drop_groups(of_queue, theirs)
+                of_queue.update(bodies[Section(SectionKind.TIMERS, name)])
             columns = {
                 name: ColumnarSnapshot(
                     *form[:-1], _joined(bodies[Section(SectionKind.COLUMNS, name)]), form.pickled
@@ -233,16 +196,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self._columnar.restore(columns, theirs, self.key_groups)
         if checkpoint_id is not None:
             self._known = deque([checkpoint_id], maxlen=_MOST_KNOWN)
-        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
-        for name, of_queue in timers.items():
-            queue = self.timer_queue(name)
-            for group, payloads in of_queue.items():
-                for payload in payloads:
-                    restored = read_timers(name, payload)
-                    keys = [key for _, key, _ in restored]
-                    check_key_groups(f"a timer of {name!r}", keys, group, assign)
-                    for timestamp, key, namespace in restored:
-                        queue.add(timestamp, as_key(key), namespace)
+        for name, groups in timers.items():
+            self._restore_timers(name, ((group, it) for group in groups for it in groups[group]))
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
         """Return the payloads of a snapshot that are in this subtask's key groups.
@@ -254,25 +209,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 bodies[section].setdefault(group, []).append(payload)
         return bodies
 
-    def _restore_table(
-        self, name: str, form: TableForm, theirs: KeyGroupRange, groups: _Groups
-    ) -> None:
-        known = self._restored.setdefault(name, _Restored(form.kind, form.namespaced))
-        check_keys(name, form.serializer)
-        known.serializers.append(form.serializer)
-        if form.whole:
-            _drop(known.groups, theirs)
-        for group, payloads in groups.items():
-            known.groups.setdefault(group, []).extend(payloads)
-
 
 def _joined(groups: _Groups) -> dict[int, bytes]:
     return {group: b"".join(payloads) for group, payloads in groups.items()}
-
-
-def _drop(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
-    for group in [group for group in groups if group in key_groups]:
-        del groups[group]
 
 
 MOST_IN_CHUNK = 1 << 19

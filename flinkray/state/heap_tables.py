@@ -35,9 +35,7 @@ _PORTION = 1 << 16
 With smaller portions, the writer waits for the interpreter's lock more often."""
 _MOST_COPIED = 1 << 22
 """Largest table that is copied at once.
-
-This takes about 25 ns per place, and looking up each place ten times as long.
-"""
+This takes about 25 ns per place, and looking up each place ten times as long."""
 
 
 _SHORTEST_REST, _LONGEST_REST = 2, 16
@@ -59,13 +57,8 @@ class Changes(NamedTuple):
 
 
 class TableCapture:
-    """The contents of a table at one moment.
-
-    Args:
-        entries: the table's own dictionary, which continues to change.
-        places: the places changed since the previous capture; None: all places are wanted.
-        is_copy: whether *entries* belongs to the capture and does not change.
-    """
+    """The contents of a table at one moment. *entries*: its own dictionary, which continues to
+    change unless it is a copy. *places*: those changed since the previous capture; None: all."""
 
     def __init__(
         self, entries: dict[Any, Any], places: set[Any] | None, is_copy: bool = False
@@ -140,10 +133,7 @@ def _changes(places: list[Any], contents: list[Any]) -> Changes:
 
 class _Tracked:
     """Base class of tables and timer queues: notes which places changed since the last capture.
-
-    Args:
-        entries: contents by place.
-    """
+    *entries*: contents by place."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -672,11 +662,9 @@ class HeapTimerQueue(_Tracked, TimerQueue):
         return True
 
     def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
-        """Return whether the queue has this timer."""
         return timer in self._entries.get(timestamp, ())
 
     def times(self) -> list[int]:
-        """Return the times that have timers, in no particular order."""
         return [timestamp for timestamp, bucket in self._entries.items() if bucket]
 
     def _save(self, place: Any, contents: Any) -> None:

@@ -76,9 +76,8 @@ class ImmutableReducingState(_ImmutableAppending, ReducingState[Any]):
 
 
 class ImmutableAggregatingState(_ImmutableAppending, AggregatingState[Any, Any]):
-    """The :class:`AggregatingState` that a query returns.
-    The stored value is an accumulator. The result comes from the descriptor's function, or is the
-    accumulator if there is no descriptor."""
+    """The :class:`AggregatingState` that a query returns. The stored value is an accumulator. The
+    result comes from the descriptor's function, or is the accumulator if there is no descriptor."""
 
     def __init__(self, accumulator: Any, function: Any = None) -> None:
         super().__init__(accumulator)

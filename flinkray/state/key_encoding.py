@@ -558,9 +558,7 @@ def is_number_or_text(encoded: bytes) -> bool:
 
 class EqualityChecks:
     """Finds keys that are equal in Python but differ in encoding, among keys seen before.
-
-    The number of remembered keys is bounded.
-    """
+    The number of remembered keys is bounded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -68,11 +68,9 @@ def as_key(value: Any) -> Any:
 
 def own_key(value: Any) -> Any:
     """Return the key in the form in which state keeps it, as a copy if others could change it.
-
     State, timers and the choice of a subtask use this key. User code that is shown the key gets
-    another copy (:func:`flinkray.core.values.own`).
-    Raises UnsupportedKeyError if the value cannot be a key.
-    """
+    another copy (:func:`flinkray.core.values.own`). Raises UnsupportedKeyError if the value cannot
+    be a key."""
     kept = as_key(value)
     kind = type(kept)
     return kept if kind in IMMUTABLE or kind in _OWNED else own(kept)

@@ -54,15 +54,9 @@ class KvStateEntry:
         self._is_closed = False
 
     def read(self, keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> list[Any]:
-        """Return the contents of each key; MISSING if nothing is stored.
-
-        Default values do not count.
-
-        Raises:
-            MalformedKvStateError: a namespace is given but the state has none, or the other way
-                round.
-            UnknownKvStateIdError: the task has ended.
-        """
+        """Return the contents of each key; MISSING if nothing, or only a default value, is there.
+        Raises MalformedKvStateError: a namespace is given although the state has none, or missing.
+        UnknownKvStateIdError: the task has ended."""
         if (namespace is NO_NAMESPACE) is self._namespaced:
             name, given = self.registration.name, "without" if self._namespaced else "with"
             has = "belongs to keys and namespaces" if self._namespaced else "belongs to keys alone"
@@ -79,17 +73,11 @@ class KvStateEntry:
         return [it if it is MISSING else visible(it, kind, config, now) for it in found]
 
     def serializer(self) -> KvStateSerializer:
-        """Return the calling thread's own serializer of this state, made at its first call."""
         thread = threading.get_ident()
         serializer = self._serializers.get(thread)
         if serializer is None:
             serializer = self._serializers[thread] = self._serializer.copy()
         return serializer
-
-    @property
-    def number_of_serializers(self) -> int:
-        """Number of threads that have a serializer."""
-        return len(self._serializers)
 
     def close(self) -> None:
         """Close the state. After the return, nobody reads it any more."""
@@ -124,14 +112,12 @@ class KvStateRegistry:
         self._listeners[job_id] = listener
 
     def unregister_listener(self, job_id: JobID) -> None:
-        """Remove the listener of a job, if there is one."""
         self._listeners.pop(job_id, None)
 
     def _listener(self, job_id: JobID) -> KvStateRegistryListener | None:
         return self._listeners.get(ALL_JOBS) or self._listeners.get(job_id)
 
     def register(self, entry: KvStateEntry) -> None:
-        """Make a state available for queries, and notify the listener."""
         registration = entry.registration
         self._entries[registration.kv_state_id] = entry
         listener = self._listener(registration.job_id)

@@ -55,12 +55,8 @@ def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
 
 class KvStateSerializer:
     """Serializes the contents of one queryable state for the results of queries.
-
     A serializer remembers what it has written, so two threads must not use one at once.
-
-    Args:
-        descriptor: descriptor of the reader or the writer; None: a reader without a declared type.
-    """
+    *descriptor*: descriptor of the reader or the writer; None: a reader without a declared type."""
 
     def __init__(self, descriptor: StateDescriptor | None) -> None:
         self._descriptor = descriptor
@@ -88,9 +84,8 @@ class KvStateSerializer:
             raise MalformedKvStateError(f"{len(data)} bytes are no answer: {error}") from error
 
     def deserialize_one(self, data: bytes) -> Any:
-        """Return the contents of a single key from *data*.
-        Empty bytes are an empty list or map, as with Flink. Raises the errors of
-        :meth:`deserialize`."""
+        """Return the contents of a single key from *data*. Empty bytes are an empty list or map, as
+        with Flink. Raises the errors of :meth:`deserialize`."""
         kind = None if self._descriptor is None else self._descriptor.kind
         if not data and kind in ("list", "map"):
             return [] if kind == "list" else {}

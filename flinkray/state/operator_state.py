@@ -97,10 +97,8 @@ class OperatorSnapshot:
 
 class OperatorCapture:
     """A capture of operator state that is not written yet; the task continues to change its state.
-
     A list or map is copied, once, only if it is changed after the capture. *states*: name -> (mode,
-    table, captured table); *restored*: states not in use yet, in their stored form.
-    """
+    table, captured table); *restored*: states not in use yet, in their stored form."""
 
     def __init__(
         self,
@@ -119,7 +117,6 @@ class OperatorCapture:
             self.release()
 
     def release(self) -> None:
-        """Release the capture without writing it."""
         for _, _, capture in self._states.values():
             capture.done = True
 
@@ -137,10 +134,8 @@ def _written(mode: str, table: StateTable, capture: TableCapture) -> OperatorSta
 
 class OperatorStateBackend:
     """The operator state of one subtask.
-
     The modes are ``list`` (elements are divided among subtasks when the parallelism changes),
-    ``union`` (every subtask gets all elements) and ``broadcast``.
-    """
+    ``union`` (every subtask gets all elements) and ``broadcast``."""
 
     def __init__(self) -> None:
         self._context = KeyContext(_ALL)
@@ -223,16 +218,13 @@ class OperatorStateBackend:
         return OperatorCapture(states, dict(self._restored))
 
     def snapshot(self) -> OperatorSnapshot | None:
-        """Capture and write the state at once. None if there is no state."""
         capture = self.capture()
         return None if capture is None else capture.write()
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
         """Append the list elements of each snapshot, and take over the broadcast entries.
-
         The contents of a state are read when the state is requested, or at once if it is in use.
-        Raises StateMigrationError if a state that is in use cannot be read.
-        """
+        Raises StateMigrationError if a state that is in use cannot be read."""
         for snapshot in snapshots:
             for name, state in snapshot.states.items():
                 self._check_mode(name, state.mode)

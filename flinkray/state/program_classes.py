@@ -92,10 +92,8 @@ def _present(module: str, name: str) -> type | None:
 
 def unpickled(data: bytes) -> tuple[Any, list[type]]:
     """Unpickle a value, with the job's classes in place of classes that were pickled by value.
-
     Returns (the value, the classes that the job does not have and that were made from the pickle).
-    Raises any error of unpickling.
-    """
+    Raises any error of unpickling."""
     if b"_make_skeleton_" not in data:  # it contains no class
         return pickle.loads(data), []
     unpickler: _Unpickler | _UnpicklerOfLostSlots = _Unpickler(io.BytesIO(data))
@@ -155,9 +153,8 @@ class _Unpickler(_Classes, pickle.Unpickler):
 
 
 class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
-    """Unpickles values of classes with ``__slots__`` that earlier versions stored.
-    Those versions rebuilt such classes without the slots, so the objects had a ``__dict__``, too.
-    """
+    """Unpickles values of classes with ``__slots__`` that earlier versions stored. Those versions
+    rebuilt such classes without the slots, so the objects had a ``__dict__``, too."""
 
     stack: list[Any]
 

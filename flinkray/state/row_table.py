@@ -107,12 +107,8 @@ class RowsCapture(ColumnarCapture):
 
 class RowTable:
     """Keyed state in rows; see the module's docstring.
-
-    Args:
-        namespaced: whether rows belong to namespaces, which are integers.
-        keys_of: returns the column of keys; None: keys are given with the rows.
-        assign: returns the key groups of keys that are given with the rows.
-    """
+    *namespaced*: rows belong to namespaces, which are integers. *keys_of* returns the column of
+    keys. None: keys are given with the rows; *assign* then returns their key groups."""
 
     def __init__(
         self,
@@ -129,7 +125,6 @@ class RowTable:
         self.log = CaptureLog()
 
     def __iter__(self) -> Iterator[Rows]:
-        """Iterate over all rows, in the order in which they were added."""
         return (part.rows for part in self._parts)
 
     def append(
@@ -138,9 +133,8 @@ class RowTable:
         namespaces: Namespaces | None = None,
         keys: Sequence[Any] | None = None,
     ) -> None:
-        """Add rows.
-        *namespaces*: the namespace of each row, in a namespaced table; *keys*: the key of each row,
-        if the keys are not a column."""
+        """Add rows. *namespaces*: the namespace of each row, in a namespaced table; *keys*: the key
+        of each row, if the keys are not a column."""
         groups = None
         if keys is not None:
             assert self._assign is not None
@@ -195,7 +189,6 @@ class RowTable:
         return taken
 
     def clear(self) -> None:
-        """Remove all rows."""
         assert not self.namespaced
         self._parts, self._one = [], None
         self.log.remove(0)
@@ -213,14 +206,8 @@ class RowTable:
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over stored rows.
-
-        Args:
-            assign: returns the present key groups of keys.
-
-        Raises:
-            StateError: the stored state is of another kind, the table has rows already, or keys in
-                a column are in other key groups now.
-        """
+        *assign* returns the present key groups. Raises StateError: the stored state is of another
+        kind, the table has rows already, or keys in a column are in other key groups now."""
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
@@ -267,17 +254,14 @@ class ColumnarTables:
         self.restored: dict[str, RestoredColumns] = {}
 
     def __bool__(self) -> bool:
-        """Return whether at least one table is in use."""
         return bool(self._tables)
 
     def columns(
         self, name: str, namespaced: bool, assign: KeyGroupAssigner, known: Iterable[int]
     ) -> ColumnarTable:
         """Return the table of numbers with that name; it is created at its first use.
-
         *known*: ids of captures to which later captures can refer. Raises StateError if the state
-        is of another kind, or was stored for keys of other key groups.
-        """
+        is of another kind, or was stored for keys of other key groups."""
         table = self._tables.get(name)
         if table is None:
             table = self._with_restored(name, ColumnarTable(namespaced), assign, known)

@@ -76,7 +76,6 @@ class StateSerializer:
         return serializer
 
     def writer(self) -> StateFrameWriter:
-        """Return a writer for one snapshot."""
         return StateFrameWriter(self._declared)
 
     def check(self, stored_as: SerializerSnapshot) -> None:
@@ -95,10 +94,7 @@ class StateSerializer:
 
     def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Decode *data*, the stored bytes of a part of a table, and yield its frames.
-
-        Raises:
-            StateMigrationError: the frames cannot be read as this state.
-        """
+        Raises StateMigrationError: the frames cannot be read as this state."""
         try:
             yield from self._read(data)
         except (StateMigrationError, UnreadableValuesError) as error:
@@ -147,9 +143,7 @@ class StateSerializer:
 
     def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
         """Return decoders for the *number* parts of an element.
-
-        An element of a list has one part; an entry of a map has two, key and value.
-        """
+        An element of a list has one part; an entry of a map has two, key and value."""
         change = self._change_from(declared)
         if isinstance(change, EntryChange):
             return [ValueDecoder(change.key), ValueDecoder(change.value)]
@@ -202,7 +196,6 @@ class StateFrameWriter:
         return pack([self._declared, *(self._values.encode([part]) for part in parts)])
 
     def write_column(self, contents: Sequence[Any]) -> bytes:
-        """Return the contents of several places as bytes."""
         return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
@@ -272,7 +265,6 @@ def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
 
 
 def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
-    """Return the timers of one key group as bytes."""
     encoder = ValueEncoder()
     columns = [[timer[place] for timer in timers] for place in range(3)]
     return pack([encoder.encode(column) for column in columns])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 
 Payload = bytes | memoryview
+
+PartT = TypeVar("PartT")
 
 
 class SectionKind(Enum):
@@ -89,11 +91,8 @@ class SnapshotStream(ABC):
 
     @abstractmethod
     def bodies(self) -> Iterator[SnapshotBody]:
-        """Yield the bodies by rising key groups; once.
-
-        A caller that stops early closes the iterator.
-        Raises FlinkRayError if the state cannot be read or serialised.
-        """
+        """Yield the bodies by rising key groups; once. A caller that stops early closes the
+        iterator. Raises FlinkRayError if the state cannot be read or serialised."""
 
     @abstractmethod
     def contents(self) -> SnapshotContents:
@@ -111,6 +110,33 @@ class TableSnapshot(NamedTuple):
     """Frames by key group (:mod:`flinkray.state.serializers`)."""
     serializer: SerializerSnapshot
     """How the frames were written."""
+
+
+@dataclass
+class RestoredTable(Generic[PartT]):
+    """A restored table that is not in use yet."""
+
+    kind: str
+    namespaced: bool
+    serializers: list[SerializerSnapshot] = field(default_factory=list)
+    groups: dict[int, list[PartT]] = field(default_factory=dict)
+    """Parts of the table by key group, oldest first."""
+
+    def add(
+        self, form: TableForm, theirs: KeyGroupRange, groups: Mapping[int, Iterable[PartT]]
+    ) -> None:
+        """Add a snapshot of the key groups *theirs*."""
+        self.serializers.append(form.serializer)
+        if form.whole:
+            drop_groups(self.groups, theirs)
+        for group, parts in groups.items():
+            self.groups.setdefault(group, []).extend(parts)
+
+
+def drop_groups(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
+    """Remove what belongs to *key_groups*."""
+    for group in [group for group in groups if group in key_groups]:
+        del groups[group]
 
 
 class ColumnarSnapshot(NamedTuple):
@@ -208,10 +234,8 @@ def collected(stream: SnapshotStream) -> KeyedSnapshot:
 
 class StateCapture(ABC):
     """A capture of keyed state that is not written yet; the task continues to change its state.
-
     Until the capture is written or released, it needs memory for the changes made after it.
-    *is_whole*: whether it has the whole state, or only the changes since an earlier capture.
-    """
+    *is_whole*: whether it has the whole state, or only the changes since an earlier capture."""
 
     def __init__(self, is_whole: bool) -> None:
         self.is_whole = is_whole
@@ -222,7 +246,6 @@ class StateCapture(ABC):
         The capture is released when the bodies end."""
 
     def write(self) -> KeyedSnapshot:
-        """Serialise the capture into memory."""
         try:
             return collected(self.stream())
         finally:

@@ -62,12 +62,10 @@ class StateTable(ABC):
         The table may change during the iteration; the contents may be slightly out of date."""
 
     @abstractmethod
-    def remove(self, place: Any) -> None:
-        """Remove the contents of a place, if there are any."""
+    def remove(self, place: Any) -> None: ...
 
     @abstractmethod
-    def clear(self) -> None:
-        """Remove the contents of all places."""
+    def clear(self) -> None: ...
 
     @abstractmethod
     def point_reader(self) -> PointReader:
@@ -97,12 +95,10 @@ class ValueTable(StateTable):
         """Remove and return the value of a place, or *default*. The caller may change it."""
 
     @abstractmethod
-    def put(self, place: Any, value: Any) -> None:
-        """Replace the value of a place."""
+    def put(self, place: Any, value: Any) -> None: ...
 
     @abstractmethod
-    def put_all(self, values: Mapping[Any, Any]) -> None:
-        """Replace the values of many places."""
+    def put_all(self, values: Mapping[Any, Any]) -> None: ...
 
 
 class ListTable(StateTable):
@@ -121,12 +117,10 @@ class ListTable(StateTable):
         """Add an element to the list of a place. Returns whether the list was empty."""
 
     @abstractmethod
-    def extend(self, place: Any, values: Iterable[Any]) -> None:
-        """Add elements to the list of a place."""
+    def extend(self, place: Any, values: Iterable[Any]) -> None: ...
 
     @abstractmethod
-    def put(self, place: Any, values: Iterable[Any]) -> None:
-        """Replace the list of a place."""
+    def put(self, place: Any, values: Iterable[Any]) -> None: ...
 
 
 class MapTable(StateTable):
@@ -143,20 +137,17 @@ class MapTable(StateTable):
         A mutable value counts as changed."""
 
     @abstractmethod
-    def contains(self, place: Any, key: Any) -> bool:
-        """Return whether the map of a place has an entry for *key*."""
+    def contains(self, place: Any, key: Any) -> bool: ...
 
     @abstractmethod
     def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
         """Return the (key, value) pairs of a place's map; valid until the place is changed."""
 
     @abstractmethod
-    def put(self, place: Any, key: Any, value: Any) -> None:
-        """Set the value of *key* in the map of a place."""
+    def put(self, place: Any, key: Any, value: Any) -> None: ...
 
     @abstractmethod
-    def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
-        """Set the values of many entries in the map of a place."""
+    def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None: ...
 
     @abstractmethod
     def remove_entry(self, place: Any, key: Any) -> None:
@@ -172,8 +163,7 @@ class TimerQueue(ABC):
         """Add a timer. Returns False if it exists already."""
 
     @abstractmethod
-    def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Remove a timer, if it exists."""
+    def discard(self, timestamp: int, key: Any, namespace: Any) -> None: ...
 
     @abstractmethod
     def first(self) -> int | None:
@@ -190,8 +180,7 @@ class TimerQueue(ABC):
         """Remove a timer that is about to fire. Returns False if it does not exist any more."""
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of timers."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def items(self) -> Iterable[tuple[int, Any, Any]]:

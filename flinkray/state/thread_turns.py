@@ -28,10 +28,8 @@ def shorten_turns(seconds: float) -> None:
 @contextmanager
 def short_turns() -> Iterator[None]:
     """Return a context manager that shortens the wait for the interpreter's lock.
-
-    While it is active, threads wait half a millisecond instead of five. This is for code
-    that releases the lock very often, beside a thread that never does.
-    """
+    While it is active, threads wait half a millisecond instead of five. This is for code that
+    releases the lock very often, beside a thread that never does."""
     global _waiting, _usual
     with _lock:
         if not _waiting:

@@ -169,7 +169,6 @@ def _array_of(kind: type, values: Sequence[Any]) -> pa.Array | None:
 
 
 def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
-    """Concatenate columns of one shape."""
     first = columns[0]
     if len(columns) == 1:
         return first
@@ -192,7 +191,6 @@ def divisible(column: ValueColumn) -> ValueColumn:
 
 
 def values_of(column: ValueColumn) -> list[Any]:
-    """Return the values of a column."""
     if isinstance(column, ArrayColumn):
         values: list[Any] = column.array.to_pylist()
         return values
@@ -211,18 +209,14 @@ _LENGTHS = ("<u1", "<u2", "<u4")
 _KINDS = frozenset({*_WHOLE, "<f8"})
 
 Encoded = tuple[str, str, bytes, bytes]
-"""Parts of an encoded column.
-
-(kind of the values, NumPy type of the numbers or text lengths, these numbers, bytes of the texts).
-"""
+"""Parts of an encoded column. (kind of the values, NumPy type of the numbers or text lengths, these
+numbers, bytes of the texts)."""
 
 
 class EncodedArray:
     """A column of texts, bytes or numbers in encoded form, which is written in parts.
-
     The Arrow type is ``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls.
-    NumPy works on all parts at once, because each call releases the interpreter's lock.
-    """
+    NumPy works on all parts at once, because each call releases the interpreter's lock."""
 
     def __init__(self, array: pa.Array) -> None:
         kind = array.type

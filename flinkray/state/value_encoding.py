@@ -603,10 +603,8 @@ class _Column:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """How the fields of a row type have changed since rows of the type were stored.
-
-    Fields with names are matched by name, in any order; fields by position have the declared order.
-    """
+    """How the fields of a row type have changed since rows of the type were stored. Fields with
+    names are matched by name, in any order; fields by position have the declared order."""
 
     was: tuple[str, ...]
     now: tuple[str, ...]
@@ -646,10 +644,8 @@ class UnreadableValuesError(StateError):
 
 class ValueDecoder:
     """Reads columns that :class:`ValueEncoder` wrote.
-
     *change*: the change from the stored to the present declaration. *exactly*: whether a value that
-    would have to be migrated raises an error.
-    """
+    would have to be migrated raises an error."""
 
     def __init__(self, change: TypeChange | None = None, exactly: bool = False) -> None:
         self._change = change
@@ -771,10 +767,7 @@ def check_unchanged(forms: Iterable[RecordForm]) -> None:
 
 def unpack(data: bytes | memoryview) -> Iterator[Any]:
     """Yield the packed lists, one after another.
-
-    Raises:
-        UnreadableValuesError: the bytes are not an output of :func:`pack`.
-    """
+    Raises UnreadableValuesError: the bytes are not an output of :func:`pack`."""
     while data:
         try:
             unpacked = _unpack(data)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Sequence
 from typing import Protocol
 
 from flinkray.streaming.records.elements import (
@@ -20,6 +19,7 @@ from flinkray.streaming.records.elements import (
     Element,
     EndOfInput,
     Watermark,
+    together,
 )
 from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import StreamPartitioner
@@ -50,11 +50,7 @@ class Channel(Protocol):
 
 class MemoryChannel:
     """A channel inside one process and thread.
-
-    Args:
-        capacity: most elements that may wait.
-        most_bytes: about the most bytes of the waiting batches.
-    """
+    *capacity*: most waiting elements. *most_bytes*: about the most bytes of waiting batches."""
 
     __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed")
 
@@ -118,7 +114,6 @@ class RecordWriter:
         self._to_all(END_OF_DATA)
 
     def is_processed(self) -> bool:
-        """Return whether all receivers have processed all data."""
         return all(channel.is_processed for channel in self.channels)
 
     def end_of_input(self) -> None:
@@ -133,16 +128,10 @@ class RecordWriter:
 
 
 class MergingWriter(RecordWriter):
-    """Writer that merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
-
-    The merged blocks are sent before any element that must keep its place among the records.
-
-    Args:
-        buffer_timeout: milliseconds after which waiting blocks are sent in any case. 0: blocks are
-            not merged. -1: blocks wait until there are enough records. None: blocks also stop
-            waiting when the task has no next record at the moment.
-        time_service: fires the time-out.
-    """
+    """Merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
+    Merged blocks are sent before any element that must keep its place among the records.
+    *buffer_timeout*: milliseconds that blocks wait at most. 0: blocks are not merged. -1: blocks
+    wait for enough records. None: blocks also stop waiting when the task has no next record."""
 
     def __init__(
         self,
@@ -202,7 +191,6 @@ class MergingWriter(RecordWriter):
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting blocks."""
         if self._any_waiting:
             for channel in range(len(self.channels)):
                 self._send(channel)
@@ -211,34 +199,10 @@ class MergingWriter(RecordWriter):
     def _send(self, channel: int) -> None:
         blocks = self._waiting[channel]
         if blocks:
-            for block in _one_block_each(blocks):
+            for block in together(blocks):
                 self.channels[channel].put(block)
             self._waiting[channel] = []
             self._waiting_records[channel] = 0
-
-
-def _one_block_each(blocks: list[Block]) -> Iterable[Block]:
-    """Combine adjacent blocks into as few blocks as possible, in their order.
-
-    Blocks with timestamps and blocks without stay apart; a union may bring both.
-    """
-    if len(blocks) == 1:
-        return blocks
-    runs = groupby(blocks, lambda block: block.timestamps is None)
-    return [_one_block(list(run)) for _, run in runs]
-
-
-def _one_block(blocks: list[Block]) -> Block:
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first
-    values = list(chain.from_iterable(block.values for block in blocks))
-    timestamps = keys = None
-    if first.timestamps is not None:
-        timestamps = list(chain.from_iterable(block.timestamps or () for block in blocks))
-    if all(block.keys is not None for block in blocks):
-        keys = list(chain.from_iterable(block.keys or () for block in blocks))
-    return Block(values, timestamps, keys, first.origin)
 
 
 class InputGate(ABC):
@@ -280,7 +244,6 @@ class InputGate(ABC):
         self._blocked[channel] = True
 
     def resume_all(self) -> None:
-        """Unblock all channels."""
         self._blocked = [False] * len(self._blocked)
 
     @abstractmethod

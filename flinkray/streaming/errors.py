@@ -41,10 +41,8 @@ class UnavailableError(StreamError):
 
 class FileNotReadyError(StreamError):
     """A file or folder is missing, or a file is not complete. The text names it.
-
     It may still be written, or its folder may not be mounted yet. The job is restarted, and fails
-    if further attempts end with this error (``restart-strategy.patience-with-files``).
-    """
+    if further attempts end with this error (``restart-strategy.patience-with-files``)."""
 
     retryable = True
     is_counted = True
@@ -60,12 +58,9 @@ def no_timestamps(who_needs_them: str) -> StreamError:
 
 
 class OperatorError(FlinkRayError):
-    """A function of the user, or an operator, failed on a record.
-
-    The message has the user's traceback, then operator and subtask, the record, and its origin. If
-    there was no record, it names the timer or window that was due. ``__cause__`` is the original
-    error.
-    """
+    """A function of the user, or an operator, failed on a record. The message has the user's
+    traceback, then operator and subtask, the record, and its origin. If there was no record, it
+    names the timer or window that was due. ``__cause__`` is the original error."""
 
     only_says_where = True
 
@@ -111,9 +106,7 @@ def text_of(record: object) -> str:
 
 class UnpicklableRecordsError(FlinkRayError):
     """A record without an Arrow schema must leave its process, and cannot be pickled.
-
-    ``__cause__`` is the error that pickling raised.
-    """
+    ``__cause__`` is the error that pickling raised."""
 
     def __init__(
         self,
@@ -140,10 +133,7 @@ class UnpicklableRecordsError(FlinkRayError):
 
 class UnreadableRecordsError(FlinkRayError):
     """Records from another process cannot be unpickled in this process.
-    Their class fails or is missing.
-
-    ``__cause__`` is the error that unpickling raised.
-    """
+    Their class fails or is missing. ``__cause__`` is the error that unpickling raised."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -160,11 +150,7 @@ def unpicklable(
     values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
 ) -> UnpicklableRecordsError:
     """Return the error for values that cannot be pickled together.
-    It names the first bad value.
-
-    Args:
-        of: the operator's subtask.
-    """
+    It names the first bad value. *of*: the operator's subtask."""
     source = "" if origin is None else str(origin)
     for value in values:
         try:
@@ -251,9 +237,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
 
 def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
     """Return the :class:`OperatorError` for records that could not be pickled and sent.
-
-    Batches are sent later than they are made, so the traceback shows other records.
-    """
+    Batches are sent later than they are made, so the traceback shows other records."""
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__
     frames = None if cause is None else user_frames(cause, (*_LEADING, *_PICKLERS))
@@ -275,10 +259,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
     """Return the part of the traceback from the first frame of the user's code on.
-
     If no frame is the user's: None for an error of flinkray, whose text says what to change. For
-    other errors the whole traceback.
-    """
+    other errors the whole traceback."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):
         step = step.tb_next

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.generated import _GeneratorReader
 from flinkray.streaming.sources.source import NOTHING_NOW, Polled, ReaderContext, SourceReader
@@ -32,16 +33,16 @@ class HeldNumbers(DataGeneratorSource):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
         assert self._rate is not None
-        assert self._count % (PARTS * context.parallelism) == 0
-        part = self._count // context.parallelism // PARTS
-        return _HeldReader(context, self._generate, self._rate / context.parallelism, part)
+        assert self._length % (PARTS * context.parallelism) == 0
+        part = self._length // context.parallelism // PARTS
+        return _HeldReader(context, self.records, self._rate / context.parallelism, part)
 
 
 class _HeldReader(_GeneratorReader):
     def __init__(
-        self, context: ReaderContext, generate: Callable[[int], Any], rate: float, part: int
+        self, context: ReaderContext, read: Callable[[int, int], Block], rate: float, part: int
     ) -> None:
-        super().__init__(context, generate, rate)
+        super().__init__(context, read, rate)
         self._part = part
 
     def read(self, max_records: int) -> Polled:

@@ -47,7 +47,7 @@ class Numbers(DataGeneratorSource):
         super().__init__(lambda n: n, count, 1e6)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
-        return _Reader(context, self._generate, 1e6)
+        return _Reader(context, self.records, 1e6)
 
 
 class _Reader(_GeneratorReader):

@@ -21,6 +21,7 @@ BASES = {
     "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedTimersOperator",
+    "LastOperator",
     "TimelessOperator",
     "WithTimers",
     "TwoInputs",

@@ -191,9 +191,9 @@ def test_each_thread_that_answers_queries_has_its_own_serializer_for_a_state(
         thread.join()
     assert found[0] is found[1]
     assert len({id(one) for one in found}) == 3
-    assert entry.number_of_serializers == 3
+    assert len(entry._serializers) == 3
     task.registry.unregister_all()
-    assert entry.number_of_serializers == 0
+    assert len(entry._serializers) == 0
 
 
 def test_query_returns_missing_for_a_key_without_a_stored_value(registry: KvStateRegistry) -> None:

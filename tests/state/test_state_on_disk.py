@@ -129,7 +129,7 @@ def test_lock_that_one_thread_takes_repeatedly_does_not_starve_other_threads() -
     reader = threading.Thread(target=read)
     with lock, lock:
         reader.start()
-        while not lock.number_waiting:
+        while not lock._waiting:
             pass
     with lock:
         order.append("task")

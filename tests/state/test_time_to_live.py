@@ -332,7 +332,7 @@ def test_entry_renewed_during_a_cleanup_is_not_removed(at: Setup) -> None:
     for state in (value, elements, entries):
         renew()
         at.now += 110
-        search = state._expiry.clean(lambda: at.now)
+        search = state._table._expiry.clean(lambda: at.now)
         next(search)
         renew()
         assert sum(1 for _ in search) > 0

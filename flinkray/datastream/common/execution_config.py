@@ -68,9 +68,7 @@ class ExecutionConfig:
 
     def get_parallelism(self) -> int:
         """Return the parallelism.
-
-        PARALLELISM_DEFAULT: not set, so the environment's default applies.
-        """
+        PARALLELISM_DEFAULT: not set, so the environment's default applies."""
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
@@ -177,10 +175,8 @@ class ExecutionConfig:
 
     def enable_object_reuse(self) -> ExecutionConfig:
         """Pass values from operator to operator without copies.
-
         Functions must not keep values that they have emitted, and must not change values that they
-        were given. By default mutable values are copied.
-        """
+        were given. By default mutable values are copied."""
         self._object_reuse = True
         return self
 
@@ -197,9 +193,7 @@ class ExecutionConfig:
 
     def enable_closure_cleaner(self) -> ExecutionConfig:
         """Store the setting for Flink's closure cleaner (the default).
-
-        The setting concerns Java and has no effect here.
-        """
+        The setting concerns Java and has no effect here."""
         self._closure_cleaner = True
         return self
 
@@ -247,9 +241,7 @@ class ExecutionConfig:
 
     def disable_generic_types(self) -> ExecutionConfig:
         """Store the setting for generic types as false.
-
-        In Flink it refuses types that only Kryo can write; here it has no effect.
-        """
+        In Flink it refuses types that only Kryo can write; here it has no effect."""
         self._generic_types = False
         return self
 

@@ -20,11 +20,8 @@ class JobClient(ABC):
 
     @abstractmethod
     def get_job_status(self) -> Future[JobStatus]:
-        """Return the status of the program.
-
-        A program without checkpoints and restarts in this process is never in another status than
-        RUNNING, FINISHED, FAILED or CANCELED.
-        """
+        """Return the status of the program. A program without checkpoints and restarts in this
+        process is never in another status than RUNNING, FINISHED, FAILED or CANCELED."""
 
     @abstractmethod
     def cancel(self) -> Future[None]:
@@ -33,11 +30,8 @@ class JobClient(ABC):
     @abstractmethod
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
         """Take a savepoint. The program continues.
-        The future's result is the savepoint's directory.
-
-        The directory lies below *savepoint_directory*; None: below the environment's default
-        savepoint directory.
-        """
+        The future's result is the savepoint's directory. The directory lies below
+        *savepoint_directory*; None: below the environment's default savepoint directory."""
 
     @abstractmethod
     def stop_with_savepoint(
@@ -55,8 +49,7 @@ class JobClient(ABC):
     @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         """Return a future of the result, done when the program has ended.
-        It fails if the program fails.
-        """
+        It fails if the program fails."""
 
     def get_accumulators(self) -> Future[dict[str, Any]]:
         """Return an empty dict: functions have no accumulators, as in PyFlink."""

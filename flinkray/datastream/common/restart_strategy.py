@@ -57,9 +57,7 @@ class RestartStrategies:
         failure_rate: int, failure_interval: int, delay_interval: int
     ) -> RestartStrategyConfiguration:
         """Return the strategy that restarts after a pause, but not after too many failures.
-
-        The program ends if more than *failure_rate* failures fall into *failure_interval*.
-        """
+        The program ends if more than *failure_rate* failures fall into *failure_interval*."""
         return RestartStrategyConfiguration(
             f"Failure rate restart with maximum of {failure_rate} failures within interval "
             f"{failure_interval} ms and fixed delay {delay_interval} ms.",
@@ -80,9 +78,7 @@ class RestartStrategies:
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
         """Return the strategy that restarts without limit. The pauses grow with each failure.
-
-        The pause is *initial_backoff* again after *reset_backoff_threshold* without a failure.
-        """
+        The pause is *initial_backoff* again after *reset_backoff_threshold* without a failure."""
         prefix = "restart-strategy.exponential-delay"
         return RestartStrategyConfiguration(
             f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "

@@ -52,24 +52,18 @@ ROW = "flinkray_row"
 
 _DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
 """Default settings of connections, which the user's settings override.
-
-The values are in seconds, seconds and milliseconds, in this order.
-"""
+The values are in seconds, seconds and milliseconds, in this order."""
 
 _LONGEST_WAIT = "5s"
 """Longest wait for a lock of another client.
-
-A setting of the user, the role or the server overrides it.
-"""
+A setting of the user, the role or the server overrides it."""
 
 _LONGEST_NAME = 63
 """Most bytes of a name in PostgreSQL (NAMEDATALEN)."""
 
 _OF_JSON = (dict, list, tuple, bool)
 """Types of values that become JSON in a JSON column.
-
-Numbers have the same text in JSON. Text must be JSON already.
-"""
+Numbers have the same text in JSON. Text must be JSON already."""
 
 _MOST_ROWS = 10_000
 """Most rows that a writer buffers before it stages them."""
@@ -178,10 +172,8 @@ class _Database(NamedTuple):
     @property
     def jobs_table(self) -> str:
         """The name of the table that notes jobs.
-
         The table holds the jobs that have written batches of a run, in the order in which they
-        began, and for each removed batch the job that removed it.
-        """
+        began, and for each removed batch the job that removed it."""
         return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -201,9 +193,7 @@ class _Database(NamedTuple):
     @contextmanager
     def failing_clearly(self, what: str) -> Iterator[None]:
         """Context manager: raise SinkError in place of errors of the server or the library.
-
-        SinkUnavailableError is raised if a retry may help.
-        """
+        SinkUnavailableError is raised if a retry may help."""
         try:
             yield
         except psycopg.Error as error:
@@ -212,10 +202,8 @@ class _Database(NamedTuple):
 
     def limit_waits(self, connection: psycopg.Connection[Any]) -> None:
         """Limit waits for locks in this transaction. A longer wait raises psycopg.OperationalError.
-
         The limit ends with the transaction, because behind a connection pool the next transaction
-        may use another server process.
-        """
+        may use another server process."""
         connection.execute(
             sql.SQL(
                 "SELECT set_config(name, {}, true) FROM pg_settings "
@@ -263,10 +251,8 @@ class _Database(NamedTuple):
 
     def _same_key(self, connection: psycopg.Connection[Any]) -> sql.Composed:
         """Return the condition under which the unique index takes two rows as equal.
-
         The index may have other collations than the columns. Nulls differ from each other unless
-        the index is declared with NULLS NOT DISTINCT.
-        """
+        the index is declared with NULLS NOT DISTINCT."""
         found = connection.execute(
             sql.SQL(
                 "SELECT i.indexrelid, to_jsonb(i) ->> 'indnullsnotdistinct' = 'true', "
@@ -302,10 +288,7 @@ class _Database(NamedTuple):
 
     def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
         """Note that this job writes the batches of a run from the end of this transaction on.
-
-        Raises:
-            FencedSinkError: the batches belong to another job that began later.
-        """
+        Raises FencedSinkError: the batches belong to another job that began later."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
             sql.SQL("INSERT INTO {} (run, job) VALUES ({}, {}) ON CONFLICT DO NOTHING").format(
@@ -316,10 +299,7 @@ class _Database(NamedTuple):
 
     def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
         """Check that no other job has begun to write the batches of the run after this job.
-
-        Raises:
-            FencedSinkError: another job has begun later.
-        """
+        Raises FencedSinkError: another job has begun later."""
         later = connection.execute(
             sql.SQL(
                 "SELECT later.job FROM {jobs} later JOIN {jobs} mine USING (run) WHERE "
@@ -348,10 +328,8 @@ class _Database(NamedTuple):
         self, connection: psycopg.Connection[Any], batches: Sequence[str], job_id: str
     ) -> None:
         """Remove batches that must not be committed, and note the removal.
-
         The state of a savepoint may name a removed batch or a moved batch; by the note,
-        :meth:`check_not_removed` tells them apart.
-        """
+        :meth:`check_not_removed` tells them apart."""
         if not batches:
             return
         connection.execute(
@@ -367,10 +345,7 @@ class _Database(NamedTuple):
 
     def check_not_removed(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> None:
         """Check that a missing batch was moved and not removed.
-
-        Raises:
-            FencedSinkError: the batch was removed, so its rows are not in the table.
-        """
+        Raises FencedSinkError: the batch was removed, so its rows are not in the table."""
         found = connection.execute(
             sql.SQL("SELECT job FROM {} WHERE run = {}").format(_name(self.jobs_table), batch.name)
         ).fetchone()
@@ -385,12 +360,8 @@ class _Database(NamedTuple):
 
     def prepare(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
         """Create the staging table and the table of jobs if they are missing.
-
-        Return the columns of the target table.
-
-        Raises:
-            SinkError: the table or one of its columns is missing, or does not fit the staged rows.
-        """
+        Return the columns of the target table. Raises SinkError: the table or one of its columns is
+        missing, or does not fit the staged rows."""
         with connection.transaction():
             self.limit_waits(connection)
             connection.execute(
@@ -437,13 +408,8 @@ class _Database(NamedTuple):
         self, connection: psycopg.Connection[Any], there: Mapping[str, _Column]
     ) -> None:
         """Give the staging table the present column types of the target table, if they differ.
-
         With the old types, values would be cut. Staged rows are converted as the rows of the target
-        table were.
-
-        Raises:
-            SinkError: the staged rows cannot be converted.
-        """
+        table were. Raises SinkError: the staged rows cannot be converted."""
         staged = _columns_of(connection, self.staging_table)
         altered = [column for column in self.columns if staged.get(column) != there[column]]
         if not altered:
@@ -542,16 +508,12 @@ def _is_lasting(error: psycopg.Error) -> bool:
 
 
 def _text_of(error: psycopg.Error) -> str:
-    """Return the text of the server's error on one line."""
     return " ".join(str(error).split())
 
 
 class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
-    """Writer that stages rows. Every error fails the attempt.
-
-    The next attempt stages the rows after the last checkpoint again, and removes the rows that this
-    attempt has left.
-    """
+    """Writer that stages rows. Every error fails the attempt. The next attempt stages the rows
+    after the last checkpoint again, and removes the rows that this attempt has left."""
 
     def __init__(self, database: _Database, context: WriterContext, states: Sequence[Any]) -> None:
         self._database = database
@@ -585,11 +547,9 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
         """Remove the rows that attempts in *lineage* have staged after the restored checkpoint.
-
         Returns *lineage* without the attempts that have no staged rows any more. Other attempts of
         this job may have gone on from the same checkpoint, before this attempt or while it stood
-        still. Their rows stay; the committer removes them if the attempts failed.
-        """
+        still. Their rows stay; the committer removes them if the attempts failed."""
         run, covered = lineage
         left: dict[str, int] = {}
         removed = []
@@ -692,11 +652,9 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
 
 
 class _Committer(Committer[StagedBatch]):
-    """Committer that moves staged rows.
-
-    While the server is away or another client holds a lock, commits are tried again, and later
-    commits wait. So rows keep their order, and one call does not wait for a lock again and again.
-    """
+    """Committer that moves staged rows. While the server is away or another client holds a lock,
+    commits are tried again, and later commits wait. So rows keep their order, and one call does not
+    wait for a lock again and again."""
 
     def __init__(self, database: _Database, job_id: str) -> None:
         self._database = database
@@ -750,11 +708,8 @@ class _Committer(Committer[StagedBatch]):
 
     def _remove_of_failed(self, connection: psycopg.Connection[Any], batch: str) -> None:
         """Remove the batches of other attempts that began at the same checkpoint as *batch*'s
-        attempt.
-
-        These attempts have failed, because a later checkpoint, which covers the attempt of *batch*,
-        is complete. Acts only for the first batch of an attempt.
-        """
+        attempt. These attempts have failed, because a later checkpoint, which covers the attempt of
+        *batch*, is complete. Acts only for the first batch of an attempt."""
         run, attempt, number = batch.split("/")
         of_batch = _Attempt.of(attempt)
         if int(number) or not of_batch.checkpoint_id or of_batch.job_id != self._job_id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.formats.csv_text import (
@@ -84,15 +84,16 @@ class CsvSchema:
         return self.size()
 
 
+_Self = TypeVar("_Self", bound="_RowSchemaBuilder")
+
+
 class CsvSchemaBuilder:
     """Builder of a :class:`CsvSchema`, with ``Types`` in place of PyFlink's ``DataTypes``."""
 
     def __init__(self) -> None:
         self._columns: list[tuple[str, TypeInformation, str]] = []
         """Name, type and element separator of each column.
-
-        An empty separator means the schema's.
-        """
+        An empty separator means the schema's."""
         self._dialect = CsvDialect()
         self._use_header = self._strict_headers = self._skip_first_data_row = False
 
@@ -194,9 +195,7 @@ class CsvSchemaBuilder:
 
     def set_null_value(self, null_value: str) -> CsvSchemaBuilder:
         """Set the text that stands for no value.
-
-        By default an empty text is written, and no text is read as no value.
-        """
+        By default an empty text is written, and no text is read as no value."""
         return self._set(null=null_value)
 
     def disable_quote_char(self) -> CsvSchemaBuilder:
@@ -236,9 +235,7 @@ class CsvSchemaBuilder:
 
 class CsvReaderFormat(StreamFormat[Row]):
     """Format that reads CSV files as rows.
-
-    Use: ``FileSource.for_record_stream_format(format, path)``.
-    """
+    Use: ``FileSource.for_record_stream_format(format, path)``."""
 
     @staticmethod
     def for_schema(schema: CsvSchema, charset_name: str | None = None) -> CsvReaderFormat:
@@ -285,9 +282,7 @@ class _CsvRecords(RecordFormat):
 
 class CsvBulkWriters:
     """Factory of the format that writes rows as CSV files.
-
-    Use: ``FileSink.for_bulk_format(folder, writers)``.
-    """
+    Use: ``FileSink.for_bulk_format(folder, writers)``."""
 
     @staticmethod
     def for_schema(schema: CsvSchema) -> FileFormat:
@@ -313,6 +308,30 @@ def _row_type(type_info: TypeInformation) -> RowTypeInfo:
     if not isinstance(type_info, RowTypeInfo):
         raise ValueError(f"the type of rows is needed, got {type_info!r}")
     return type_info
+
+
+class _RowSchemaBuilder:
+    def __init__(self, type_info: TypeInformation) -> None:
+        self._row_type = _row_type(type_info)
+        self._dialect = CsvDialect()
+
+    def set_array_element_delimiter(self: _Self, delimiter: str) -> _Self:
+        """Set the separator of the elements of arrays and rows in a field; default ``;``."""
+        return self._set(element_separator=delimiter)
+
+    def set_quote_character(self: _Self, c: str) -> _Self:
+        """Set the quote character of fields; default ``"`` (a double quote).
+        Only fields that need it are written with quotes."""
+        return self._set(quote=_one_character(c, "a quote character"))
+
+    def set_escape_character(self: _Self, c: str) -> _Self:
+        """Set the character that escapes the following character when a row is read.
+        It is written twice within quoted texts. Default: none."""
+        return self._set(escape=_one_character(c, "an escape character"))
+
+    def _set(self: _Self, **changes: Any) -> _Self:
+        self._dialect = replace(self._dialect, **changes)
+        return self
 
 
 class CsvRowDeserializationSchema(DeserializationSchema[Row]):
@@ -356,12 +375,11 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
         """Return the type of the rows."""
         return self._row_type
 
-    class Builder:
+    class Builder(_RowSchemaBuilder):
         """Builder of the schema for rows of a type."""
 
         def __init__(self, type_info: TypeInformation) -> None:
-            self._row_type = _row_type(type_info)
-            self._dialect = CsvDialect()
+            super().__init__(type_info)
             self._ignore_errors = False
 
         def set_field_delimiter(self, delimiter: str) -> CsvRowDeserializationSchema.Builder:
@@ -372,20 +390,6 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
             """Skip lines that begin with ``#``."""
             return self._set(allow_comments=allow_comments)
 
-        def set_array_element_delimiter(
-            self, delimiter: str
-        ) -> CsvRowDeserializationSchema.Builder:
-            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
-            return self._set(element_separator=delimiter)
-
-        def set_quote_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """Set the quote character around fields; default ``"`` (a double quote)."""
-            return self._set(quote=_one_character(c, "a quote character"))
-
-        def set_escape_character(self, c: str) -> CsvRowDeserializationSchema.Builder:
-            """Set the character that escapes the following character; default: none."""
-            return self._set(escape=_one_character(c, "an escape character"))
-
         def set_null_literal(self, null_literal: str) -> CsvRowDeserializationSchema.Builder:
             """Set the text that stands for no value; default: none."""
             return self._set(null=null_literal)
@@ -395,10 +399,6 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
         ) -> CsvRowDeserializationSchema.Builder:
             """Return None for fields and rows that cannot be read."""
             self._ignore_errors = ignore_parse_errors
-            return self
-
-        def _set(self, **changes: Any) -> CsvRowDeserializationSchema.Builder:
-            self._dialect = replace(self._dialect, **changes)
             return self
 
         def build(self) -> CsvRowDeserializationSchema:
@@ -433,12 +433,8 @@ class CsvRowSerializationSchema(SerializationSchema):
         except (ValueError, TypeError) as error:
             raise StreamError(f"could not serialize row {element!r}: {error}") from error
 
-    class Builder:
+    class Builder(_RowSchemaBuilder):
         """Builder of the schema for rows of a type."""
-
-        def __init__(self, type_info: TypeInformation) -> None:
-            self._row_type = _row_type(type_info)
-            self._dialect = CsvDialect()
 
         def set_field_delimiter(self, c: str) -> CsvRowSerializationSchema.Builder:
             """Set the separator of fields; default: a comma."""
@@ -446,38 +442,20 @@ class CsvRowSerializationSchema(SerializationSchema):
 
         def set_line_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
             """Set the end of the line: a line feed, a carriage return, both, or nothing.
-
-            Default: a line feed.
-            """
+            Default: a line feed."""
             if delimiter not in ("\n", "\r", "\r\n", ""):
                 raise ValueError(
                     f"a line delimiter is \\n, \\r, \\r\\n or empty, got {delimiter!r}"
                 )
             return self._set(line_end=delimiter)
 
-        def set_array_element_delimiter(self, delimiter: str) -> CsvRowSerializationSchema.Builder:
-            """Set the separator of the elements of arrays and rows in a field; default ``;``."""
-            return self._set(element_separator=delimiter)
-
         def disable_quote_character(self) -> CsvRowSerializationSchema.Builder:
             """Put no field in quotes."""
             return self._set(quote=None)
 
-        def set_quote_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Set the quote character for fields that need one; default ``"`` (a double quote)."""
-            return self._set(quote=_one_character(c, "a quote character"))
-
-        def set_escape_character(self, c: str) -> CsvRowSerializationSchema.Builder:
-            """Set the character that is written twice within quoted texts; default: none."""
-            return self._set(escape=_one_character(c, "an escape character"))
-
         def set_null_literal(self, s: str) -> CsvRowSerializationSchema.Builder:
             """Set the text that stands for no value; default: an empty text."""
             return self._set(null=s)
-
-        def _set(self, **changes: Any) -> CsvRowSerializationSchema.Builder:
-            self._dialect = replace(self._dialect, **changes)
-            return self
 
         def build(self) -> CsvRowSerializationSchema:
             """Build the schema."""

@@ -28,9 +28,7 @@ csv.field_size_limit(sys.maxsize)  # Python's default would refuse fields of mor
 
 _LOOKED_THROUGH = 24
 """Most characters of a text that is checked for characters that need quotes.
-
-Longer texts are put in quotes without a check (Jackson's CsvEncoder).
-"""
+Longer texts are put in quotes without a check (Jackson's CsvEncoder)."""
 
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t"}
 
@@ -46,9 +44,7 @@ class CsvDialect:
     """Line end of written text; text that is read may have any line end."""
     null: str | None = None
     """Text that stands for no value.
-
-    None: no text is read so, and no value is written as an empty text.
-    """
+    None: no text is read so, and no value is written as an empty text."""
     element_separator: str = ";"
     """Separator of the elements of arrays and rows in a field. Empty: fields are not divided."""
     allow_comments: bool = False
@@ -60,9 +56,7 @@ class CsvDialect:
 
     def quoted(self, text: str) -> str:
         """Return a text as a field.
-
-        The text is quoted wherever Jackson quotes a text, which is more often than needed.
-        """
+        The text is quoted wherever Jackson quotes a text, which is more often than needed."""
         quote = self.quote
         if quote is None:
             return text
@@ -81,10 +75,7 @@ class CsvDialect:
 
 class Records(Iterator[list[str]]):
     """Iterator over the records in lines of text, as :meth:`CsvDialect.records` returns it.
-
-    Raises:
-        ValueError: quotes that do not match.
-    """
+    Raises ValueError: quotes that do not match."""
 
     def __init__(self, dialect: CsvDialect, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -127,14 +118,8 @@ def _meant(match: re.Match[str]) -> str:
 
 class FieldsToRows:
     """Converter of the fields of records to rows.
-
-    Args:
-        element_separators: separators of fields that have their own, by position.
-        ignore_errors: whether a field that cannot be read becomes None.
-
-    Raises:
-        StreamError: a field's type has no text.
-    """
+    *element_separators*: of fields that have their own, by position. *ignore_errors*: fields that
+    cannot be read become None. Raises StreamError: a field's type has no text."""
 
     def __init__(
         self,
@@ -154,10 +139,7 @@ class FieldsToRows:
 
     def row(self, fields: list[str]) -> Row:
         """Return the row of a record's fields.
-
-        Raises:
-            ValueError: there are too many or too few fields, or a field cannot be read.
-        """
+        Raises ValueError: there are too many or too few fields, or a field cannot be read."""
         expected = len(self._fields)
         if len(fields) == expected + 1 and not fields[-1]:
             fields = fields[:-1]  # a separator at the end of the line adds an empty field
@@ -205,11 +187,7 @@ def _elements(text: str, separator: str) -> list[str]:
 
 
 class RowsToLines:
-    """Converter of rows to CSV lines.
-
-    Raises:
-        StreamError: a field's type has no text.
-    """
+    """Converter of rows to CSV lines. Raises StreamError: a field's type has no text."""
 
     def __init__(
         self,
@@ -227,15 +205,10 @@ class RowsToLines:
         ]
 
     def header(self) -> str:
-        """Return the line with the names of the columns."""
         return self._dialect.line([self._dialect.quoted(name) for name in self._names])
 
     def line(self, value: Any) -> str:
-        """Return the line of a row.
-
-        Raises:
-            ValueError, TypeError: the value has other fields.
-        """
+        """Return the line of a row. Raises ValueError, TypeError: the value has other fields."""
         values = fields_of(value, self._names)
         pairs = zip(self._fields, values, strict=True)
         return self._dialect.line([self._null if v is None else text(v) for text, v in pairs])
@@ -269,11 +242,7 @@ class RowsToLines:
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
     """Return the fields of a row, dictionary or tuple, in the order of *names*.
-
-    Raises:
-        ValueError: the value has other fields.
-        TypeError: the value is none of these.
-    """
+    Raises ValueError: the value has other fields. TypeError: it is none of these."""
     if isinstance(value, Row):
         values = value.values_by(names)
     elif isinstance(value, dict):

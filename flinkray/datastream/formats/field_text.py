@@ -66,10 +66,7 @@ def _parse_integer(text: str) -> int:
 
 def in_range(value: int, bits: int) -> int:
     """Return an integer after a check of its size.
-
-    Raises:
-        ValueError: the number needs more bits.
-    """
+    Raises ValueError: the number needs more bits."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ValueError(f"{value} is no integer of {bits} bits")
     return value
@@ -134,11 +131,8 @@ _PARSERS: dict[TypeInformation, Parse] = {
 
 
 def parser_of(kind: TypeInformation) -> Parse | None:
-    """Return the function that parses texts of a type.
-    The function raises ValueError for a text that is no value of the type.
-
-    None: the type's values have parts.
-    """
+    """Return the function that parses texts of a type. The function raises ValueError for a text
+    that is no value of the type. None: the type's values have parts."""
     return _PARSERS.get(kind)
 
 

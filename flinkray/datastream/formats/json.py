@@ -386,9 +386,7 @@ class _Converter:
 
     def type_of(self, location: str, node: Any, through: tuple[str, ...]) -> TypeInformation | None:
         """Return the type of a schema node.
-
-        None: null. *through*: the references that led to the node.
-        """
+        None: null. *through*: the references that led to the node."""
         if not isinstance(node, dict):
             raise ValueError(f"an object is expected in node: {location}")
         used = [word for word in _UNSUPPORTED if word in node]

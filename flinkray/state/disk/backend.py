@@ -5,13 +5,13 @@ Values, lists, maps and timers are on the disk, with a cache; columnar tables ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule, check_use
-from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
 from flinkray.state.disk.engine import (
@@ -21,19 +21,16 @@ from flinkray.state.disk.engine import (
     load_module,
     new_state_folder,
 )
-from flinkray.state.disk.store import DiskStore, RestoredTable, Spool
+from flinkray.state.disk.store import DiskStore, Spool, SpooledFrames, SpooledTable
 from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
 from flinkray.state.disk.timers import MOST_IN_MEMORY, DiskTimerQueue
-from flinkray.state.errors import StateError
-from flinkray.state.key_values import as_key, as_places
+from flinkray.state.key_values import as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
-from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
 from flinkray.state.serializers import (
     Frame,
     StateSerializer,
     check_key_groups,
     check_keys,
-    read_timers,
 )
 from flinkray.state.snapshots import (
     ColumnarSnapshot,
@@ -41,6 +38,7 @@ from flinkray.state.snapshots import (
     SectionKind,
     SnapshotStream,
     StateCapture,
+    drop_groups,
 )
 from flinkray.state.table import TimerQueue
 
@@ -60,13 +58,9 @@ _LARGEST_BATCH = 1 << 20
 """Number of bytes that a restore writes at once."""
 
 
-class DiskKeyedStateBackend(KeyedStateBackend):
-    """Keeps keyed state on a local disk; see the module's docstring.
-
-    Raises:
-        StateStorageError: raised by all methods, and by those of the tables, if the disk fails.
-        StateError: the engine is not installed.
-    """
+class DiskKeyedStateBackend(KeyedStateBackend[DiskTable[Any], SpooledTable]):
+    """Keeps keyed state on a local disk; see the module's docstring. All methods, and those of the
+    tables, raise StateStorageError if the disk fails. StateError: the engine is not installed."""
 
     def __init__(
         self,
@@ -81,12 +75,9 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         self._settings = settings or DiskSettings()
         self._store = DiskStore(self._open_engine, self._settings.cache_bytes)
         self._assign = KeyGroupAssigner(max_parallelism, hash_of)
-        self._tables: dict[str, DiskTable[Any]] = {}
         self._queues: dict[str, DiskTimerQueue] = {}
         self._next_number = 0
         self._spool: Spool | None = None
-        self._restored: dict[str, RestoredTable] = {}
-        self._columnar = ColumnarTables()
         self._known: dict[int, int] = {}
         """By id of a capture to which later captures can refer: first epoch of the changes after
         it."""
@@ -109,24 +100,15 @@ class DiskKeyedStateBackend(KeyedStateBackend):
 
     # --- states -------------------------------------------------------------------------------
 
-    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> DiskTable[Any]:
-        table = self._tables.get(descriptor.name)
-        if table is not None:
-            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
-            return table
-        if descriptor.kind not in _SHAPES:
-            raise StateError(f"there is no keyed state for {descriptor!r}")
-        restored = self._restored.get(descriptor.name)
-        if restored is not None:
-            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
+    def _make_table(
+        self, descriptor: StateDescriptor, namespaced: bool, restored: SpooledTable | None
+    ) -> DiskTable[Any]:
         table = _SHAPES[descriptor.kind](
             descriptor, namespaced, self._number(), self._store, self._assign
         )
         if restored is not None:
             self._take_over(table, restored)
-            del self._restored[descriptor.name]
         self._store.add(table)
-        self._tables[descriptor.name] = table
         return table
 
     def _number(self, count: int = 1) -> int:
@@ -143,18 +125,6 @@ class DiskKeyedStateBackend(KeyedStateBackend):
             )
             self._queues[name] = queue
         return queue
-
-    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        return self._columnar.columns(name, namespaced, self._assign, self._known)
-
-    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        return self._columnar.rows(name, namespaced, keys_of, self._assign, self._known)
-
-    def names(self) -> list[str]:
-        return [*self._tables, *self._restored]
-
-    def tables(self) -> Iterable[DiskTable[Any]]:
-        return self._tables.values()
 
     def close(self) -> None:
         self._store.close()
@@ -204,9 +174,8 @@ class DiskKeyedStateBackend(KeyedStateBackend):
     def restore(
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
-        if self._tables or self._columnar:
-            raise StateError("a backend is restored before its states are used, not afterwards")
-        timers: dict[str, RestoredTable] = {}
+        self._check_unused()
+        timers: dict[str, SpooledTable] = {}
         for snapshot in snapshots:
             self._spool_snapshot(snapshot, timers)
         if checkpoint_id is not None:
@@ -214,21 +183,17 @@ class DiskKeyedStateBackend(KeyedStateBackend):
             assert self._store.epoch is not None
             self._known = {checkpoint_id: self._store.epoch}
         for name, restored in timers.items():
-            queue = self.timer_queue(name)
             assert self._spool is not None
-            for group in sorted(restored.groups):
-                for payload in restored.frames(self._spool, group):
-                    read = read_timers(name, payload)
-                    keys = [key for _, key, _ in read]
-                    check_key_groups(f"a timer of {name!r}", keys, group, self._assign)
-                    for timestamp, key, namespace in read:
-                        queue.add(timestamp, as_key(key), namespace)
+            groups, spool = sorted(restored.groups), self._spool
+            self._restore_timers(
+                name, ((group, it) for group in groups for it in restored.frames(spool, group))
+            )
 
-    def _spool_snapshot(self, snapshot: SnapshotStream, timers: dict[str, RestoredTable]) -> None:
+    def _spool_snapshot(self, snapshot: SnapshotStream, timers: dict[str, SpooledTable]) -> None:
         if self._spool is None:
             self._spool = Spool(self._store.engine.path)
         spool = self._spool
-        tables: dict[Section, RestoredTable] = {}
+        tables: dict[Section, dict[int, list[SpooledFrames]]] = defaultdict(dict)
         columns: dict[str, dict[int, list[bytes]]] = {}
         for group, section, payload in snapshot.bodies():
             if group not in self.key_groups:
@@ -237,20 +202,16 @@ class DiskKeyedStateBackend(KeyedStateBackend):
                 groups = columns.setdefault(section.name, {})
                 groups.setdefault(group, []).append(bytes(payload))
             else:
-                found = tables.setdefault(section, RestoredTable("", False))
-                found.groups.setdefault(group, []).append(spool.add(payload))
+                tables[section].setdefault(group, []).append(spool.add(payload))
         contents = snapshot.contents()
         for name, form in contents.tables.items():
             check_keys(name, form.serializer)
-            known = self._restored.setdefault(name, RestoredTable(form.kind, form.namespaced))
-            known.serializers.append(form.serializer)
-            if form.whole:
-                _drop(known, snapshot.key_groups)
-            _add(known, tables.get(Section(SectionKind.TABLE, name)))
+            known = self._restored.setdefault(name, SpooledTable(form.kind, form.namespaced))
+            known.add(form, snapshot.key_groups, tables[Section(SectionKind.TABLE, name)])
         for name in contents.timers:
-            queue = timers.setdefault(name, RestoredTable("timers", True))
-            _drop(queue, snapshot.key_groups)
-            _add(queue, tables.get(Section(SectionKind.TIMERS, name)))
+            queue = timers.setdefault(name, SpooledTable("timers", True))
+            drop_groups(queue.groups, snapshot.key_groups)
+            queue.groups.update(tables[Section(SectionKind.TIMERS, name)])
         self._columnar.restore(
             {
                 name: ColumnarSnapshot(
@@ -267,7 +228,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
             self.key_groups,
         )
 
-    def _take_over(self, table: DiskTable[Any], restored: RestoredTable) -> None:
+    def _take_over(self, table: DiskTable[Any], restored: SpooledTable) -> None:
         """Write the restored contents of a table, which is requested now, to the disk.
         Raises StateMigrationError if the contents cannot be read as this table."""
         serializer: StateSerializer = table.serializer
@@ -317,17 +278,6 @@ def _portions(frame: Frame, size: int = 1000) -> Iterator[tuple[list[Any], list[
     places = list(as_places(frame.keys, frame.namespaces))
     for begin in range(0, len(places), size):
         yield places[begin : begin + size], frame.contents[begin : begin + size]
-
-
-def _drop(restored: RestoredTable, key_groups: KeyGroupRange) -> None:
-    for group in [group for group in restored.groups if group in key_groups]:
-        del restored.groups[group]
-
-
-def _add(known: RestoredTable, more: RestoredTable | None) -> None:
-    if more is not None:
-        for group, frames in more.groups.items():
-            known.groups.setdefault(group, []).extend(frames)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.engine import Pair, Snapshot
 from flinkray.state.disk.rows import PlaceCodec, table_prefix
-from flinkray.state.disk.store import RestoredTable, Spool, changed_places
+from flinkray.state.disk.store import Spool, SpooledTable, changed_places
 from flinkray.state.disk.tables import DiskTable
 from flinkray.state.disk.timers import DiskTimerQueue, Timer, read_timers_of_rows
 from flinkray.state.expiry import without_expired
@@ -65,8 +65,7 @@ class CapturedTable:
 
 class CapturedQueue:
     """All that the thread that writes a capture needs to know of one timer queue.
-    *memory*: the captured timers that are in memory.
-    """
+    *memory*: the captured timers that are in memory."""
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner
@@ -106,7 +105,7 @@ class DiskCapture(StateCapture):
         queues: list[CapturedQueue],
         columns: Mapping[str, ColumnarCapture],
         spool: Spool | None,
-        restored: Mapping[str, RestoredTable],
+        restored: Mapping[str, SpooledTable],
         restored_columns: Mapping[str, RestoredColumns],
     ) -> None:
         super().__init__(epochs is None)
@@ -121,7 +120,7 @@ class DiskCapture(StateCapture):
         self.spool = spool
         # A copy: the backend drops the frames of a table that comes into use.
         self.restored = {
-            name: RestoredTable(it.kind, it.namespaced, list(it.serializers), dict(it.groups))
+            name: SpooledTable(it.kind, it.namespaced, list(it.serializers), dict(it.groups))
             for name, it in restored.items()
         }
         self.restored_columns = restored_columns

@@ -168,7 +168,6 @@ class Engine:
     # --- pairs --------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key; None if the key does not exist."""
         try:
             found: bytes | None = self._db.get(key)
         except Exception as error:  # no context manager around it, as every cache miss comes here
@@ -177,7 +176,6 @@ class Engine:
         return found
 
     def batch(self) -> rocksdict.WriteBatch:
-        """Return an empty batch of writes, which are made together."""
         batch: rocksdict.WriteBatch = self._module.WriteBatch(raw_mode=True)
         return batch
 
@@ -253,10 +251,8 @@ class Reader:
 
 class Snapshot:
     """The contents of an engine at one moment, until it is released; for one thread at a time.
-
     It uses an iterator, which sees the moment at which it was made. (Iterators of rocksdict's own
-    snapshots see the moment at which the iterator is made: 0.3.29.)
-    """
+    snapshots see the moment at which the iterator is made: 0.3.29.)"""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -269,7 +265,6 @@ class Snapshot:
         return self._reader.scan(prefix)
 
     def scan_place(self, place: bytes) -> Iterator[Pair]:
-        """Yield the rows of a place; see :meth:`Reader.scan_place`."""
         assert self._reader is not None
         return self._reader.scan_place(place)
 
@@ -292,14 +287,8 @@ _PREFIX = "flinkray-state-"
 
 
 def new_state_folder(directory: str | None) -> LockedFolder:
-    """Create a folder for the state of this process, and remove abandoned ones.
-
-    Args:
-        directory: parent directory; None: the temporary directory of the machine.
-
-    Raises:
-        OSError: the directory cannot be created or written to.
-    """
+    """Create a folder for the state of this process, and remove abandoned ones. *directory* None:
+    below the machine's temporary directory. Raises OSError: the directory cannot be written to."""
     root = Path(directory or tempfile.gettempdir())
     sweep_state_folders(root)
     return LockedFolder(root, _PREFIX)

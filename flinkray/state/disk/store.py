@@ -8,13 +8,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from flinkray.state.disk.engine import Engine, Snapshot, disk_errors
 from flinkray.state.disk.rows import Exact, with_exact, without_exact
-from flinkray.state.snapshots import SerializerSnapshot
+from flinkray.state.snapshots import RestoredTable
 
 if TYPE_CHECKING:
     import rocksdict
@@ -54,10 +53,8 @@ class Cached(Protocol):
 
 class DiskStore:
     """Engine, caches and notes of changes of one backend.
-
     Only the task's thread uses it, except ``lock`` and ``opened_engine``. *open_engine* is called
-    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values.
-    """
+    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values."""
 
     def __init__(self, open_engine: Callable[[], Engine], cache_bytes: int) -> None:
         self._open = open_engine
@@ -189,21 +186,14 @@ def changed_places(
 
 class FairLock:
     """A reentrant lock for ``with`` statements, which threads get in the order of their requests.
-
     With Python's own locks, a thread that takes the lock again and again keeps all other threads
-    out.
-    """
+    out."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._owner: int | None = None
         self._depth = 0
         self._waiting: deque[tuple[int, threading.Lock]] = deque()
-
-    @property
-    def number_waiting(self) -> int:
-        """Number of threads that wait for the lock."""
-        return len(self._waiting)
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -263,15 +253,8 @@ class Spool:
             return os.pread(self._file, frames.size, frames.offset)
 
 
-@dataclass
-class RestoredTable:
-    """A restored table that is not in use yet, or a restored queue of timers."""
-
-    kind: str
-    namespaced: bool
-    serializers: list[SerializerSnapshot] = field(default_factory=list)
-    groups: dict[int, list[SpooledFrames]] = field(default_factory=dict)
-    """Positions of frames by key group, oldest first."""
+class SpooledTable(RestoredTable[SpooledFrames]):
+    """A restored table whose frames are in a :class:`Spool`."""
 
     def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
         """Return the frames of a key group, oldest first."""

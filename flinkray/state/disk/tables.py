@@ -71,9 +71,8 @@ _MOST_PORTIONS = 16
 
 
 class DiskTable(StateTable, Generic[HeldT]):
-    """Base class of the tables of all shapes on disk.
-    *HeldT* is the form in which the contents of a place are cached.
-    *number* is the table's number in the engine."""
+    """Base class of the tables of all shapes on disk. *HeldT* is the form in which the contents of
+    a place are cached. *number* is the table's number in the engine."""
 
     def __init__(
         self,
@@ -281,11 +280,9 @@ def _size_of(rows: Iterable[Pair]) -> int:
 
 
 class DiskValueTable(DiskTable[Any], ValueTable):
-    """A table with one value per place. The cache holds values, and MISSING for empty places.
-
-    A reader that finds nothing in the cache reads the engine. That is correct: the engine's value
-    was current when the reader looked in the cache, and values written since are current as well.
-    """
+    """A table with one value per place. The cache holds values, and MISSING for empty places. A
+    reader that finds nothing in the cache reads the engine. That is correct: the engine's value was
+    current when the reader looked in the cache, and values written since are current as well."""
 
     def _load(self, place: Any) -> Any:
         value = self._old.get(place, _UNKNOWN)
@@ -385,11 +382,8 @@ class DiskValueTable(DiskTable[Any], ValueTable):
 
 
 class _HeldList:
-    """The cached part of a list.
-
-    The cache has either the whole list (*values*), or only knows that the list exists; then it has
-    the elements that were added and are not written yet (*added*).
-    """
+    """The cached part of a list. The cache has either the whole list (*values*), or only knows that
+    the list exists; then it has the elements that were added and are not written yet (*added*)."""
 
     __slots__ = ("added", "is_rewritten", "portions", "stored", "values")
 

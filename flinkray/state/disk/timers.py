@@ -28,20 +28,14 @@ _TIME = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MIDDLE = 1 << 62
 """The first order of registration, in the middle of the range.
-
-Timers written later may have to be put before others of the same time.
-"""
+Timers written later may have to be put before others of the same time."""
 
 Timer = tuple[int, Any, Any]
 
 
 class DiskTimerQueue(TimerQueue):
-    """A timer queue in memory and on the disk; see the module's docstring.
-
-    Args:
-        number: number of a table in the engine; the queue uses the next number, too.
-        most: largest number of timers in memory.
-    """
+    """A timer queue in memory and on the disk; see the module's docstring. It uses the engine's
+    tables *number* and *number* + 1. *most*: largest number of timers in memory."""
 
     def __init__(
         self,
@@ -134,7 +128,6 @@ class DiskTimerQueue(TimerQueue):
             yield from read_timers_of_rows(self.codec, pairs)
 
     def capture(self) -> TableCapture:
-        """Capture the timers in memory; the others are in the engine's snapshot."""
         return self._memory.capture()
 
     # --- between memory and disk --------------------------------------------------------------

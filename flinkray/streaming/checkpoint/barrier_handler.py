@@ -28,11 +28,9 @@ ABORTED = "the coordinator has given it up"
 class BlockableGate(Protocol):
     """The part of a task's input gate that a :class:`BarrierHandler` uses."""
 
-    def block(self, channel: int) -> None:
-        """Read nothing from this channel until :meth:`resume_all`."""
+    def block(self, channel: int) -> None: ...
 
-    def resume_all(self) -> None:
-        """Read from all channels again."""
+    def resume_all(self) -> None: ...
 
 
 class CheckpointableTask(Protocol):
@@ -50,19 +48,15 @@ class CheckpointableTask(Protocol):
 
 class BarrierHandler(ABC):
     """Strategy for barriers in a task's input: decides when the task takes its snapshot.
-
-    Args:
-        channels: number of channels of the task's input.
-    """
+    *channels*: number of channels of the task's input."""
 
     def __init__(self, gate: BlockableGate, task: CheckpointableTask, channels: int) -> None:
         self._gate = gate
         self._task = task
         self._open = set(range(channels))
         self.alignment_seconds = 0.0
-        """Seconds for which channels waited for barriers of other channels.
-        Measured in the last checkpoint that was taken aligned or that timed out. Any thread may
-        read the value."""
+        """Seconds for which channels waited for barriers of other channels. Measured in the last
+        checkpoint that was taken aligned or that timed out. Any thread may read the value."""
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
@@ -229,9 +223,8 @@ class _Tracked:
 
 
 class BarrierTracker(BarrierHandler):
-    """At least once: no channel is blocked.
-    The snapshot is taken when all open channels have delivered the barrier, even if barriers of
-    later checkpoints came in between (ST-05)."""
+    """At least once: no channel is blocked. The snapshot is taken when all open channels have
+    delivered the barrier, even if barriers of later checkpoints came in between (ST-05)."""
 
     def __init__(self, gate: BlockableGate, task: CheckpointableTask, channels: int) -> None:
         super().__init__(gate, task, channels)

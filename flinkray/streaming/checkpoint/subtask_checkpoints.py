@@ -21,13 +21,9 @@ MOST_REMEMBERED = 128
 
 class CheckpointResponder(Protocol):
     """Receiver of a task's reports about checkpoints.
-
-    If the barrier's :attr:`~flinkray.streaming.records.elements.Barrier.may_overtake` is true, a
-    checkpoint has data in flight besides its snapshot. Then it is acknowledged after
-    :meth:`in_flight_completed` and not before. With a time-out, another thread may call
-    :meth:`overtaken_results` and :meth:`in_flight_completed`. After :meth:`declined` or
-    :meth:`aborted` they are not called any more.
-    """
+    If the barrier may overtake (:attr:`Barrier.may_overtake`), the checkpoint is acknowledged only
+    after :meth:`in_flight_completed`. With a time-out, another thread may call this method and
+    :meth:`overtaken_results`. Neither is called after :meth:`declined` or :meth:`aborted`."""
 
     def overtaken_results(
         self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
@@ -38,8 +34,7 @@ class CheckpointResponder(Protocol):
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
         """Return the id of the checkpoint since which changes of the operator's keyed state are
-        captured.
-        None: the whole state is captured. Called right before the capture."""
+        captured. None: the whole state is captured. Called right before the capture."""
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         """Write *states* (by operator id) and acknowledge the checkpoint.
@@ -58,10 +53,9 @@ class CheckpointResponder(Protocol):
 
     def aborted(self, checkpoint_id: int) -> None:
         """Called when the coordinator has aborted the checkpoint, even if the task has not reached
-        it.
-        Release captured state, whether or not it was written. Decline the checkpoint if it was
-        neither acknowledged nor declined. Called again if the barrier or trigger comes
-        afterwards."""
+        it. Release captured state, whether or not it was written. Decline the checkpoint if it was
+        neither acknowledged nor declined. Called again if the barrier or trigger comes afterwards.
+        """
 
     def awaits_checkpoint(self, after: int) -> None:
         """Request a checkpoint with an id above *after*: the task waits for it before it ends."""
@@ -107,8 +101,7 @@ def _unexpected(checkpoint_id: int) -> StreamError:
 class CheckpointInput(Protocol):
     """The part of a task's input gate that :class:`SubtaskCheckpoints` uses."""
 
-    def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """Return the elements that the last barrier has overtaken in this channel."""
+    def in_flight(self, channel: int) -> Sequence[InFlight]: ...
 
 
 class CheckpointOutput(Protocol):
@@ -124,10 +117,7 @@ class CheckpointOutput(Protocol):
 
 class _InFlight:
     """The data in flight of one checkpoint. Complete when all its parts have been reported.
-
-    Args:
-        awaited: number of parts, including the snapshot of the task itself.
-    """
+    *awaited*: number of parts, including the snapshot of the task itself."""
 
     def __init__(self, barrier: Barrier, responder: CheckpointResponder, awaited: int) -> None:
         self._barrier = barrier
@@ -166,10 +156,8 @@ class _InFlight:
 
 class SubtaskCheckpoints:
     """Takes the snapshots of one task and tells operators how checkpoints end.
-
-    *operators*: (id, operator), head first. *outputs*: the outputs of the results, in the order
-    of the results in the task's chain, then others. *restored_from*: id of a checkpoint; 0: none.
-    """
+    *operators*: (id, operator), head first. *outputs*: the outputs of the results, in the order of
+    the results in the task's chain, then others. *restored_from*: id of a checkpoint; 0: none."""
 
     def __init__(
         self,
@@ -236,7 +224,6 @@ class SubtaskCheckpoints:
         in_flight.told()
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """Take no part in the checkpoint. Tell downstream tasks and the coordinator."""
         if checkpoint_id > self._latest:
             self._latest = checkpoint_id
             self._send_cancelled(checkpoint_id)
@@ -247,7 +234,6 @@ class SubtaskCheckpoints:
         self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
-        """Report the unread elements of a channel as data in flight (:class:`InFlightRecorder`)."""
         if checkpoint_id in self._in_flight:
             elements = kept(self._gate.in_flight(channel))
             self._responder.in_flight(checkpoint_id, channel, elements)
@@ -258,12 +244,10 @@ class SubtaskCheckpoints:
             self._responder.in_flight(self._latest, channel, kept([element]))
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that all channels have delivered the checkpoint's barrier."""
         if checkpoint_id in self._in_flight:
             self._in_flight[checkpoint_id].told()
 
     def dropped(self, checkpoint_id: int) -> None:
-        """Forget the data in flight of a checkpoint in which the task stops taking part."""
         in_flight = self._in_flight.pop(checkpoint_id, None)
         if in_flight is not None:
             in_flight.drop()

@@ -26,10 +26,8 @@ TIMESTAMPS = "$timestamp"
 
 class MapBatchesOperator(FunctionOperator):
     """Calls a function with each record batch. The function returns batches, tables, or None.
-
     If rows have timestamps, these are in the last column, ``$timestamp``. The timestamps of the
-    results are taken from that column of the returned batch; without it the results have none.
-    """
+    results are taken from that column of the returned batch; without it the results have none."""
 
     def __init__(self, function: Any, input_type: TypeInformation | None = None) -> None:
         super().__init__(function)
@@ -73,7 +71,6 @@ def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
 
 
 def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
-    """Return the record batches in the result of a function."""
     if result is None:
         return ()
     if isinstance(result, pa.RecordBatch):
@@ -203,9 +200,7 @@ MOST_BYTES = 2**20
 
 class SerializeBatchesOperator(StreamOperator):
     """Turns each record batch into bytes in Arrow's format. Large batches become several values.
-
-    Streams of Python values are turned into columns first. Timestamps are left out.
-    """
+    Streams of Python values are turned into columns first. Timestamps are left out."""
 
     def __init__(self, input_type: TypeInformation | None = None) -> None:
         self._input_type = input_type
@@ -226,7 +221,6 @@ class SerializeBatchesOperator(StreamOperator):
 
 
 def serialized(batch: pa.RecordBatch) -> bytes:
-    """Return the batch with its schema as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -241,10 +235,8 @@ def deserialized(data: bytes) -> pa.RecordBatch:
 
 class KeyAndValueOperator(StreamOperator):
     """Turns each record into a record of two columns: ``f0`` is its key, ``f1`` the record.
-
     A record with fields becomes a struct. Records that come as Arrow columns are not converted to
-    Python values, nor are their keys if these are a column.
-    """
+    Python values, nor are their keys if these are a column."""
 
     def __init__(self, keys: Keys, value_type: TypeInformation | None) -> None:
         self._keys = keys

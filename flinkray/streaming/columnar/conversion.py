@@ -32,15 +32,11 @@ SCALAR_COLUMN = "value"
 def block_to_batch(
     block: Block, type_info: TypeInformation | None = None, key: str | None = None
 ) -> pa.RecordBatch:
-    """Return the values as a record batch.
-
-    Types are those of *type_info*, or are found from the values. Rows and dictionaries have a
-    column for each name, tuples have f0, f1, …, and other values have one column, ``value``. A name
-    that a dictionary lacks is null in its row. The column *key* is not rounded to a ``FLOAT``,
-    because rounded keys would be in other key groups.
-
-    Raises StreamError: no column holds the values exactly, or they differ in type or fields.
-    """
+    """Return the values as a record batch. Types are those of *type_info*, or are found from the
+    values. Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values
+    one column, ``value``. A name that a dictionary lacks is null. The column *key* is not rounded
+    to a ``FLOAT``, which would change key groups. Raises StreamError: no column holds the values
+    exactly, or they differ in type or fields."""
     _refuse_changes(block.values)
     wanted = None if type_info is None else type_info.to_arrow()
     kinds: list[pa.DataType | None]
@@ -86,10 +82,8 @@ def schema_of(kind: pa.DataType) -> pa.Schema:
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
     """Return the batch with the columns of a declared type; unchanged if Arrow has no such type.
-
     Columns of a row type are matched by position and get its field names. Raises StreamError: the
-    number of columns differs, or values do not fit.
-    """
+    number of columns differs, or values do not fit."""
     wanted = type_info.to_arrow()
     if wanted is None:
         return batch
@@ -137,10 +131,7 @@ def _refuse_changes(values: Values) -> None:
 
 def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
     """Return (names, columns) of records without a declared type.
-
-    Raises:
-        ValueError: the records differ in their fields, or have none.
-    """
+    Raises ValueError: the records differ in their fields, or have none."""
     first = values[0]
     if isinstance(first, dict):
         other = next((value for value in values if not isinstance(value, dict)), None)
@@ -174,9 +165,7 @@ def _names_of(value: Row | tuple[Any, ...]) -> list[str] | None:
 
 def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[Any]]:
     """Return the values of each column. *named*: fields are matched by name, not by position.
-
-    Raises ValueError if a record has other fields.
-    """
+    Raises ValueError if a record has other fields."""
     rows = _alike(values, names, named)
     if rows is None:
         rows = [_in_order(value, names, named) for value in values]
@@ -185,8 +174,7 @@ def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[
 
 def _alike(values: Values, names: list[str], named: bool) -> Values | None:
     """Return the fields of each record, if all records are tuples or rows with their fields in
-    order.
-    None: the records differ, and :func:`_in_order` has to read each record."""
+    order. None: the records differ, and :func:`_in_order` has to read each record."""
     types = set(map(type, values))
     rows = values
     if types == {Row}:
@@ -319,12 +307,8 @@ def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 def _check_values(name: str, values: Values, kind: pa.DataType, *, is_declared: bool) -> None:
     """Check that Arrow loses no part of a value.
-
     Arrow takes values of other types than the first value's, and drops the parts that do not fit.
-
-    Raises:
-        StreamError: a part of a value would be lost.
-    """
+    Raises StreamError: a part of a value would be lost."""
     if not pa.types.is_nested(kind):
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
             _check_one_kind(name, values, pa.types.is_date(kind))

@@ -50,9 +50,7 @@ def start_of(how: str, kind: np.dtype[Any]) -> Any:
 
 def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
     """Return the function that combines two sums, minima or maxima, depending on *how*.
-
-    NaN is greater than every number, as in Flink (Java's ``Double.compareTo``).
-    """
+    NaN is greater than every number, as in Flink (Java's ``Double.compareTo``)."""
     if how not in ("min", "max"):
         return np.add
     if how == "max":
@@ -74,10 +72,8 @@ def group(slots: Slots) -> Groups:
 
 def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
     """Return the indices that sort *slots*; equal slots keep their order.
-
     Arrow counts if the numbers are small and many, in half of NumPy's time. NumPy sorts 16-bit
-    integers by radix; wider ones take two passes.
-    """
+    integers by radix; wider ones take two passes."""
     largest = int(slots.max()) if len(slots) else 0
     if largest < _COUNTED and len(slots) > _COUNTED_FROM:
         indices = pc.array_sort_indices(pa.array(slots))  # stable, as its documentation says
@@ -150,11 +146,8 @@ def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufun
 
 
 def _accumulate(ufunc: np.ufunc, groups: Groups, ordered: Values, state: Values) -> Values:
-    """Accumulate the values of each group, beginning with the group's state.
-
-    One cumulative sum over all groups would let the rounding errors of a large group spoil the
-    others.
-    """
+    """Accumulate the values of each group, beginning with the group's state. One cumulative sum
+    over all groups would let the rounding errors of a large group spoil the others."""
     running = ordered.astype(np.result_type(ordered, state), copy=True)
     running[groups.starts] = ufunc(running[groups.starts], state[groups.slots])
     long = np.flatnonzero(groups.counts > _LONG_GROUP)

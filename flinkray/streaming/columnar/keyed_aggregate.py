@@ -35,13 +35,8 @@ from flinkray.streaming.records.widening import as_wide, wider_schema
 
 
 class KeyedAggregateOperator(ReduceOperator):
-    """Rolling aggregate of a column by key.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        reduce: the equivalent reduce function on rows.
-    """
+    """Rolling sum, minimum or maximum (*how*) of a column by key.
+    *reduce*: the equivalent reduce function on rows."""
 
     def __init__(self, how: str, field: str, reduce: Any, keys: Keys) -> None:
         super().__init__(reduce, keys)
@@ -152,12 +147,8 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return for each key its first row with the present aggregate, the last row put out.
-
-        Args:
-            key: name of the key column.
-            field: name of the aggregated column.
-        """
+        """Return for each key its first row with the present aggregate, which is the last row put
+        out."""
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
             names = batch.schema.names
@@ -176,23 +167,14 @@ class AggregateTables(NamedTuple):
         return self.numbers.known_slots_of_column(keys_of(batch))
 
     def clear(self) -> None:
-        """Remove all keys."""
         self.numbers.clear()
         self.first_rows.clear()
 
 
 class AggregateState:
-    """The running aggregate of a column for each key.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        key: name of the key column.
-        schema: the schema of the first batch, or of all first rows that were restored.
-
-    Raises:
-        StreamError: the column holds no numbers.
-    """
+    """The running sum, minimum or maximum (*how*) of the column *field* for each key.
+    *schema*: of the first batch, or of all restored first rows. Raises StreamError: the column
+    holds no numbers."""
 
     def __init__(
         self, how: str, field: str, key: str, schema: pa.Schema, tables: AggregateTables
@@ -261,9 +243,7 @@ class AggregateState:
 
     def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """Convert a batch to the types of the state, which become wider if they have to.
-
-        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch.
-        """
+        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch."""
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
@@ -290,7 +270,6 @@ class AggregateState:
         return True
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
@@ -361,10 +340,8 @@ class AggregateState:
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
     """Widen the indices of a dictionary type to 32 bits, and leave other types as they are.
-
     All batches share one dictionary. It may have more entries than the 8-bit indices that batches
-    from pandas have can count.
-    """
+    from pandas have can count."""
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return kind

@@ -1,17 +1,11 @@
-"""The first half of aggregates by key, or key and window, before the exchange by key.
+"""The first half of aggregates by key, or by key and window, before the exchange by key.
 
-A task sends one row for each key, instead of every record. If a sample shows that keys hardly
-repeat, batches are passed on as they come (Flink: ``table.exec.local-hash-agg.adaptive.enabled``).
-
-A task sends one row for each key and pane, instead of every record. A pane is put out when the
-watermark passes its end, before that watermark: the operator behind the exchange does not need it
-earlier. This holds while that operator waits for this task's watermark. After this task was idle,
-the operator waits for its watermark again only when it has caught up with those of other tasks, and
-this task cannot know when that is. So once it was idle, it puts everything out after each batch.
-
-Everything is put out before a barrier, so there is no state. If a sample shows that keys hardly
-repeat, aggregating gains nothing: then batches are passed on as they come (as in Flink's SQL:
-``table.exec.local-hash-agg.adaptive.enabled``).
+A task sends one row for each key (or key and pane), instead of every record. A pane is put out when
+the watermark passes its end, before that watermark, because the operator behind the exchange does
+not need it earlier while it waits for this task's watermark. Once this task was idle, it cannot
+know what that operator waits for, and puts everything out after each batch. Everything is put out
+before a barrier, so there is no state. If a sample shows that keys hardly repeat, batches are
+passed on as they come (as in Flink's SQL: ``table.exec.local-hash-agg.adaptive.enabled``).
 """
 
 from __future__ import annotations
@@ -45,13 +39,8 @@ MOST_KEYS = 1 << 20
 
 class LocalAggregateOperator(StreamOperator):
     """Aggregates columns by key before the exchange; other records are passed on as they are.
-
-    Args:
-        how: ``sum``, ``min`` or ``max``.
-        field: name of the aggregated column.
-        sample: records after which the operator decides whether to aggregate further records.
-        most_keys: with more keys, the operator puts out all rows that it has.
-    """
+    After *sample* records it decides whether to aggregate further records. With more than
+    *most_keys* keys it puts out all its rows."""
 
     def __init__(
         self, how: str, field: str, keys: Keys, sample: int = SAMPLE, most_keys: int = MOST_KEYS
@@ -120,12 +109,9 @@ MOST_NUMBERS = 1 << 20
 
 
 class LocalWindowAggregateOperator(StreamOperator):
-    """Aggregates columns by key and pane before the exchange. Rows are passed on as they are.
-
-    Args:
-        sample: records after which the operator decides whether to aggregate further records.
-        most_numbers: with more numbers, the operator puts out all rows that it has.
-    """
+    """Aggregates columns by key and pane before the exchange.
+    Rows are passed on as they are. After *sample* records it decides whether to aggregate further
+    records. With more than *most_numbers* numbers it puts out all its rows."""
 
     def __init__(
         self,

@@ -86,15 +86,12 @@ class Measure(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the measure's column in the table of panes."""
         return f"{self.how} {self.column}"
 
     @property
     def upper(self) -> Measure:
         """The measure that is kept beside a sum of 64-bit integers, because that sum may wrap.
-
-        It sums the :func:`upper_halves` of the integers. Sums of smaller numbers do not wrap.
-        """
+        It sums the :func:`upper_halves` of the integers. Sums of smaller numbers do not wrap."""
         return Measure(_UPPER, self.column)
 
     @property
@@ -118,19 +115,12 @@ class PaneTimes(NamedTuple):
         return pane * self.pane_size + self.offset
 
     def panes_of(self, times: Times) -> Times:
-        """Return the number of the pane that contains each time."""
         panes: Times = (times - self.offset) // self.pane_size
         return panes
 
 
 class Panes:
-    """The numbers of all keys and panes of a subtask.
-
-    Args:
-        keys: keys by a column.
-        table: the table that holds the numbers, with panes as namespaces.
-        name: name of the operator, for error messages.
-    """
+    """The numbers of all keys and panes of a subtask. *table* has the panes as namespaces."""
 
     def __init__(
         self,
@@ -215,9 +205,7 @@ class Panes:
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
         """Return (count of records for each row of *batch*, numbers to add for each measure).
-
-        The counts are None if each row is one record, and not a part of a pane.
-        """
+        The counts are None if each row is one record, and not a part of a pane."""
         numbers: dict[Measure, Values] = {}
         if not is_part(batch):
             for measure in self._measures:
@@ -366,10 +354,7 @@ def upper_halves(values: Values) -> Values:
 
 def unwrapped(sums: Values, uppers: Values) -> Values:
     """Return the doubles that sums modulo 2**64 would be if they had not wrapped.
-
-    Args:
-        uppers: the sums of the :func:`upper_halves` of the summed numbers.
-    """
+    *uppers*: the sums of the :func:`upper_halves` of the summed numbers."""
     sums = sums.astype(np.float64)
     wraps = np.rint((uppers * 2.0**32 - sums) / 2.0**64)
     whole: Values = sums + wraps * 2.0**64

@@ -51,10 +51,8 @@ though the state still has some of their panes."""
 
 class WindowAggregateOperator(StreamOperator):
     """Aggregates columns by key and window. Late records are dropped and counted.
-
     A record is late when its last window has ended. The columns may be parts of panes, which tasks
-    before the exchange have aggregated.
-    """
+    before the exchange have aggregated."""
 
     def __init__(
         self,
@@ -107,12 +105,9 @@ class WindowAggregateOperator(StreamOperator):
             self._panes.add(columns, times)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
-        """Remove and count late records.
-
-        A record is late when the watermark has passed the end of its last window or, if no window
-        contains the record, its timestamp. The watermark is that of the record's key group, because
-        key groups may differ after a restore.
-        """
+        """Remove and count late records. A record is late when the watermark has passed the end of
+        its last window or, if no window contains the record, its timestamp. The watermark is that
+        of the record's key group, because key groups may differ after a restore."""
         size, slide, offset = self._times
         last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
@@ -221,11 +216,6 @@ class WindowAggregateOperator(StreamOperator):
         last_window = (watermark - size + 1 - offset) // slide
         return (last_window + 1) * slide // self._times.pane_size - 1
 
-    @property
-    def keys_known(self) -> int:
-        """The number of keys that have a slot in the arrays of every pane."""
-        return len(self._table)
-
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         # After the last watermark nothing is stored: if the stream goes on, its time is not known.
         kept = [] if self._watermark == MAX_TIMESTAMP else self._ended.stored()
@@ -239,11 +229,8 @@ Stored = tuple[int, int, int]
 
 class KeyGroupWatermarks:
     """Keeps the watermark of each of a subtask's key groups.
-
-    Args:
-        stored: results of :meth:`stored` of any subtasks, from which the watermarks are restored.
-            A key group that is not in them begins with the least time.
-    """
+    *stored*: results of :meth:`stored` of any subtasks, from which the watermarks are restored. A
+    key group that is not in them begins with the least time."""
 
     def __init__(self, state: KeyedStateBackend, stored: Iterable[Stored]) -> None:
         self._groups = state.key_groups

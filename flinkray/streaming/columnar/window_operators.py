@@ -147,10 +147,8 @@ class _ColumnsPort(InputPort):
 
 class WindowJoinOperator(TwoInputs, _BufferedWindows):
     """Joins two inputs: all pairs of rows with equal keys in a window, with both inputs' columns.
-
     A null key has no partner. The order of the pairs is undefined. *right_suffix* is added to names
-    of the second input's columns that the first input has too.
-    """
+    of the second input's columns that the first input has too."""
 
     def __init__(
         self,
@@ -197,10 +195,8 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
         """Join the rows of windows that have ended.
-
         Arrow joins only keys, windows and row numbers, because it cannot join tables with nested
-        columns. So the columns of both inputs are copied only once.
-        """
+        columns. So the columns of both inputs are copied only once."""
         (mine, my_starts), (theirs, their_starts) = left, right
         left_key, right_key = mine[self._left_key], theirs[self._right_key]
         if left_key.type != right_key.type or pa.types.is_floating(left_key.type):
@@ -265,12 +261,8 @@ Times = npt.NDArray[np.int64]
 
 class WindowBuffer:
     """The rows of one input whose windows have not ended.
-
-    Args:
-        size, offset: of the windows, in milliseconds.
-        key: name of the key column; None if the key is not a column.
-        table: the table that holds the rows, by the start of their window.
-    """
+    *size* and *offset* of the windows are milliseconds. *key*: name of the key column, if there is
+    one. *table* holds the rows by the start of their window."""
 
     def __init__(self, size: int, offset: int, key: str | None, table: RowTable) -> None:
         self._size, self._offset = size, offset
@@ -279,10 +271,8 @@ class WindowBuffer:
 
     def add(self, columns: Columns, watermark: int, keys: Sequence[Any] | None = None) -> int:
         """Store rows whose windows have not ended at *watermark*. Returns the number of late rows.
-
         *keys*: the key of each row, if keys are not a column. Raises StreamError if the rows have
-        no timestamps.
-        """
+        no timestamps."""
         times = columns.timestamps
         if times is None:
             raise no_timestamps("windows of event time need")

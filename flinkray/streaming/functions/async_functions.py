@@ -31,10 +31,8 @@ class AsyncTimeoutError(UnavailableError, TimeoutError):
 
 class AsyncFunction(Function, ABC, Generic[IN, OUT]):
     """Base of asynchronous functions: a coroutine returns any number of results for each value.
-
     Many coroutines run at the same time. A coroutine must not block; run blocking calls with
-    ``asyncio.to_thread``.
-    """
+    ``asyncio.to_thread``."""
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
         """Called once before the first record; may be ``async def``. There is no keyed state."""

@@ -43,9 +43,7 @@ class Function:
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
         """Called once before the first record. Request state in this method.
-
-        Only the methods of an AsyncFunction may be ``async def``.
-        """
+        Only the methods of an AsyncFunction may be ``async def``."""
         return None
 
     def close(self) -> Awaitable[None] | None:
@@ -75,8 +73,7 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """A function that replaces each value of a stream by any number of values.
-    It is a generator, or returns a list or None.
-    """
+    It is a generator, or returns a list or None."""
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT | Tagged] | None:
@@ -171,8 +168,7 @@ class TimeDomain(Enum):
 
 class TimerService(ABC):
     """Gives a function the time, and sets timers for the current key.
-    All times are milliseconds since the epoch.
-    """
+    All times are milliseconds since the epoch."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -190,8 +186,7 @@ class TimerService(ABC):
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Register a timer for the current key, which fires when processing time reaches
-        *timestamp*.
-        ``on_timer`` is called once for each key and timestamp."""
+        *timestamp*. ``on_timer`` is called once for each key and timestamp."""
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
@@ -232,9 +227,7 @@ class TimerContext(KeyedProcessContext):
 
 class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     """A function that returns any number of results for each value.
-
-    It can ask for the time, and has side outputs: ``yield tag, value`` puts a value out there.
-    """
+    It can ask for the time, and has side outputs: ``yield tag, value`` puts a value out there."""
 
     Context: TypeAlias = ProcessContext
 
@@ -275,7 +268,6 @@ class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     """A function that returns any number of results for each value of two keyed streams.
-
     Both streams share keyed state and timers."""
 
     Context: TypeAlias = KeyedProcessContext
@@ -300,8 +292,7 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 
 class BaseBroadcastContext(ABC):
     """Base class of the contexts of broadcast process functions.
-    Gives the function the timestamp of the record, and the present time.
-    """
+    Gives the function the timestamp of the record, and the present time."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
@@ -324,9 +315,7 @@ class BroadcastContext(BaseBroadcastContext):
         self, state_descriptor: MapStateDescriptor[K, V]
     ) -> BroadcastState[K, V]:
         """Return the broadcast state of a descriptor, to read and change.
-
-        It is equal in all subtasks only if every subtask changes it in the same way.
-        """
+        It is equal in all subtasks only if every subtask changes it in the same way."""
 
 
 class ReadOnlyBroadcastContext(BaseBroadcastContext):
@@ -383,9 +372,7 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[IN1, I
         self, value: IN2, ctx: BroadcastContext
     ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a broadcast value. Broadcast state can be changed.
-
-        Every subtask gets every broadcast value.
-        """
+        Every subtask gets every broadcast value."""
 
 
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[KEY, IN1, IN2, OUT]):
@@ -407,9 +394,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
         self, value: IN2, ctx: BroadcastContext
     ) -> Iterable[OUT | Tagged] | None:
         """Return the results for a broadcast value. Broadcast state can be changed.
-
-        Every subtask gets every broadcast value.
-        """
+        Every subtask gets every broadcast value."""
 
     def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer of ``process_element`` fires. Broadcast state can be read."""
@@ -422,10 +407,8 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     @abstractmethod
     def process_element(self, left: IN1, right: IN2, ctx: Any) -> Iterable[OUT | Tagged] | None:
         """Return the results that the join puts out for a pair of records; None: no results.
-
         *ctx* has ``get_left_timestamp()``, ``get_right_timestamp()`` and ``get_timestamp()``, the
-        later of the two.
-        """
+        later of the two."""
 
 
 class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
@@ -438,8 +421,7 @@ class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """A function of all records that two streams have for a key and window.
-    It returns any number of results.
-    """
+    It returns any number of results."""
 
     @abstractmethod
     def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT | Tagged] | None:
@@ -538,25 +520,19 @@ class BatchContext(ABC):
 
 class KeyedBatchFunction(Function, ABC):
     """Gets whole Arrow batches, and for each row the index (slot) of its key in arrays of state.
-
     State comes from ``runtime_context.get_array_state`` and is read and written as NumPy arrays: no
-    Python object is made for a record or a key.
-    """
+    Python object is made for a record or a key."""
 
     @abstractmethod
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Return the results for a batch: a record batch, a table, several of them, or None.
-
         Rows with timestamps have them in the last column, ``$timestamp``; so have rows of the
-        results.
-        """
+        results."""
 
     def on_watermark(self, timestamp: int, ctx: BatchContext) -> Any:
         """Return results that go before a watermark, in the form of :meth:`process_batch`.
-
         At the end of the input comes the last watermark, Java's greatest ``long``. ``ctx.slots`` is
-        empty.
-        """
+        empty."""
         return None
 
 

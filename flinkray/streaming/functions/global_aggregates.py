@@ -42,9 +42,7 @@ class GlobalAggregateManager(ABC):
 
 class GlobalAggregateError(FlinkRayError):
     """The function of a global aggregate failed.
-
-    The text contains the traceback of the function.
-    """
+    The text contains the traceback of the function."""
 
     retryable = True
     is_counted = True
@@ -79,7 +77,6 @@ class GlobalAggregatesLostError(FlinkRayError):
 
 
 def global_aggregate_error(name: str, error: BaseException) -> GlobalAggregateError:
-    """Return the error that reports the failure of the function of an aggregate."""
     return GlobalAggregateError(name, traceback_of(error, user_frames(error)))
 
 
@@ -107,10 +104,8 @@ def check_aggregate(name: object, function: object) -> None:
 
 class GlobalAggregates:
     """The accumulators of a job's global aggregates.
-
     Accumulators are kept pickled, so that a function that fails has changed nothing. Two updates of
-    one aggregate must not run at the same time.
-    """
+    one aggregate must not run at the same time."""
 
     def __init__(self, largest_result: int | None = None) -> None:
         """Create no aggregate yet. *largest_result*: most bytes of a pickled result. None: any."""
@@ -118,10 +113,8 @@ class GlobalAggregates:
         self._accumulators: dict[str, bytes] = {}
 
     def update(self, name: str, value: bytes, function: AggregateFunction[Any, Any, Any]) -> bytes:
-        """Add a pickled value, and return the pickled result of the aggregate.
-        Raises what *function* raises, and StreamError if the result is too large; then nothing was
-        added.
-        """
+        """Add a pickled value, and return the pickled result of the aggregate. Raises what
+        *function* raises, and StreamError if the result is too large; then nothing was added."""
         known = self._accumulators.get(name)
         before = function.create_accumulator() if known is None else pickle.loads(known)
         added = cloud_pickle.dumps(function.add(pickle.loads(value), before))

@@ -38,10 +38,8 @@ class Counter(Metric):
 
 class Meter(Metric):
     """Counts events and their rate per second over the last *time_span_in_seconds* seconds.
-
     The rate is computed between two readings that are at least five seconds apart, as in Flink's
-    MeterView.
-    """
+    MeterView."""
 
     def __init__(self, time_span_in_seconds: int = 60) -> None:
         self.time_span_in_seconds = time_span_in_seconds
@@ -85,11 +83,8 @@ class Gauge(Metric):
 
 
 class MetricGroup:
-    """Metrics by name, and groups inside this group.
-
-    If a name is already used by another kind of metric, a new metric is returned but not shown (as
-    in Flink).
-    """
+    """Metrics by name, and groups inside this group. If a name is already used by another kind of
+    metric, a new metric is returned but not shown (as in Flink)."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self._path = path
@@ -134,8 +129,7 @@ class MetricGroup:
         return made
 
     def all(self) -> dict[str, Any]:
-        """Return every metric in this group and the groups inside, by full name.
-        Thread-safe."""
+        """Return every metric in this group and the groups inside, by full name. Thread-safe."""
         metrics, groups = tuple(self._metrics.items()), tuple(self._groups.values())
         found = {".".join((*self._path, name)): metric for name, metric in metrics}
         for group in groups:

@@ -13,11 +13,8 @@ T = TypeVar("T", default=Any)
 
 
 class OutputTag(Generic[T]):
-    """Names a side output. A function sends a value to it with ``yield tag, value``.
-
-    Tags with equal ids are the same side output of an operator. A tag may be used on several
-    operators.
-    """
+    """Names a side output. A function sends a value to it with ``yield tag, value``. Tags with
+    equal ids are the same side output of an operator. A tag may be used on several operators."""
 
     in_use: ClassVar[bool] = False
     """Whether any tag exists in this process. If not, results need not be searched for tags."""

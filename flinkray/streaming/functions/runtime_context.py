@@ -65,29 +65,35 @@ class CachedFileError(FlinkRayError):
 
 
 class KeyedStateStore(ABC):
-    """Gives window functions the state of a key, or of a key and window."""
+    """Gives functions the state of a key; window functions also that of a key and window."""
 
-    @abstractmethod
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return value state: a single value for each key, or for each key and window."""
+        return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Return list state: a list for each key, or for each key and window."""
+        return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Return map state: a dictionary for each key, or for each key and window."""
+        return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Return reducing state: all added values, reduced to one value."""
+        return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
 
-    @abstractmethod
     def get_aggregating_state(
         self, state_descriptor: AggregatingStateDescriptor[IN, OUT]
     ) -> AggregatingState[IN, OUT]:
         """Return aggregating state: the aggregate of all added values."""
+        return self._state(  # type: ignore[no-any-return]
+            state_descriptor, AggregatingStateDescriptor
+        )
+
+    @abstractmethod
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        """Return the state of a descriptor of class *kind*; StateError for other classes."""
 
 
 class RuntimeContext(KeyedStateStore):
@@ -127,9 +133,8 @@ class RuntimeContext(KeyedStateStore):
         return self._task_name
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return a text such as ``Map (1/4)#0``.
-        It has the operator's name, the number of the subtask from 1, the parallelism and the
-        attempt."""
+        """Return a text such as ``Map (1/4)#0``. It has the operator's name, the number of the
+        subtask from 1, the parallelism and the attempt."""
         return (
             f"{self._task_name} ({self._subtask_index + 1}/{self._parallelism})"
             f"#{self._attempt_number}"
@@ -153,9 +158,7 @@ class RuntimeContext(KeyedStateStore):
 
     def is_restored(self) -> bool:
         """Return whether the task was restored from a checkpoint or savepoint.
-
-        The checkpoint need not hold state of this function.
-        """
+        The checkpoint need not hold state of this function."""
         return self._is_restored
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
@@ -177,30 +180,6 @@ class RuntimeContext(KeyedStateStore):
     def get_global_aggregate_manager(self) -> GlobalAggregateManager:
         """Return the manager of the aggregates that all tasks of the job share."""
         return self._global_aggregates
-
-    def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
-        """Return state with one value for each key."""
-        return self._state(state_descriptor, ValueStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Return state with a list for each key."""
-        return self._state(state_descriptor, ListStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Return state with a dictionary for each key."""
-        return self._state(state_descriptor, MapStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
-        """Return state with all added values of each key, reduced to one."""
-        return self._state(state_descriptor, ReducingStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_aggregating_state(
-        self, state_descriptor: AggregatingStateDescriptor[IN, OUT]
-    ) -> AggregatingState[IN, OUT]:
-        """Return state with the aggregate of all added values of each key."""
-        return self._state(  # type: ignore[no-any-return]
-            state_descriptor, AggregatingStateDescriptor
-        )
 
     def get_array_state(self, state_descriptor: ArrayStateDescriptor) -> ArrayState:
         """Return state with a number for each key, in an array. Only for a KeyedBatchFunction.

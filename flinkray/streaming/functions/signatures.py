@@ -13,16 +13,9 @@ _FIRST = "runtime_context"
 
 
 def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
-    """Return *function* if it is an object with *method*, or a plain function.
-
-    Args:
-        what: text for the error that says which kind of object is needed.
-        values: number of arguments with which a plain function is called.
-
-    Raises:
-        TypeError: *function* has no such method and is no function, is ``async def``, or takes
-            other arguments.
-    """
+    """Return *function* if it is an object with *method*, or a plain function of *values*
+    arguments. *what*: the needed kind of object, for errors. Raises TypeError for any other object,
+    an ``async def``, and other arguments."""
     forgotten = isinstance(function, type) and (
         issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
     )
@@ -35,12 +28,8 @@ def expect_function(function: Any, method: str, what: str, values: int = 1) -> A
 
 
 def expect_kind(function: Any, kind: type, what: str) -> Any:
-    """Return *function* if it is of class *kind*.
-
-    Raises:
-        TypeError: *function* is of another class, or has a method that is ``async def`` or takes
-            other arguments.
-    """
+    """Return *function* if it is of class *kind*. Raises TypeError: *function* is of another class,
+    or has a method that is ``async def`` or takes other arguments."""
     if not isinstance(function, kind):
         raise TypeError(f"{what}, got {function!r}")
     refuse_coroutines(function)
@@ -50,15 +39,8 @@ def expect_kind(function: Any, kind: type, what: str) -> Any:
 
 def refuse_signatures(function: Any, method: str = "", values: int = 1) -> None:
     """Raise TypeError if a function, or a method that operators call, takes other arguments.
-
-    Args:
-        function: a plain function, or an object with methods that operators call.
-        method: a method that is checked if *function* is of no class of flinkray.
-        values: number of arguments with which this method, or a plain function, is called.
-
-    Raises:
-        TypeError: a function that would be called takes other arguments.
-    """
+    *method* is checked even if *function* is of no class of flinkray. *values*: number of arguments
+    of this method, or of a plain function."""
     for call, names in _calls(function, method, values):
         try:
             signature = inspect.signature(call)
@@ -113,14 +95,7 @@ def _declared(kind: type) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def refuse_coroutines(function: Any, method: str = "") -> None:
     """Raise TypeError if a function, or a method that operators call, is ``async def``.
-
-    Args:
-        function: a plain function, or an object with methods that operators call.
-        method: a method that is checked even if no class of flinkray declares it.
-
-    Raises:
-        TypeError: a function that would be called is ``async def``.
-    """
+    *method* is checked even if no class of flinkray declares it."""
     for call in _called(function, method):
         if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
             while isinstance(call, partial):

@@ -78,9 +78,7 @@ LASTING = VANISHED | frozenset(
     }
 )
 """Errors that Kafka repeats until somebody changes something: a restart of the job does not help.
-
-``_AUTHENTICATION`` is not among them: an OAuth token may be missing only for a while.
-"""
+``_AUTHENTICATION`` is not among them: an OAuth token may be missing only for a while."""
 
 
 def is_lasting(error: KafkaException | KafkaError) -> bool:
@@ -91,16 +89,12 @@ def is_lasting(error: KafkaException | KafkaError) -> bool:
 
 
 def sink_error(error: KafkaException) -> type[SinkError]:
-    """Return the class of the error that a sink raises for a Kafka error."""
     return SinkError if is_lasting(error) else SinkUnavailableError
 
 
 def made(kind: Any, properties: Mapping[str, Any]) -> Any:
     """Create a Kafka client of class *kind* with librdkafka's *properties*.
-
-    Raises:
-        StreamError: librdkafka does not know a property, or refuses its value.
-    """
+    Raises StreamError: librdkafka does not know a property, or refuses its value."""
     try:
         return kind(dict(properties))
     except (KafkaException, TypeError, ValueError) as error:
@@ -111,7 +105,6 @@ def made(kind: Any, properties: Mapping[str, Any]) -> Any:
 
 
 def text_of(error: BaseException | KafkaError) -> str:
-    """Return the error as one line of text."""
     inner = error.args[0] if isinstance(error, BaseException) and error.args else error
     if isinstance(inner, KafkaError):
         return f"{inner.str()} ({inner.name()})"
@@ -185,13 +178,8 @@ _LONGEST_PAUSE = 1.0
 
 
 class KafkaCluster:
-    """Queries topics and offsets. Connects when needed.
-
-    Args:
-        properties: librdkafka's properties of a consumer.
-        timeout: seconds for which a query is repeated.
-        closed: event that is set when answers are not needed any more.
-    """
+    """Queries topics and offsets. Connects when needed. *timeout*: seconds for which a query is
+    repeated. *closed* is set when answers are not needed any more."""
 
     def __init__(
         self, properties: Mapping[str, Any], clock: Clock, timeout: float, closed: Event

@@ -77,7 +77,6 @@ class KafkaCommittable:
     """Packed records: (size before compression, compressed bytes)."""
 
     def records(self) -> Iterator[KafkaProducerRecord]:
-        """Yield the records in the order in which they were written."""
         for size, compressed in self.chunks:
             packed = pa.decompress(compressed, size, codec=_CODEC, asbytes=True)
             for fields in msgpack.unpackb(packed, use_list=False):
@@ -85,17 +84,13 @@ class KafkaCommittable:
 
 
 def pack(records: Sequence[tuple[Any, ...]]) -> tuple[int, bytes]:
-    """Pack and compress the fields of records to a chunk."""
     packed = msgpack.packb(records, default=index)  # for integers of other types than int
     return len(packed), pa.compress(packed, codec=_CODEC, asbytes=True)
 
 
 class TransactionalSession:
     """A session of a transactional id. It ends with the first failure.
-
-    Raises:
-        KafkaException: the session cannot begin.
-    """
+    Raises KafkaException: the session cannot begin."""
 
     def __init__(self, properties: Mapping[str, Any], transactional_id: str) -> None:
         self._producer = RecordProducer({**properties, "transactional.id": transactional_id})
@@ -114,9 +109,7 @@ class TransactionalSession:
 
     def commit(self, committable: KafkaCommittable) -> bool:
         """Commit a committable. Return False if it was already committed.
-
-        Raises KafkaException: the outcome of the commit is unknown, and the session is over.
-        """
+        Raises KafkaException: the outcome of the commit is unknown, and the session is over."""
         topic = committable.marker_topic
         history = self._history(topic)
         if history.has(committable.run, committable.sequence):
@@ -156,11 +149,8 @@ class TransactionalSession:
 
 class KafkaCommitter(Committer[KafkaCommittable]):
     """Commits under the transactional ids of the writers.
-
-    Args:
-        own: transactional id for which a session begins at once, so that no transaction of an
-            earlier attempt stays open. None: no such id.
-    """
+    *own*: transactional id for which a session begins at once, so that no transaction of an earlier
+    attempt stays open. None: no such id."""
 
     def __init__(self, properties: Mapping[str, Any], own: str | None) -> None:
         self._properties = dict(properties)
@@ -243,7 +233,6 @@ class CommittedRun:
         return sequence <= self.up_to or sequence in self.beyond
 
     def plus(self, sequence: int) -> CommittedRun:
-        """Return the run with the committable *sequence* added."""
         beyond, up_to = {*self.beyond, sequence}, self.up_to
         while up_to + 1 in beyond:
             up_to += 1
@@ -252,26 +241,22 @@ class CommittedRun:
 
 @dataclass(frozen=True)
 class CommitHistory:
-    """Says which committables were committed, for each writer.
-    The writer of the latest commit is last in *runs*. A writer numbers its committables from 1.
-    Each number is committed once, mostly in order. After a change of parallelism, two committers
-    may have committables of one writer."""
+    """Says which committables were committed, for each writer. The writer of the latest commit is
+    last in *runs*. A writer numbers its committables from 1. Each number is committed once, mostly
+    in order. After a change of parallelism, two committers may have committables of one writer."""
 
     runs: dict[str, CommittedRun] = field(default_factory=dict)
 
     def has(self, run: str, sequence: int) -> bool:
-        """Return whether the committable *sequence* of the writer *run* was committed."""
         return sequence in self.runs.get(run, CommittedRun())
 
     def plus(self, run: str, sequence: int) -> CommitHistory:
-        """Return the history with the committable *sequence* of the writer *run* added."""
         others = {name: of for name, of in self.runs.items() if name != run}
         for name in list(others)[: max(0, len(others) + 1 - MOST_RUNS)]:
             del others[name]
         return CommitHistory({**others, run: self.runs.get(run, CommittedRun()).plus(sequence)})
 
     def text(self) -> str:
-        """Return the history in the form in which it is stored."""
         return " ".join(
             f"{name}:{'+'.join(map(str, (of.up_to, *sorted(of.beyond))))}"
             for name, of in self.runs.items()

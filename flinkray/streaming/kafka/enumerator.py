@@ -27,14 +27,8 @@ class Found(NamedTuple):
 
 class PartitionFinder:
     """Searches for partitions. Called in a thread of its own, because the searches block.
-
-    Args:
-        partitions: queries all subscribed partitions.
-        broker: queries offsets.
-        starting: start of partitions that exist when the job starts. Later partitions are read from
-            their beginning.
-        stopping: end of partitions. None: no end.
-    """
+    *starting*: start of partitions that exist when the job starts; later partitions are read from
+    their beginning. *stopping*: end of partitions. None: no end."""
 
     def __init__(
         self,
@@ -79,14 +73,10 @@ class _Search:
 
 
 class KafkaEnumerator(SplitEnumerator[KafkaPartitionSplit]):
-    """Assigns partitions evenly to readers. The reader of partition 0 depends on the topic's name.
-
-    The first search must succeed. A later failure is logged, and the search is repeated.
-
-    Args:
-        make_finder: called once, with an event that is set when the enumerator is closed.
-        interval: seconds between two searches. None: only one search.
-    """
+    """Assigns partitions evenly to readers.
+    The reader of partition 0 depends on the topic's name. The first search must succeed; a later
+    failure is logged. *make_finder* is called once, with an event that is set at the end.
+    *interval*: seconds between two searches. None: only one search."""
 
     def __init__(
         self,

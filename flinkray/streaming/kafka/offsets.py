@@ -21,9 +21,7 @@ class KafkaOffsetResetStrategy(Enum):
 
 class PartitionOffsets(Protocol):
     """Queries offsets of partitions from Kafka.
-
-    Each answer has all requested partitions, except where noted.
-    """
+    Each answer has all requested partitions, except where noted."""
 
     def earliest(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]: ...
 
@@ -33,9 +31,7 @@ class PartitionOffsets(Protocol):
         self, of: list[KafkaTopicPartition], timestamp: int
     ) -> dict[KafkaTopicPartition, int]:
         """Return the offset of the first record of each partition at or after *timestamp*.
-
-        Partitions without such a record are left out.
-        """
+        Partitions without such a record are left out."""
         ...
 
     def committed(self, of: list[KafkaTopicPartition]) -> dict[KafkaTopicPartition, int]:
@@ -46,16 +42,11 @@ class PartitionOffsets(Protocol):
 
 class KafkaOffsetsInitializer(ABC):
     """Chooses an offset for each partition, once. The offset is then stored in checkpoints.
-
-    Create instances with the static methods.
-    """
+    Create instances with the static methods."""
 
     reset: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST
-    """Position at which a reader continues if Kafka has no record at its offset.
-
-    Default: the first record that exists, so that no further record is skipped after others have
-    expired.
-    """
+    """Position at which a reader continues if Kafka has no record at its offset. Default: the first
+    record that exists, so that no further record is skipped after others have expired."""
     needs_group = False
 
     @staticmethod
@@ -88,9 +79,8 @@ class KafkaOffsetsInitializer(ABC):
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> KafkaOffsetsInitializer:
-        """Return an initializer that starts at the offsets given for each partition.
-        The strategy applies to partitions that are not listed, and if Kafka has no record at the
-        offset."""
+        """Return an initializer that starts at the offsets given for each partition. The strategy
+        applies to partitions that are not listed, and if Kafka has no record at the offset."""
         return _Named(offsets, offset_reset_strategy)
 
     @abstractmethod

@@ -48,12 +48,8 @@ class _Reading(NamedTuple):
 
 class KafkaReader(SourceReader[KafkaPartitionSplit]):
     """Reads partitions, each in its order.
-
-    Args:
-        properties: properties of the consumer.
-        commits: whether offsets of complete checkpoints are committed to the consumer group.
-        reset: where to continue if Kafka has no record at the offset.
-    """
+    *commits*: whether offsets of complete checkpoints are committed to the consumer group. *reset*:
+    where to continue if Kafka has no record at the offset."""
 
     def __init__(
         self,
@@ -155,13 +151,9 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
     @staticmethod
     def _check_goes_on(split: KafkaPartitionSplit, offset: int) -> None:
         """Check that the reader may continue the split at *offset*.
-
         *offset* may be after the split's offset, because records may have expired. It may be before
-        the split's offset if nothing was read and the program chose the split's offset.
-
-        Raises:
-            StreamError: the split was read up to its offset, and *offset* is before it.
-        """
+        the split's offset if nothing was read and the program chose the split's offset. Raises
+        StreamError: the split was read up to its offset, and *offset* is before it."""
         if split.is_read and offset < split.offset:
             raise StreamError(
                 f"{split.topic_partition} was read up to offset {split.offset}, and Kafka has "
@@ -237,14 +229,9 @@ class Fetched(NamedTuple):
 
 
 class PartitionFetcher:
-    """Fetches records of partitions in its own thread. The task's thread calls the public methods.
-    Only the fetcher's thread uses the consumer.
-
-    Args:
-        properties: properties of the consumer. ``auto.offset.reset`` must be ``error``.
-        reset: where to continue if Kafka has no record at the offset.
-        wake: called from the thread when there is something to take after there was nothing.
-    """
+    """Fetches records of partitions in its own thread, which alone uses the consumer. The task's
+    thread calls the public methods. *properties* must set ``auto.offset.reset`` to ``error``.
+    *wake* is called from the thread when there is something to take after there was nothing."""
 
     def __init__(
         self,
@@ -281,7 +268,6 @@ class PartitionFetcher:
     # --- for the task's thread --------------------------------------------------------------------
 
     def begin(self, splits: Iterable[KafkaPartitionSplit]) -> None:
-        """Begin to fetch these partitions, too."""
         with self._changed:
             self._begun += splits
             self._changed.notify()
@@ -292,9 +278,8 @@ class PartitionFetcher:
             self._ended.append(partition)
 
     def take(self) -> Fetched | None:
-        """Return the next fetched records.
-        None: there is nothing now. Raises the thread's failure, after all records that came before
-        it."""
+        """Return the next fetched records. None: there is nothing now. Raises the thread's failure,
+        after all records that came before it."""
         with self._changed:
             if self._fetched:
                 fetched = self._fetched.popleft()
@@ -446,11 +431,8 @@ class PartitionFetcher:
 
     def _elsewhere(self, partition: KafkaTopicPartition, said: str, first: int, end: int) -> int:
         """Return the offset from which to continue after Kafka had no record at the position.
-        *said*: Kafka's error text. *first*, *end*: the partition's offsets in Kafka.
-
-        Raises:
-            StreamError: the strategy is NONE.
-        """
+        *said*: Kafka's error text. *first*, *end*: the partition's offsets in Kafka. Raises
+        StreamError: the strategy is NONE."""
         wanted = self._positions[partition]
         if first <= wanted <= end:
             log.info("%s is read on from offset %d after all: %s", partition, wanted, said)
@@ -496,7 +478,6 @@ def _partition_of(message: Message) -> KafkaTopicPartition:
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a consumed message."""
     offset = message.offset()
     assert offset is not None
     return offset

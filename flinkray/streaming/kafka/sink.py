@@ -188,10 +188,8 @@ class KafkaSinkBuilder(Generic[T]):
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder[T]:
         """Set the prefix of transaction ids, needed for exactly once.
-
         No other sink in the whole Kafka cluster may have the prefix. It must stay the same when the
-        job continues from a checkpoint.
-        """
+        job continues from a checkpoint."""
         self._prefix = transactional_id_prefix
         return self
 
@@ -397,11 +395,8 @@ class TransactionalWriter(SinkWriter[KafkaCommittable]):
 
 
 class DirectWriter(SinkWriter[KafkaCommittable]):
-    """Writes records at once.
-
-    Args:
-        waits: whether to wait for delivery before each checkpoint. At the end it waits in any case.
-    """
+    """Writes records at once. *waits*: whether to wait for delivery before each checkpoint. At the
+    end it waits in any case."""
 
     def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
         self._producer = RecordProducer(properties)

@@ -239,9 +239,7 @@ class KafkaSourceBuilder(Generic[T]):
         self, starting_offsets_initializer: KafkaOffsetsInitializer
     ) -> KafkaSourceBuilder[T]:
         """Set the offsets at which a job without a checkpoint begins.
-
-        Default: the first record there is.
-        """
+        Default: the first record there is."""
         self._starting = starting_offsets_initializer
         return self
 
@@ -249,9 +247,7 @@ class KafkaSourceBuilder(Generic[T]):
         self, stopping_offsets_initializer: KafkaOffsetsInitializer
     ) -> KafkaSourceBuilder[T]:
         """Set the end offsets, which are determined at the start.
-
-        The source still counts as unbounded.
-        """
+        The source still counts as unbounded."""
         self._stopping, self._is_bounded = stopping_offsets_initializer, False
         return self
 
@@ -266,9 +262,7 @@ class KafkaSourceBuilder(Generic[T]):
         self, deserialization_schema: DeserializationSchema[U]
     ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of values.
-
-        A record is left out if the result is None or it has no value.
-        """
+        A record is left out if the result is None or it has no value."""
         self._deserialize = ValueOfRecord(deserialization_schema.deserialize)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()
@@ -289,10 +283,8 @@ class KafkaSourceBuilder(Generic[T]):
 
     def set_property(self, key: str, value: str) -> KafkaSourceBuilder[T]:
         """Set a property of librdkafka or of the source.
-
         Properties of the source: ``partition.discovery.interval.ms``,
-        ``commit.offsets.on.checkpoint``, ``client.id.prefix``, ``default.api.timeout.ms``.
-        """
+        ``commit.offsets.on.checkpoint``, ``client.id.prefix``, ``default.api.timeout.ms``."""
         self._properties[key] = value
         return self
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import gc
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from threading import get_ident
 from typing import Any
 
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from flinkray.core.clock import Clock
 from flinkray.core.garbage_collection import RARELY, YOUNG
 from flinkray.core.ids import JobID
 from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, MergingWriter
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error, user_frames
 from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
-from flinkray.streaming.local.local_source import LocalSource
-from flinkray.streaming.local.local_task import LocalTask
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
     ChainBuilder,
@@ -30,7 +33,10 @@ from flinkray.streaming.program.chain_builder import (
 )
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
+from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
+from flinkray.streaming.sources.source import Source
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all
+from flinkray.streaming.task.task_mailbox import MailboxClosedError
 from flinkray.streaming.time.time_service import (
     ProcessingTimeService,
     WaitingClock,
@@ -44,9 +50,7 @@ POLL_INTERVAL = 0.005
 
 class LocalJob:
     """One run of a graph, without checkpoints. Sinks commit at the end of their input.
-
-    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock.
-    """
+    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock."""
 
     def __init__(self, graph: StreamGraph, clock: WaitingClock | None = None) -> None:
         if not graph.nodes:
@@ -169,15 +173,11 @@ class LocalJob:
 
     @property
     def finished(self) -> bool:
-        """Whether the job was closed or all its tasks have ended."""
         return self._closed or all(task.finished for task in self.tasks)
 
     def step(self) -> bool:
         """Do one step of every task. Returns False if there was nothing to do.
-
-        Raises:
-            OperatorError: user code or an operator failed. The job is closed then.
-        """
+        Raises OperatorError: user code or an operator failed. The job is closed then."""
         progressed = False
         with self._closing_on_failure():
             for running in self._running:
@@ -249,7 +249,6 @@ class LocalJob:
         self._woken.set()
 
     def close(self) -> None:
-        """Close all operators."""
         if not self._closed:
             self._closed = True
             close_all([*self._running, *self._sources])
@@ -258,10 +257,8 @@ class LocalJob:
 @contextmanager
 def rare_searches() -> Iterator[None]:
     """Return a context manager that makes Python's garbage collections rarer.
-
-    Batches have hardly any garbage, so frequent collections would only take time. Nothing
-    changes if collections are already rarer, or off.
-    """
+    Batches have hardly any garbage, so frequent collections would only take time. Nothing changes
+    if collections are already rarer, or off."""
     _Rarely.enter()
     try:
         yield
@@ -294,3 +291,151 @@ class _Rarely:
                 if gc.get_threshold() == RARELY:  # nobody has changed them since
                     gc.set_threshold(*cls._before)
                 cls._before = None
+
+
+class LocalTask:
+    """Runs a task in a greenlet. *wake* is called when the task has work; from any thread.
+
+    A step of a task may have to stop in the middle of a batch, deep in user code, until other tasks
+    have read its results. A greenlet has a stack of its own, and like a thread it has its own
+    context variables, among them the contexts of ``decimal`` and NumPy.
+    """
+
+    def __init__(self, task: StreamTask, wake: Callable[[], None]) -> None:
+        self.task = task
+        self.name = task.name
+        self._wake = wake
+        task.turn.pause = self._pause
+        task.turn.wait_until = self._wait_until
+        task.turn.wake = wake
+        task.turn.post = self._post
+        self._context = copy_context()
+        self._paused: greenlet | None = None
+        self._running: greenlet | None = None
+        self._thread = 0
+        """The thread of the last step, which the greenlet's stack belongs to."""
+
+    def open(self) -> None:
+        self._context.run(self.task.open)
+
+    def step(self) -> bool:
+        """Do everything that needs no waiting. Returns False if there was nothing to do."""
+        stack = self._paused
+        if stack is None:
+            stack = greenlet(self.task.step)
+            stack.gr_context = self._context
+        elif self._thread != get_ident():
+            raise StreamError(
+                "a program in this process goes on in the thread that it was begun in: take all of "
+                "its results in one thread, or run it with execute_async"
+            )
+        elif not self.task.has_room():
+            return False
+        stack.parent = getcurrent()  # the parent may change if a function runs this job
+        self._paused, self._running, self._thread = None, stack, get_ident()
+        try:
+            progressed = bool(stack.switch())
+        finally:
+            self._running = None
+        if not stack.dead:
+            self._paused = stack
+        return progressed
+
+    def _pause(self) -> None:
+        monotonic = self.task.time_service.clock.monotonic
+        begun = monotonic()
+        self._leave(True)
+        self.task.turn.paused += monotonic() - begun
+
+    def _leave(self, progressed: bool) -> None:
+        stack = self._running
+        if stack is not None and stack is getcurrent() and stack.parent is not None:
+            stack.parent.switch(progressed)
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        turn = self.task.turn
+        turn.is_waiting = True
+        try:
+            while not condition():
+                self.task.flush()
+                self._leave(False)
+        finally:
+            turn.is_waiting = False
+
+    def _post(self, mail: Callable[[], None]) -> None:
+        with suppress(MailboxClosedError):
+            self.task.mailbox.put(mail)
+        self._wake()
+
+    def close(self) -> None:
+        """Close the operators. A batch in progress is abandoned. That is not possible from another
+        thread; the greenlet's own thread abandons the batch later."""
+        stack, self._paused = self._paused, None
+        try:
+            if stack is not None and self._thread == get_ident():
+                stack.throw(GreenletExit)
+        finally:
+            self._context.run(self.task.close)
+
+
+class LocalSource:
+    """Connects the coordinator of a source with the source's readers, in a local job."""
+
+    def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
+        self._source = source
+        self.tasks = list(tasks)
+        self._clock = clock
+        self.name = f"enumerator of {self.tasks[0].name}"
+        self._requests = [0] * len(self.tasks)
+        self._told = [0] * len(self.tasks)
+
+    def start(self) -> None:
+        self._coordinator = SourceCoordinator(self._clock)
+        self._coordinator.start(self._source, len(self.tasks))
+
+    def serve(self) -> bool:
+        """Pass on requests of readers and events for them. Look for new splits when it is time.
+        Returns whether a reader got an event."""
+        for subtask in range(len(self.tasks)):
+            context = self._operator(subtask).reader_context
+            if context.split_requested:
+                context.split_requested = False
+                self._requests[subtask] += 1
+            told = self._told[subtask]
+            self._coordinator.heard(subtask, 0, self._requests[subtask], position=told)
+        discovery = self._coordinator.next_discovery_time()
+        if discovery is not None and discovery <= self._clock.time():
+            self._coordinator.discover()
+        any_told = False
+        for subtask in range(len(self.tasks)):
+            operator = self._operator(subtask)
+            for event in self._coordinator.events(subtask, 0, self._told[subtask]) or ():
+                any_told = True
+                self._told[subtask] += 1
+                if event is NO_MORE_SPLITS:
+                    operator.no_more_splits()
+                else:
+                    operator.add_splits([event])
+        return any_told
+
+    def _operator(self, subtask: int) -> SourceOperator:
+        head = self.tasks[subtask].head
+        assert isinstance(head, SourceOperator)
+        return head
+
+    def wake_up_times(self) -> Iterator[float | None]:
+        """Yield the time in seconds at which each reader, and the enumerator, next has work.
+        None: that time is unknown."""
+        waiting = [task for task in self.tasks if not task.has_ended]
+        for task in waiting:
+            assert isinstance(task.head, SourceOperator)
+            if not task.head.paused and not task.turn.is_waiting:  # others are woken
+                yield task.head.reader.next_poll_time()
+        discovery = self._coordinator.next_discovery_time()
+        if waiting and discovery is not None:
+            yield discovery
+
+    def close(self) -> None:
+        coordinator = getattr(self, "_coordinator", None)
+        if coordinator is not None:
+            coordinator.close()

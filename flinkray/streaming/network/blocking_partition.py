@@ -45,10 +45,7 @@ class SpillFile:
 
     def append(self, buffer: Buffer) -> int:
         """Append a buffer to the file and return its position.
-
-        Raises:
-            OSError: writing fails, for example because the disk is full.
-        """
+        Raises OSError: writing fails, for example because the disk is full."""
         at = self._size
         described = msgpack.packb((buffer.records, buffer.is_event, buffer.descriptions))
         pad = padding(len(described))
@@ -86,10 +83,8 @@ class SpillFile:
 
 class BlockingPartition(ResultPartition):
     """The result of one subtask for consumers that start after the subtask has ended.
-
     Writing never waits for a consumer. Memory grows by only eight bytes per buffer. If a consumer
-    fails, the result stays, and the next consumer reads from the beginning.
-    """
+    fails, the result stays, and the next consumer reads from the beginning."""
 
     is_blocking = True
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
+from typing import Final
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
@@ -56,17 +52,12 @@ class Buffer:
         self.parts: Sequence[Part] = ()
 
     @property
-    def is_encoded(self) -> bool:
-        return self.elements is None
-
-    @property
     def data_size(self) -> int:
         """Bytes of data in an encoded buffer, without :data:`OVERHEAD`."""
         return self.size - OVERHEAD
 
 
 def count_records(elements: Sequence[Element]) -> int:
-    """Return the number of records in all batches of *elements*."""
     count = 0
     for element in elements:
         if isinstance(element, _BATCHES):
@@ -75,10 +66,9 @@ def count_records(elements: Sequence[Element]) -> int:
 
 
 class QueuedBarrier:
-    """A barrier in the queue of a channel.
-    Its position divides the elements that it overtakes from those sent later. The task gets the
-    barrier once: early from the gate, or when the task reaches its position. Only the task's thread
-    calls the methods."""
+    """A barrier in the queue of a channel. Its position divides the elements that it overtakes from
+    those sent later. The task gets the barrier once: early from the gate, or when the task reaches
+    its position. Only the task's thread calls the methods."""
 
     __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
 
@@ -105,14 +95,9 @@ class QueuedBarrier:
 
 
 class WaitingBarrier:
-    """Follows a barrier that was written to all subpartitions until each of them has sent it.
-    A subpartition sends the barrier in line, or before buffers that wait.
-    The partition's lock is held in all methods except :meth:`tell`.
-
-    Args:
-        subpartitions: number of subpartitions in which the barrier waits.
-        settled: gets the overtaken elements, once they are known for all subpartitions.
-    """
+    """Follows a barrier that was written to all subpartitions until each has sent it, in line or
+    before waiting buffers. *settled* then gets the overtaken elements. The partition's lock is held
+    in all methods except :meth:`tell`."""
 
     def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
         self.barrier = barrier
@@ -122,7 +107,6 @@ class WaitingBarrier:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the barrier waits in no subpartition any more."""
         return not self._left
 
     def leave(self, subpartition: int, overtaken: Sequence[InFlight]) -> None:
@@ -152,49 +136,3 @@ def in_pieces(element: Element, size: int) -> list[Element]:
 def in_halves(element: Element) -> list[Element]:
     """Split a batch of more than one record into two or more pieces."""
     return in_pieces(element, 2 * _SPLIT_ABOVE)
-
-
-def together(elements: Sequence[Element]) -> list[Element]:
-    """Return the elements, with consecutive batches of one kind merged into one batch."""
-    merged: list[Element] = []
-    run: list[Any] = []
-    for element in chain(elements, (None,)):
-        if run and not (element is not None and _may_join(run[0], element)):
-            merged.append(run[0] if len(run) == 1 else _joined(run))
-            run = []
-        if element is None:
-            break
-        if isinstance(element, Block | Columns):
-            run.append(element)
-        else:
-            merged.append(element)
-    return merged
-
-
-def _may_join(first: Any, second: Any) -> bool:
-    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
-        return False
-    if isinstance(first, Block):
-        return (first.keys is None) == (second.keys is None)
-    schema: pa.Schema = first.batch.schema
-    return first.scalar == second.scalar and bool(
-        schema.equals(second.batch.schema, check_metadata=True)
-    )
-
-
-def _joined(run: list[Any]) -> Element:
-    first = run[0]
-    times: Any = None
-    if isinstance(first, Block):
-        values = list(chain.from_iterable(block.values for block in run))
-        keys = None
-        if first.timestamps is not None:
-            times = list(chain.from_iterable(block.timestamps for block in run))
-        if first.keys is not None:
-            keys = list(chain.from_iterable(block.keys for block in run))
-        return Block(values, times, keys, first.origin)
-    if first.timestamps is not None:
-        times = np.concatenate([part.timestamps for part in run])
-    table = pa.Table.from_batches([part.batch for part in run]).combine_chunks()
-    batch = next(iter(table.to_batches()), first.batch)
-    return Columns(batch, times, first.origin, first.scalar)

@@ -56,16 +56,13 @@ _WRITE_TOGETHER = 131_072
 
 _SHARE_TOGETHER = 262_144
 """Bytes after which no further buffer is added, if bodies go by shared memory; bodies count, too.
-
 A message for a few buffers costs little, and the consumer reads these while the next ones are
-copied.
-"""
+copied."""
 
 
 class ReceivingChannel(Protocol):
     """The consuming end of a channel, to which a :class:`Connection` passes what arrives.
-    The connection's reading thread calls the methods.
-    """
+    The connection's reading thread calls the methods."""
 
     def accepted(self, producer: str) -> None: ...
 
@@ -152,7 +149,6 @@ class Connection:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def start(self) -> None:
-        """Start the threads that read and write."""
         self._threads = (
             threading.Thread(target=self.read, name=f"read {self.peer}", daemon=True),
             threading.Thread(target=self._write, name=f"write {self.peer}", daemon=True),
@@ -163,9 +159,8 @@ class Connection:
     # --- consuming ----------------------------------------------------------------------------
 
     def add_channel(self, channel: ReceivingChannel) -> int | None:
-        """Register a channel and return its number on this connection.
-        None: the connection is lost or :attr:`is_leaving`. If it is leaving, use another
-        connection."""
+        """Register a channel and return its number on this connection. None: the connection is lost
+        or :attr:`is_leaving`. If it is leaving, use another connection."""
         with self._state:
             if self.lost_reason is not None or self.is_leaving:
                 return None
@@ -280,10 +275,8 @@ class Connection:
 
     def read_frames(self, reader: FrameReader) -> None:
         """Handle all frames that *reader* returns until its end.
-
         Raises the errors of :meth:`FrameReader.next`, and WireFormatError, ValueError, TypeError or
-        LookupError for invalid frames.
-        """
+        LookupError for invalid frames."""
         while (frame := reader.next()) is not None:
             self._handle(*frame[:3])
 
@@ -387,12 +380,9 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """End the connection if neither side uses it. Asks the other side first.
-
-        This side adds no channel between question and answer. The other side adds none after it has
-        agreed. So no request can cross the end of the connection. If a request crosses the
-        question, it is served, and the other side refuses to end the connection.
-        """
+        """End the connection if the other side does not use it, either.
+        This side adds no channel between question and answer, the other side none after it has
+        agreed. A request that crosses the question is served, and the other side refuses."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -441,9 +431,8 @@ COPIED_BELOW: Final = 2_048
 """Bytes. A smaller body is copied, so that it does not keep a whole slab alive."""
 
 _PEEK: Final = 512
-"""Bytes that are read first when large bodies follow one another.
-Enough for a head and little of the body, because that part has to be copied into the body's own
-memory."""
+"""Bytes that are read first when large bodies follow one another. Enough for a head and little of
+the body, because that part has to be copied into the body's own memory."""
 
 
 class ByteSource(Protocol):
@@ -486,12 +475,8 @@ class FrameReader:
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Return (kind, header, body, size) of the next frame. None: the source has ended.
-
-        Raises:
-            WireFormatError: the data is not a frame.
-            OSError: the connection broke.
-        """
+        """Return (kind, header, body, size) of the next frame. None: the source has ended. Raises
+        WireFormatError: the data is not a frame. OSError: the connection broke."""
         if not self._has(PREFIX.size):
             return None
         body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)

@@ -1,19 +1,16 @@
 """How much a producer may send: bookkeeping in bytes, without sockets or threads.
 
-Each channel has exclusive credit. While its producer has a backlog, the channel may also borrow
-floating credit, which all channels of its gate share. Exclusive and borrowed credit together are
-the channel's window.
-
-Every buffer (records, watermarks, barriers, ends of input) pays its size when it is sent. The
-consumer grants that size again when the task has taken the buffer. At all times:
+Each channel has exclusive credit. While its producer has a backlog, it may borrow floating credit,
+which the channels of a gate share. Both together are the channel's window. Every buffer pays its
+size when it is sent, and the consumer grants that size again when the task has taken the buffer:
 
 - *granted - paid* is at most the window.
 - A producer sends its next buffer while it has more credit than a barrier costs. If the buffer is
-  larger, the producer owes the rest. So batches of any size pass.
+  larger, the producer owes the rest. So batches of any size pass, and a gate holds at most its
+  window and one buffer per channel.
 - A barrier that overtakes (unaligned checkpoints) does not wait for the buffers that it overtakes.
   The credit that other buffers leave is for the first such barrier. A further one is sent without
   credit as soon as the task has the previous ones.
-- Therefore a gate holds at most its window and one buffer per channel.
 
 No deadlock: if a producer has no credit, its consumer has buffers to take. The consumer grants
 credit again before it has taken half a window.
@@ -47,9 +44,8 @@ class ReceiverCredit:
     )  # fmt: skip
 
     def __init__(self, exclusive: int, floating: FloatingCredit) -> None:
-        """Open the account of a channel.
-        *exclusive*: bytes that the request for the subpartition already grants. *floating*: the
-        credit that the channels of the gate share."""
+        """Open the account of a channel. *exclusive*: bytes that the request for the subpartition
+        already grants. *floating*: the credit that the channels of the gate share."""
         self._exclusive = exclusive
         self.floating = floating
         self._borrowed = 0

@@ -56,9 +56,8 @@ _CANCELLED_BARRIER: Final = 9
 _END_OF_DATA: Final = 10
 
 SCATTER_FROM: Final = 131_072
-"""Bytes.
-A smaller Arrow batch is copied into one piece. That costs less than many pieces, because Arrow
-calls Python for each piece."""
+"""Bytes. A smaller Arrow batch is copied into one piece. That costs less than many pieces, because
+Arrow calls Python for each piece."""
 
 
 Description = tuple[Any, ...]
@@ -131,12 +130,8 @@ class ElementEncoder:
 
     def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
         """Encode elements of one subpartition.
-        *known_schemas*: numbers of the schemas that the receiver has. New schemas are added.
-
-        Raises:
-            UnpicklableRecordsError: a record cannot be pickled.
-            BatchTooLargeError: the data is larger than a frame may hold.
-        """
+        *known_schemas*: numbers of the schemas that the receiver has; new ones are added. Raises
+        UnpicklableRecordsError, and BatchTooLargeError if a frame cannot hold the data."""
         encoded = Encoded()
         for element in elements:
             kind = type(element)
@@ -154,11 +149,9 @@ class ElementEncoder:
         return encoded
 
     def decoder(self) -> ElementDecoder:
-        """Return a decoder for everything that was encoded until now."""
         return ElementDecoder(self._schemas)
 
     def schema(self, number: int) -> pa.Schema:
-        """Return the schema with that number, of elements that were encoded."""
         return self._schemas[number]
 
     def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
@@ -324,16 +317,11 @@ class ElementDecoder:
         self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
 
     def schema(self, number: int) -> pa.Schema:
-        """Return the schema with that number, of elements that were decoded."""
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
-        """Decode the elements of one buffer.
-
-        Raises:
-            WireFormatError: the data does not match the descriptions.
-            UnreadableRecordsError: the records in it cannot be unpickled here.
-        """
+        """Decode the elements of one buffer. Raises WireFormatError: the data does not match the
+        descriptions. UnreadableRecordsError: the records cannot be unpickled here."""
         elements: list[Element] = []
         at = 0
         try:

@@ -18,9 +18,7 @@ from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
 from flinkray.streaming.network.input_gate import NetworkInputGate
-from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.partitions import PartitionRegistry
-from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.result_partition import PartitionRegistry, ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.sockets import DataAddress
 from flinkray.streaming.network.timers import Timers
@@ -125,15 +123,10 @@ class NetworkEnvironment:
         buffer_timeout: float | None = 0.1,
         is_blocking: bool = False,
     ) -> ResultPartition:
-        """Create a partition. Its ``subpartitions`` are the channels to write to.
-
-        *producer*: name of the task. *buffer_timeout*: seconds until an incomplete buffer is sent.
-        0: send every batch at once. None: send when a segment is full. *is_blocking*: consumers
-        read the partition when it is complete. It lies on disk until it is released.
-
-        Raises:
-            ValueError: a partition with this id exists.
-        """
+        """Create a partition. Its ``subpartitions`` are the channels to write to. *buffer_timeout*:
+        seconds until an incomplete buffer is sent. 0: every batch is sent at once. None: only full
+        segments are sent. *is_blocking*: consumers read the complete partition, which lies on disk
+        until its release. Raises ValueError: a partition with this id exists."""
         name = self._name(producer)
         settings, timers = self.settings, self.timers
         partition: ResultPartition
@@ -160,9 +153,7 @@ class NetworkEnvironment:
 
     def create_gate(self, consumer: str, sources: Sequence[ChannelSource]) -> NetworkInputGate:
         """Create the input gate of a task, with one channel per source, in the order of *sources*.
-
-        The task's thread has to call ``listen`` and then ``request`` on the gate.
-        """
+        The task's thread has to call ``listen`` and then ``request`` on the gate."""
         gate = NetworkInputGate(self._name(consumer), self.timers)
         floating = FloatingCredit(self.settings.floating_credit)
         for source in sources:
@@ -317,28 +308,18 @@ class NetworkEnvironment:
             connection.send(head(NOT_FOUND, (channel,)))
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """Cancel a request that was not served yet. Called by connections."""
         self._registry.withdraw((connection, channel))
 
     # --- the whole ----------------------------------------------------------------------------
 
     @property
     def number_of_connections(self) -> int:
-        """Number of connections to other processes."""
         with self._lock:
             return len(self._connections) + len(self._others)
 
     @property
     def strangers(self) -> int:
-        """Number of connected peers that have not yet proved that they belong to the cluster."""
         return self._transport.strangers
-
-    def output_metrics(self) -> ChannelMetrics:
-        """Return the metrics of all current partitions, added up."""
-        total = ChannelMetrics()
-        for partition in self._registry.all():
-            total += partition.metrics()
-        return total
 
     def close(self) -> None:
         """Close everything. Producers and consumers of open partitions fail."""

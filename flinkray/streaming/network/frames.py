@@ -87,10 +87,7 @@ def head(kind: int, header: Sequence[Any], body_size: int = 0) -> bytes:
 
 def parse_prefix(data: memoryview, position: int) -> tuple[int, int, int, int]:
     """Return (size of the body, size of the header with padding, size of the padding, kind).
-
-    Raises:
-        WireFormatError: the data is not the beginning of a frame.
-    """
+    Raises WireFormatError: the data is not the beginning of a frame."""
     body_size, header_size, magic, kind, pad = PREFIX.unpack_from(data, position)
     if magic != MAGIC or kind not in KINDS or pad > 7:
         raise WireFormatError("what came is not the beginning of a frame")
@@ -102,11 +99,7 @@ def parse_prefix(data: memoryview, position: int) -> tuple[int, int, int, int]:
 
 
 def unpack_header(data: memoryview) -> tuple[Any, ...]:
-    """Return the unpacked header.
-
-    Raises:
-        WireFormatError: the data is not a header.
-    """
+    """Return the unpacked header. Raises WireFormatError: the data is not a header."""
     try:
         header = msgpack.unpackb(data, use_list=False)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:

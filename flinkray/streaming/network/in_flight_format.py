@@ -45,12 +45,8 @@ _PIECE: Final = Struct("<QIHxx")
 
 
 def encode_elements(elements: Iterable[InFlight]) -> bytes:
-    """Encode elements in their order.
-
-    Raises:
-        UnpicklableRecordsError: records that have never left their process cannot be pickled.
-        BatchTooLargeError: a batch that has never left its process is too large.
-    """
+    """Encode elements in their order. Raises UnpicklableRecordsError or BatchTooLargeError for
+    batches that have never left their process."""
     encoder = ElementEncoder()
     sources: dict[SchemaSource, tuple[int, set[int]]] = {}
     parts: list[Any] = [b""]
@@ -75,14 +71,9 @@ def encode_elements(elements: Iterable[InFlight]) -> bytes:
 
 
 def decode_elements(data: bytes, name: str = INLINE) -> list[Element]:
-    """Decode the bytes of :func:`encode_elements`. Columns share the memory of *data*.
-
-    *name*: name of the file, for errors.
-
-    Raises:
-        CheckpointStorageError: the data is damaged or has another format.
-        StateMigrationError: the class of a record cannot be loaded any more.
-    """
+    """Decode the bytes of :func:`encode_elements`. Columns share the memory of *data*. *name*: of
+    the file, for errors. Raises CheckpointStorageError: the data is damaged or has another format.
+    StateMigrationError: the class of a record cannot be loaded any more."""
     check_format(name, data, MAGIC, VERSION)
     pieces = memoryview(data)[_HEADER:]
     check_bytes(name, pieces, data[_HEADER - 4 : _HEADER])

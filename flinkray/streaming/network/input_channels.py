@@ -27,8 +27,7 @@ from flinkray.streaming.network.errors import (
 from flinkray.streaming.network.frames import CREDIT, PROCESSED, RELEASE, REQUEST, head
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.network.partitions import PartitionRegistry
-from flinkray.streaming.network.result_partition import ResultPartition
+from flinkray.streaming.network.result_partition import PartitionRegistry, ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
@@ -61,10 +60,8 @@ _Received = tuple[Any, pa.Buffer | None, int] | QueuedBarrier
 
 class RemoteInputChannel:
     """Receives a subpartition from a producer in another process.
-
     Received buffers stay encoded until the task takes them. Then the task's thread decodes them,
-    and the producer gets new credit.
-    """
+    and the producer gets new credit."""
 
     def __init__(
         self,
@@ -105,11 +102,8 @@ class RemoteInputChannel:
 
     def request(self) -> None:
         """Request the subpartition.
-        Connects to the producer's process first, if needed, and blocks for it.
-
-        Raises:
-            RpcConnectionError: the producer's process is not running or refuses the connection.
-        """
+        Connects to the producer's process first, if needed, and blocks for it. Raises
+        RpcConnectionError: the producer's process is not running or refuses the connection."""
         self._connection, self._channel = self._connect(self)
         if self._channel is None:
             self.fail(str(self._connection.lost_reason))
@@ -165,10 +159,7 @@ class RemoteInputChannel:
         body: pa.Buffer | None,
     ) -> None:
         """Queue a buffer that has arrived.
-
-        Raises:
-            WireFormatError: the buffer is not the next in sequence.
-        """
+        Raises WireFormatError: the buffer is not the next in sequence."""
         self._sequence += 1
         if sequence != self._sequence:
             raise WireFormatError(f"buffer {sequence} of a channel came, not {self._sequence}")

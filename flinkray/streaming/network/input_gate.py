@@ -33,9 +33,8 @@ class InputChannel(Protocol):
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
         """Note that the task has got *barrier* before the elements that it has overtaken.
-        The barrier stays in the queue, to separate these elements from later ones. *before*: the
-        previous barrier for which this was called; its place in the queue is not needed any
-        more."""
+        It stays queued, to divide them from later elements. *before*: the barrier of the last such
+        call, which leaves the queue."""
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Put these elements before all elements that arrive."""
@@ -50,12 +49,9 @@ class InputChannel(Protocol):
 
 
 class NetworkInputGate(InputGate):
-    """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks.
-
-    Only the task's thread polls and closes the gate. Channels with data wait in a queue for their
-    turn, so polling two hundred channels costs no more than polling two. A channel that is blocked
-    by a barrier is skipped until :meth:`resume_all`. *timers* let barriers overtake buffers.
-    """
+    """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks. Only the
+    task's thread polls and closes the gate. Channels with data wait in a queue for their turn, so
+    polling costs the same with any number of channels. *timers* let barriers overtake buffers."""
 
     def __init__(self, consumer: str, timers: Timers) -> None:
         super().__init__(0)
@@ -74,7 +70,6 @@ class NetworkInputGate(InputGate):
         self._is_closed = False
 
     def add(self, channel: InputChannel) -> int:
-        """Add a channel and return its number in this gate."""
         number = len(self.channels)
         self.channels.append(channel)
         self._is_listed.append(False)
@@ -101,10 +96,7 @@ class NetworkInputGate(InputGate):
 
     def poll(self) -> tuple[int, Element] | None:
         """Return (channel, next element). None if there is no element at the moment.
-
-        Raises:
-            ProducerLostError, PartitionUnavailableError: some of the input will not arrive.
-        """
+        Raises ProducerLostError, PartitionUnavailableError: some of the input will not arrive."""
         if self._failure is not None:
             raise self._failure
         if self._urgent:
@@ -124,8 +116,6 @@ class NetworkInputGate(InputGate):
         return None
 
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return (channel, barrier) for a barrier that has overtaken waiting elements.
-        The channel may be blocked. None if there is no such barrier at the moment."""
         while self._urgent:
             number, queued = self._urgent.popleft()
             barrier = queued.give()
@@ -172,18 +162,14 @@ class NetworkInputGate(InputGate):
                 channel.close(reason)
 
     def in_flight(self, channel: int) -> list[InFlight]:
-        """Return the elements in a channel that the last polled barrier has overtaken.
-        They were received before the barrier and not polled (unaligned checkpoints, ST-06). They
-        stay in the channel."""
         queued = self._polled.get(channel)
         if queued is None or queued.is_reached:
             return []
         return self.channels[channel].in_flight(queued)
 
     def restore(self, channel: int, elements: Sequence[Element]) -> None:
-        """Restore the elements that were in flight in a channel.
-        A checkpoint barrier had overtaken them. They come before all other elements. Call this
-        before :meth:`request`."""
+        """Restore the elements that were in flight in a channel. A checkpoint barrier had overtaken
+        them. They come before all other elements. Call this before :meth:`request`."""
         self.channels[channel].restore(elements)
         self.has_data(channel)
 
@@ -201,9 +187,8 @@ class NetworkInputGate(InputGate):
         self._notify()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
-        """Handle a barrier that was queued in the channel.
-        It overtakes the buffers before it: at once, or when it has waited in the queue for too long
-        (ST-08)."""
+        """Handle a barrier that was queued in the channel. It overtakes the buffers before it: at
+        once, or when it has waited in the queue for too long (ST-08)."""
         self.has_data(number)
         overtakes_at = queued.barrier.overtakes_at
         clock = self._timers.clock
@@ -221,7 +206,6 @@ class NetworkInputGate(InputGate):
             self._notify()
 
     def fail(self, failure: Exception) -> None:
-        """Fail the gate: some of the input will not arrive."""
         if self._failure is None and not self._is_closed:
             self._failure = failure
             self._notify()
@@ -231,12 +215,7 @@ class NetworkInputGate(InputGate):
             self._on_available()
 
     def metrics(self) -> ChannelMetrics:
-        """Return the metrics of all channels, added up."""
         total = ChannelMetrics()
         for channel in self.channels:
             total += channel.metrics()
         return total
-
-    def channel_metrics(self) -> Sequence[ChannelMetrics]:
-        """Return the metrics of each channel."""
-        return [channel.metrics() for channel in self.channels]

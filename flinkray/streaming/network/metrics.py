@@ -11,15 +11,11 @@ from flinkray.streaming.functions.metrics import MetricGroup
 @dataclass(slots=True)
 class ChannelMetrics:
     """Metrics of one channel, or the sum over many channels.
-
-    The threads that move the data count without locks, so a reading may be between two buffers.
-    """
+    The threads that move the data count without locks, so a reading may be between two buffers."""
 
     bytes: int = 0
     """Bytes that were sent (blocking result: written), or taken by the task.
-
-    If both tasks are in one process: bytes in memory (estimated for Python values).
-    """
+    If both tasks are in one process: bytes in memory (estimated for Python values)."""
     records: int = 0
     buffers: int = 0
     queued_bytes: int = 0
@@ -29,7 +25,6 @@ class ChannelMetrics:
     """Seconds for which the writer had to wait."""
 
     def add_buffer(self, records: int, size: int) -> None:
-        """Count a buffer of *size* bytes."""
         self.buffers += 1
         self.records += records
         self.bytes += size

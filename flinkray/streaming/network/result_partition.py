@@ -1,10 +1,11 @@
-"""The producing end: a task's output with one subpartition per consumer, and its writer."""
+"""The producing end: a task's output with one subpartition per consumer, its writer, and the
+registry of a process in which consumers find partitions."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
@@ -22,7 +23,6 @@ from flinkray.streaming.network.buffers import (
     count_records,
     in_halves,
     in_pieces,
-    together,
 )
 from flinkray.streaming.network.element_codec import ElementEncoder
 from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
@@ -37,6 +37,7 @@ from flinkray.streaming.records.elements import (
     Columns,
     Element,
     Watermark,
+    together,
 )
 from flinkray.streaming.records.in_flight import EncodedElements, InFlight, Settled, kept
 from flinkray.streaming.records.partitioners import StreamPartitioner
@@ -47,13 +48,10 @@ _SIGN_SIZE = 64
 
 
 class ResultPartition:
-    """The pipelined output of one subtask for the consumers of one edge: read while it is written.
-
-    One thread writes. Written elements wait in their subpartition until the consumer has credit for
-    them. *partition_id* must be hashable, and encodable in a message. *buffer_timeout*: the longest
-    time in seconds that a record waits to be sent with others. 0: nothing waits. None: records wait
-    until a segment is full.
-    """
+    """The pipelined output of one subtask for the consumers of one edge: read while one thread
+    writes it. Elements wait in their subpartition until the consumer has credit. *partition_id*
+    must be hashable, and encodable in a message. *buffer_timeout*: seconds that a record waits at
+    most to be sent with others. 0: nothing waits. None: records wait until a segment is full."""
 
     is_blocking = False
 
@@ -102,10 +100,7 @@ class ResultPartition:
 
     def has_room(self) -> bool:
         """Return whether less data waits than the limit allows. If not, the writer should wait.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read."""
         self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
         if has_room:
@@ -215,10 +210,7 @@ class ResultPartition:
     @property
     def is_processed(self) -> bool:
         """Whether every consumer has processed all data.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: a consumer will never process all data.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: a consumer will never process all data."""
         self.check()
         return all(subpartition.is_processed for subpartition in self.subpartitions)
 
@@ -292,12 +284,9 @@ class ResultPartition:
                 notify()
 
     def attach(self, view: SubpartitionView, index: int) -> bool:
-        """Attach a reader to a subpartition. Return whether the view has to be notified.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the partition has failed.
-            ValueError: the subpartition has another reader, or does not exist.
-        """
+        """Attach a reader to a subpartition.
+        Return whether the view has to be notified. Raises the partition's failure, or ValueError:
+        the subpartition has another reader, or does not exist."""
         if not 0 <= index < len(self.subpartitions):
             raise ValueError(f"partition {self.id} has no subpartition {index}")
         with self.lock:
@@ -337,9 +326,7 @@ class ResultPartition:
 
 class SubpartitionView(Protocol):
     """Interface of the consumer of a subpartition, in this process or behind a connection.
-
-    Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`.
-    """
+    Methods are called with the partition's lock held, except :meth:`notify` and :meth:`fail`."""
 
     is_remote: bool
     """Whether the view takes encoded buffers."""
@@ -350,8 +337,7 @@ class SubpartitionView(Protocol):
         """Note that the subpartition has data for this consumer.
         Return whether :meth:`notify` has to be called, without the lock."""
 
-    def notify(self) -> None:
-        """Tell the consumer that data can be taken."""
+    def notify(self) -> None: ...
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         """Give *barrier* to the consumer before all waiting buffers; only for consumers in this
@@ -362,12 +348,9 @@ class SubpartitionView(Protocol):
 
 
 class Subpartition:
-    """A channel of a result: the task puts elements in, and a view takes buffers out.
-
-    Implements :class:`~flinkray.streaming.channels.Channel`. Small batches wait for others, up to
-    the partition's buffer time-out, and become one batch. Large batches are sent as they are.
-    Barriers and the end of the input never wait for other elements.
-    """
+    """A :class:`Channel` of a result: the task puts elements in, and a view takes buffers out.
+    Small batches wait for others, up to the partition's buffer time-out, and become one batch.
+    Barriers and the end of the input never wait."""
 
     def __init__(self, partition: ResultPartition, index: int) -> None:
         self.partition = partition
@@ -396,20 +379,12 @@ class Subpartition:
     # --- the writer's -------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Return whether the partition has room (:meth:`ResultPartition.has_room`).
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
         return self.partition.has_room()
 
     def put(self, element: Element) -> None:
         """Write an element.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-            UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent.
-        """
+        Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read.
+        UnpicklableRecordsError, BatchTooLargeError: these records cannot be sent."""
         self.partition.check()
         size = self._size_of(element)
         with self._lock:
@@ -432,10 +407,7 @@ class Subpartition:
     def put_first(self, barrier: Barrier) -> list[InFlight]:
         """Send a barrier before everything that was not sent yet (unaligned checkpoints, ST-06).
         Return the overtaken elements. They belong to the checkpoint, and are sent after the
-        barrier.
-
-        Raises as :meth:`put` does.
-        """
+        barrier. Raises as :meth:`put` does."""
         self.partition.check()
         with self._lock:
             self._finish_open()
@@ -460,8 +432,7 @@ class Subpartition:
 
     def hand_over(self) -> None:
         """Detach a local consumer that has processed all data, after the end of the input was put
-        in.
-        Only events are left for this consumer, so the producer need not wait for it."""
+        in. Only events are left for this consumer, so the producer need not wait for it."""
         view = self.view
         if not self.is_processed or view is None or view.is_remote:
             return
@@ -483,7 +454,6 @@ class Subpartition:
         return settled
 
     def flush(self) -> None:
-        """Send the elements that wait to be sent together with others."""
         if self._open:
             with self._lock:
                 self._finish_open()
@@ -492,7 +462,6 @@ class Subpartition:
                 notify()
 
     def metrics(self) -> ChannelMetrics:
-        """Return counts of sent buffers and of waiting buffers."""
         with self._lock:
             sent = self._sent
             return ChannelMetrics(
@@ -647,10 +616,7 @@ class Subpartition:
 
     def attach(self, view: SubpartitionView) -> bool:
         """Attach the reader. Return whether the view has to be notified.
-
-        Raises:
-            ValueError: another consumer reads or has read this subpartition.
-        """
+        Raises ValueError: another consumer reads or has read this subpartition."""
         if self.view is not None or self.is_consumed:
             raise ValueError(
                 f"subpartition {self.index} of {self.partition.id} is read by another consumer"
@@ -659,7 +625,6 @@ class Subpartition:
         return bool(self._buffers) and view.becomes_ready()
 
     def head(self, view: SubpartitionView) -> Buffer | None:
-        """Return the next buffer without removing it. None: there is none."""
         return self._buffers[0] if self._buffers else None
 
     def pop(self, view: SubpartitionView) -> Buffer:
@@ -675,7 +640,6 @@ class Subpartition:
         return buffer
 
     def note_sent(self, buffer: Buffer) -> None:
-        """Count a buffer as sent."""
         self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
@@ -691,25 +655,20 @@ class Subpartition:
     # --- the view's; without the lock ---------------------------------------------------------
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self.is_processed = True
         self.partition.subpartition_processed()
 
     def consumed(self, view: SubpartitionView) -> None:
-        """Note that the consumer has read everything."""
         self.is_consumed = True
         self.partition.subpartition_consumed()
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Fail the partition: the consumer was lost before it had read everything."""
         self.partition.consumer_lost(failure)
 
 
 class PartitionWriter(RecordWriter):
     """Divides batches among the subpartitions of a partition.
-
-    The subpartitions merge small batches, by size and buffer time-out.
-    """
+    The subpartitions merge small batches, by size and buffer time-out."""
 
     def __init__(self, partition: ResultPartition, partitioner: StreamPartitioner) -> None:
         super().__init__(partition.subpartitions, partitioner)
@@ -717,11 +676,6 @@ class PartitionWriter(RecordWriter):
         self._puts = [subpartition.put for subpartition in partition.subpartitions]
 
     def has_room(self) -> bool:
-        """Return whether the consumers keep up.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: the output can no longer be read.
-        """
         return self.partition.has_room()
 
     def process_block(self, block: Block) -> None:
@@ -739,12 +693,65 @@ class PartitionWriter(RecordWriter):
         self.partition.end_of_data()
 
     def is_processed(self) -> bool:
-        """Return whether every consumer has processed all data.
-
-        Raises:
-            ConsumerLostError, PartitionReleasedError: a consumer will never do so.
-        """
         return self.partition.is_processed
 
     def end_of_input(self) -> None:
         self.partition.end_of_input()
+
+
+Serve = Callable[[ResultPartition], None]
+
+
+class PartitionRegistry:
+    """Keeps the partitions of a process by id, and requests that wait for one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: dict[Any, ResultPartition] = {}
+        self._waiting: dict[Any, dict[Hashable, Serve]] = {}
+
+    def add(self, partition: ResultPartition) -> None:
+        """Add a partition and serve the consumers that wait for it.
+        Raises ValueError: a partition with this id exists."""
+        with self._lock:
+            if partition.id in self._partitions:
+                raise ValueError(f"partition {partition.id} is there already")
+            self._partitions[partition.id] = partition
+            waiting = self._waiting.pop(partition.id, {})
+        for serve in waiting.values():
+            serve(partition)
+
+    def remove(self, partition: ResultPartition) -> None:
+        with self._lock:
+            if self._partitions.get(partition.id) is partition:
+                del self._partitions[partition.id]
+
+    def request(self, partition_id: Any, who: Hashable, serve: Serve) -> bool:
+        """Call *serve* with the partition: now, or when it is added.
+        Return True if it was called now."""
+        with self._lock:
+            partition = self._partitions.get(partition_id)
+            if partition is None:
+                self._waiting.setdefault(partition_id, {})[who] = serve
+                return False
+        serve(partition)
+        return True
+
+    def withdraw(self, who: Hashable) -> None:
+        """Cancel the pending requests of the consumer *who*, as given to :meth:`request`."""
+        self._withdraw(lambda waiting: waiting == who)
+
+    def withdraw_all(self, connection: object) -> None:
+        self._withdraw(lambda waiting: isinstance(waiting, tuple) and waiting[0] is connection)
+
+    def _withdraw(self, is_meant: Callable[[Hashable], bool]) -> None:
+        with self._lock:
+            for partition_id, waiting in tuple(self._waiting.items()):
+                for who in [who for who in waiting if is_meant(who)]:
+                    del waiting[who]
+                if not waiting:
+                    del self._waiting[partition_id]
+
+    def all(self) -> list[ResultPartition]:
+        with self._lock:
+            return list(self._partitions.values())

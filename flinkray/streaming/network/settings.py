@@ -28,7 +28,6 @@ class NetworkSettings:
 
     @classmethod
     def of(cls, configuration: ReadableConfig, directory: str | None = None) -> NetworkSettings:
-        """Read the settings from a cluster's configuration."""
         get = configuration.get
         return cls(
             get(network_options.SEGMENT_SIZE),
@@ -45,12 +44,10 @@ class NetworkSettings:
 
     @property
     def exclusive_credit(self) -> int:
-        """Exclusive credit of one channel, in bytes."""
         return self.buffers_per_channel * self.segment_size
 
     @property
     def floating_credit(self) -> int:
-        """Floating credit of one gate, in bytes."""
         return self.floating_buffers_per_gate * self.segment_size
 
     @property

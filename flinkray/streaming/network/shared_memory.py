@@ -35,9 +35,8 @@ _HEAD: Final = 4096
 _TOKEN_SIZE: Final = 64
 
 _MOST_REGIONS: Final = 4096
-"""Most regions in one segment.
-The number of a region is the segment's number times this constant, plus its index in the
-segment."""
+"""Most regions in one segment. The number of a region is the segment's number times this constant,
+plus its index in the segment."""
 
 IS_AVAILABLE: Final = sys.platform == "linux"
 
@@ -74,12 +73,8 @@ Offer = tuple[int, int, int, int, int, bytes]
 
 class OwnedRegions:
     """The shared memory of the producing side of a connection.
-
-    Args:
-        budget: bytes of all regions together.
-        offer: sends a new segment to the other side, to be mapped.
-        drop: sends the other side the numbers of segments that are not used any more.
-    """
+    *budget*: bytes of all regions. *offer* sends a new segment to the other side, *drop* the
+    numbers of segments that are not used any more."""
 
     def __init__(
         self,
@@ -232,10 +227,7 @@ class MappedRegions:
 
     def body(self, number: int, size: int) -> pa.Buffer:
         """Return the body in a region, as an Arrow buffer in shared memory.
-
-        Raises:
-            ValueError, KeyError: the region does not exist or is smaller than *size*.
-        """
+        Raises ValueError, KeyError: the region does not exist or is smaller than *size*."""
         segment, place = divmod(number, _MOST_REGIONS)
         memory, capacity = self._segments[segment]
         begin = _HEAD + place * capacity

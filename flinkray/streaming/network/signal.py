@@ -7,10 +7,8 @@ import threading
 
 class Signal:
     """An event for a task without work: one thread waits, any thread sets the event.
-
     Each wait clears the event, like an auto-reset event. A wait takes a fifth of the time of
-    ``threading.Event``, because no Python code runs between the setting and the waiting thread.
-    """
+    ``threading.Event``, because no Python code runs between the setting and the waiting thread."""
 
     __slots__ = ("_lock",)
 

@@ -70,12 +70,9 @@ def dial(
     tls: Tls | None,
     timeout: float,
 ) -> Wire:
-    """Connect to a process and do the handshake. Each may take up to *timeout* seconds.
-
-    Raises:
-        HandshakeError: the peer speaks another protocol or does not know the secret.
-        RpcConnectionError: the process is not running or does not answer.
-    """
+    """Connect to a process and do the handshake.
+    Each may take up to *timeout* seconds. Raises HandshakeError: another protocol or secret.
+    RpcConnectionError: the process does not run or answer."""
     try:
         wire = _open(address, node_id, tls, timeout)
     except ssl.SSLError as error:
@@ -147,9 +144,7 @@ def _prepared(sock: socket.socket) -> socket.socket:
 
 class _Stranger:
     """A connected peer that has not yet proved that it belongs to the cluster.
-
-    Its handshake is a coroutine that suspends when it has to read and no data has arrived.
-    """
+    Its handshake is a coroutine that suspends when it has to read and no data has arrived."""
 
     def __init__(self, accepted: socket.socket, course: Coroutine[None, None, _Introduced]) -> None:
         self.socket = accepted
@@ -158,10 +153,7 @@ class _Stranger:
 
     def go_on(self) -> _Introduced | None:
         """Continue the handshake. Return the peer when it is complete, None if data is missing.
-
-        Raises:
-            OSError, RpcConnectionError: the peer is refused or has closed the connection.
-        """
+        Raises OSError, RpcConnectionError: the peer is refused or has closed the connection."""
         try:
             self._course.send(None)
         except StopIteration as done:
@@ -177,10 +169,8 @@ class _Stranger:
 
 class DataListener:
     """Accepts peers at TCP and, on Linux, at an abstract unix socket.
-
     One thread serves all peers that have not yet proved that they belong to the cluster
-    (strangers). :data:`~flinkray.rpc.wire.listener.MAX_STRANGERS` and a time-out limit them.
-    """
+    (strangers). :data:`~flinkray.rpc.wire.listener.MAX_STRANGERS` and a time-out limit them."""
 
     def __init__(
         self,
@@ -235,11 +225,9 @@ class DataListener:
 
     @property
     def strangers(self) -> int:
-        """Number of peers that have not yet proved that they belong to the cluster."""
         return len(self._strangers)
 
     def close(self) -> None:
-        """Stop accepting peers."""
         self._closer.close()
         self._thread.join()
         self._selector.close()

@@ -13,10 +13,8 @@ _LONGEST_WAIT = 3600.0
 
 
 class Timers:
-    """Callbacks ordered by time (the clock's monotonic seconds).
-
-    :meth:`run_due` calls the due callbacks. A thread in :meth:`run` calls each one when it is due.
-    """
+    """Callbacks ordered by time (the clock's monotonic seconds). :meth:`run_due` calls the due
+    callbacks. A thread in :meth:`run` calls each one when it is due."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -27,16 +25,14 @@ class Timers:
         self._closed = False
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        """Schedule a callback.
-        Thread-safe. Callbacks cannot be cancelled: a callback must check whether it is still
-        wanted. It must not block."""
+        """Schedule a callback. Thread-safe. Callbacks cannot be cancelled: a callback must check
+        whether it is still wanted. It must not block."""
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), callback))
             if self._waits_until is None or when < self._waits_until:
                 self._changed.notify()
 
     def run_due(self) -> bool:
-        """Call all due callbacks. Return whether there were any."""
         ran = False
         while (callback := self._take_due()) is not None:
             callback()
@@ -52,11 +48,7 @@ class Timers:
     def next_pause(self, patience: float) -> float:
         """Return the seconds until the next callback is due.
         For callers that advance a clock by hand. If nothing is scheduled, wait up to *patience*
-        real seconds for it.
-
-        Raises:
-            TimeoutError: nothing was scheduled.
-        """
+        real seconds for it. Raises TimeoutError: nothing was scheduled."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._heap), patience):
                 raise TimeoutError("nothing was scheduled")

@@ -21,14 +21,12 @@ class Sender(Protocol):
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
         """Queue the view for its turn to send. *is_first*: before the other views."""
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame without a body."""
+    def send(self, frame: bytes) -> None: ...
 
     def share(self, parts: Sequence[Part], size: int) -> int | None:
         """Copy a body to shared memory and return the region's number. None: use the socket."""
 
-    def forget_view(self, channel: int) -> None:
-        """Remove the view of a channel that has ended."""
+    def forget_view(self, channel: int) -> None: ...
 
 
 class RemoteView:
@@ -98,10 +96,9 @@ class RemoteView:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Take buffers when it is the view's turn. Called by the connection.
-        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer goes
-        before other channels). Takes one buffer, and more until *most* bytes are reached. There are
-        no frames if the buffers were discarded in the meantime."""
+        """Take a buffer, and more until *most* bytes are reached, when it is the view's turn.
+        Returns (frames, bytes, whether another buffer can be sent at once, whether that one goes
+        before other channels). No frames: the buffers were discarded in the meantime."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
@@ -135,7 +132,6 @@ class RemoteView:
         self._sender.send(head(FAILED, (self._channel, reason)))
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
@@ -219,7 +215,6 @@ class LocalView:
         return elements, buffer.data_size
 
     def processed(self) -> None:
-        """Note that the consumer has processed all data."""
         self._subpartition.processed()
 
     def fail(self, reason: str) -> None:

@@ -84,10 +84,8 @@ class PlainWire:
 
 class TlsWire:
     """TLS over a socket.
-
     Two threads must not use a TLS session at once, and no direction may block the other: the
-    session works on memory, under a lock, and the socket is used outside of the lock.
-    """
+    session works on memory, under a lock, and the socket is used outside of the lock."""
 
     is_on_one_node = False
 
@@ -101,11 +99,8 @@ class TlsWire:
 
     def go_on_with_handshake(self) -> bool:
         """Continue the TLS handshake. Return True when it is complete.
-        False: the socket is non-blocking and has no data to read.
-
-        Raises:
-            OSError: the handshake failed (ssl.SSLError), or the connection ended.
-        """
+        False: the socket is non-blocking and has no data to read. Raises OSError: the handshake
+        failed (ssl.SSLError), or the connection ended."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -182,9 +177,7 @@ class TlsWire:
 
 class WireHandshake:
     """The frames of :mod:`flinkray.rpc.wire.handshake` on a wire.
-
-    On a blocking socket the calls block instead of suspending (:func:`shake_hands`).
-    """
+    On a blocking socket the calls block instead of suspending (:func:`shake_hands`)."""
 
     def __init__(
         self, wire: Wire, until_readable: Callable[[], Awaitable[None]] | None = None

@@ -39,12 +39,9 @@ _NO_LIST = (str, bytes, bytearray, Mapping, Row)
 
 class AsyncWaitOperator(StreamOperator):
     """Passes each record to a coroutine and puts out the results that the coroutine returns.
-
-    When *capacity* records are in progress, the task waits, even in a batch, and puts out complete
-    results. The subtask has its own thread with an event loop, which calls all methods of the
-    function. Coroutines get copies of the records, because a record in progress is used again
-    by a retry, a time-out and a restore. Time-outs and retries use the clock of the event loop.
-    """
+    When *capacity* records are in progress, the task waits, even in a batch, and puts out results.
+    A thread with an event loop calls all methods of the function. Coroutines get copies: a retry, a
+    time-out and a restore use a record again. Time-outs and retries use the loop's clock."""
 
     def __init__(self, descriptor: AsyncFunctionDescriptor) -> None:
         self._descriptor = descriptor
@@ -314,8 +311,7 @@ class AsyncQueue(ABC):
         return self._length
 
     @abstractmethod
-    def add(self, call: AsyncCall) -> None:
-        """Append *call*, the call of the function for a record."""
+    def add(self, call: AsyncCall) -> None: ...
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
@@ -382,8 +378,7 @@ class _Segment:
 
 class UnorderedQueue(AsyncQueue):
     """A queue that gives results out in the order in which they are complete.
-    No result leaves before an earlier mark, or after a later one.
-    """
+    No result leaves before an earlier mark, or after a later one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -437,11 +432,8 @@ _LOOK = 0.1
 
 class EventLoopThread:
     """Runs an event loop in a daemon thread, which never waits for other threads.
-
-    Args:
-        on_failure: called in this thread with an exception that stops the event loop, such as
-            ``SystemExit`` in one of the user's tasks.
-    """
+    *on_failure*: called in this thread with an exception that stops the event loop, such as
+    ``SystemExit`` in one of the user's tasks."""
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None]) -> None:
         self.loop = asyncio.new_event_loop()
@@ -456,10 +448,8 @@ class EventLoopThread:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call *function* in the event loop's thread and wait for its result.
-
         A coroutine that *function* returns is awaited. An exception of *function* or of the
-        coroutine is raised in the calling thread.
-        """
+        coroutine is raised in the calling thread."""
         outcome: list[Any] = []
         failure: list[BaseException] = []
         done = threading.Event()

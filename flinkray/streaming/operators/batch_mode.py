@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import IO, Any
@@ -49,44 +50,93 @@ class _TimelessOutput(Output):
         return None
 
 
-class SortedInputsOperator(StreamOperator):
-    """Collects the inputs of another operator and gives them to it by key and in order of time.
+class _Reordering(StreamOperator):
+    """Base of operators that hold inputs of another *operator* back. Records beyond *memory* bytes
+    go to files."""
 
-    At the end of each key all its timers fire, processing-time timers too, and its state is
-    removed. An input without *keys* (the broadcast side) is passed on at once, so all of it comes
-    first. Records beyond *memory* bytes go to files.
-    """
+    held: KeySorter | KeptBatches
+
+    def __init__(self, operator: StreamOperator, memory: int = DEFAULT_MEMORY) -> None:
+        self.operator = operator
+        self._memory = memory
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self.operator.selectors
+
+    def setup(self, context: Any, output: Any) -> None:
+        super().setup(context, output)
+        self.operator.setup(replace(context, is_head=False), output)
+        self._portion = Portion(context.clock, context.turn)
+
+    def close(self) -> None:
+        try:
+            self.operator.close()
+        finally:
+            self.held.close()
+
+    def finish(self) -> None:
+        self.operator.finish()
+
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
+        raise StreamError(
+            "batch mode takes no checkpoints: what fails is read again from the start"
+        )
+
+
+class _Port:
+    """An input of a reordering operator: passes records and the end of the input on.
+    *takes_columns* False: columns become rows."""
+
+    def __init__(
+        self, take: Callable[[Any], None], end: Callable[[], None], takes_columns: bool = False
+    ) -> None:
+        self._take = take
+        self._end = end
+        self._takes_columns = takes_columns
+
+    def process_block(self, block: Block) -> None:
+        self._take(block)
+
+    def process_columns(self, columns: Columns) -> None:
+        self._take(columns if self._takes_columns else columns.to_block())
+
+    def process_watermark(self, timestamp: int) -> None:
+        if timestamp == MAX_TIMESTAMP:
+            self._end()
+
+    def process_status(self, idle: bool) -> None:
+        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
+
+
+class SortedInputsOperator(_Reordering):
+    """Collects the inputs of another operator and gives them to it by key and in order of time.
+    At the end of each key all its timers fire, and its state is removed. An input without *keys*
+    (the broadcast side) is passed on at once, so all of it comes first."""
 
     def __init__(
         self, operator: StreamOperator, keys: Sequence[Keys | None], memory: int = DEFAULT_MEMORY
     ) -> None:
-        self.operator = operator
+        super().__init__(operator, memory)
         self._keys = tuple(keys)
-        self._memory = memory
 
     @property
     def selectors(self) -> Sequence[Any]:
         return (*self.operator.selectors, *functions_of(*self._keys))
 
     def setup(self, context: Any, output: Any) -> None:
-        super().setup(context, output)
-        self.operator.setup(replace(context, is_head=False), _TimelessOutput(output))
+        super().setup(context, _TimelessOutput(output))
+        self.output = output
         self._portion = Portion(context.clock, context.turn, BLOCK_RECORDS)
 
     def open(self) -> None:
-        self.sorter = KeySorter(self._memory)
+        self.held = self.sorter = KeySorter(self._memory)
         self._open_inputs = len(self._keys)
         self._ports = self.operator.inputs()
         self.operator.open()
 
-    def close(self) -> None:
-        try:
-            self.operator.close()
-        finally:
-            self.sorter.close()
-
     def inputs(self) -> Sequence[Receiver]:
-        return [_SortingPort(self, place) for place in range(len(self._keys))]
+        return [_Port(partial(self.take_in, place), self.end) for place in range(len(self._keys))]
 
     def take_in(self, place: int, block: Block) -> None:
         """Collect records of one input, or pass them on if the input has no keys."""
@@ -131,33 +181,6 @@ class SortedInputsOperator(StreamOperator):
         assert operator.keyed_state is not None
         operator.keyed_state.clear()
 
-    def finish(self) -> None:
-        self.operator.finish()
-
-    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        raise StreamError(
-            "batch mode takes no checkpoints: what fails is read again from the start"
-        )
-
-
-class _SortingPort:
-    def __init__(self, operator: SortedInputsOperator, place: int) -> None:
-        self._operator = operator
-        self._place = place
-
-    def process_block(self, block: Block) -> None:
-        self._operator.take_in(self._place, block)
-
-    def process_columns(self, columns: Columns) -> None:
-        self._operator.take_in(self._place, columns.to_block())
-
-    def process_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:
-            self._operator.end()
-
-    def process_status(self, idle: bool) -> None:
-        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
-
 
 def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
     """Yield the records of a key in blocks, each with the number of its input."""
@@ -168,41 +191,22 @@ def _blocks(key: Any, entries: Iterator[Entry]) -> Iterator[tuple[int, Block]]:
             yield place, Block(values, times, [key] * len(chunk))
 
 
-class BroadcastFirstOperator(StreamOperator):
+class BroadcastFirstOperator(_Reordering):
     """Holds the first input of another operator back until its second input has ended.
-
-    Args:
-        memory: bytes of records that are kept in memory; further records go to a file.
-    """
-
-    def __init__(self, operator: StreamOperator, memory: int = DEFAULT_MEMORY) -> None:
-        self.operator = operator
-        self._memory = memory
-
-    @property
-    def selectors(self) -> Sequence[Any]:
-        return self.operator.selectors
-
-    def setup(self, context: Any, output: Any) -> None:
-        super().setup(context, output)
-        self.operator.setup(replace(context, is_head=False), output)
-        self._portion = Portion(context.clock, context.turn)
+    *memory*: bytes of records that are kept in memory; further records go to a file."""
 
     def open(self) -> None:
-        self.kept = KeptBatches(self._memory)
+        self.held = self.kept = KeptBatches(self._memory)
         self._is_waiting = True
         self._first_has_ended = False
         self._first, self._second = self.operator.inputs()
         self.operator.open()
 
-    def close(self) -> None:
-        try:
-            self.operator.close()
-        finally:
-            self.kept.close()
-
     def inputs(self) -> Sequence[Receiver]:
-        return _FirstPort(self), _BroadcastPort(self)
+        return (
+            _Port(self.take_in, self.end_first, takes_columns=True),
+            _Port(self.broadcast, self.end_broadcast),
+        )
 
     def take_in(self, batch: Records) -> None:
         """Keep records of the first input, or pass them on once the second input has ended."""
@@ -214,13 +218,11 @@ class BroadcastFirstOperator(StreamOperator):
             self._first.process_columns(batch)
 
     def end_first(self) -> None:
-        """Note that the first input has ended."""
         self._first_has_ended = True
         if not self._is_waiting:
             self._first.process_watermark(MAX_TIMESTAMP)
 
     def broadcast(self, block: Block) -> None:
-        """Pass records of the second input on."""
         self._second.process_block(block)
 
     def end_broadcast(self) -> None:
@@ -234,58 +236,14 @@ class BroadcastFirstOperator(StreamOperator):
         if self._first_has_ended:
             self._first.process_watermark(MAX_TIMESTAMP)
 
-    def finish(self) -> None:
-        self.operator.finish()
-
-    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        raise StreamError(
-            "batch mode takes no checkpoints: what fails is read again from the start"
-        )
-
-
-class _Port:
-    def __init__(self, operator: BroadcastFirstOperator) -> None:
-        self._operator = operator
-
-    def process_status(self, idle: bool) -> None:
-        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
-
-
-class _FirstPort(_Port):
-    def process_block(self, block: Block) -> None:
-        self._operator.take_in(block)
-
-    def process_columns(self, columns: Columns) -> None:
-        self._operator.take_in(columns)
-
-    def process_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:
-            self._operator.end_first()
-
-
-class _BroadcastPort(_Port):
-    def process_block(self, block: Block) -> None:
-        self._operator.broadcast(block)
-
-    def process_columns(self, columns: Columns) -> None:
-        self._operator.broadcast(columns.to_block())
-
-    def process_watermark(self, timestamp: int) -> None:
-        if timestamp == MAX_TIMESTAMP:
-            self._operator.end_broadcast()
-
 
 _OVERHEAD = 64
 """Bytes of a record in memory in addition to the bytes of its pickled form."""
 
 
 class KeptBatches:
-    """Stores batches and returns them in their order.
-
-    Args:
-        memory: bytes kept in memory before a temporary file is used, estimated from one record of
-            each block.
-    """
+    """Stores batches and returns them in their order. *memory*: bytes kept in memory before a
+    temporary file is used, estimated from one record of each block."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
@@ -330,7 +288,6 @@ class KeptBatches:
         self.close()
 
     def close(self) -> None:
-        """Delete all batches."""
         self._batches = []
         if self._file is not None:
             self._file.close()

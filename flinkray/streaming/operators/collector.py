@@ -47,12 +47,8 @@ class Collector:
         key_context: Any = None,
     ) -> None:
         """Put out all results of ``process(value, context)``, each with its record's timestamp.
-
-        Args:
-            records: an iterator over the block's values.
-            context: passed to *process*. Its ``record_timestamp`` is set for each record.
-            keys: the keys of the records, or None. ``key_context.key`` is set for each record.
-        """
+        *records*: an iterator over the block's values. For each record,
+        ``context.record_timestamp`` and, with *keys*, ``key_context.key`` are set."""
         nowhere: Any = _Nowhere()
         about = nowhere if context is None else context
         key_context = nowhere if key_context is None else key_context
@@ -107,11 +103,8 @@ class Collector:
             self._emit(values, stamps if stamped else None)
 
     def add(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
-        """Add the results of a timer or window. None counts as no results.
-
-        Call :meth:`flush` between results with a timestamp and results without: they need different
-        batches.
-        """
+        """Add the results of a timer or window. None counts as no results. Call :meth:`flush`
+        between results with a timestamp and results without: they need different batches."""
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
@@ -132,7 +125,6 @@ class Collector:
         return self._limit
 
     def flush(self) -> None:
-        """Put out the results that were added."""
         if self._values:
             self._emit(*self._take())
 

@@ -36,7 +36,6 @@ class JoinContext:
 
 class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
     """Pairs records with equal keys by time. Records are kept until no partner can come any more.
-
     *lower*, *upper*: inclusive bounds, in milliseconds, of the right timestamp minus the left one.
     """
 
@@ -112,15 +111,10 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
             # The latest timestamp that a partner can have.
             until = time + high if high > 0 else time
             self.timers.register_event_time_timer("left" if is_left else "right", until)
-        if late:
-            self._put_aside(block, late, self._late[0 if is_left else 1])
+        late_tag = self._late[0 if is_left else 1]
+        if late and late_tag is not None:
+            self.output.emit_side(late_tag, block.take(late))
         self.results.flush()
-
-    def _put_aside(self, block: Block, late: list[int], tag: OutputTag[Any] | None) -> None:
-        if tag is not None and block.timestamps is not None:
-            values = [block.values[place] for place in late]
-            times = [block.timestamps[place] for place in late]
-            self.output.emit_side(tag, Block(values, times, None, block.origin))
 
     def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
         buffers, high = (

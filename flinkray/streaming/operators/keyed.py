@@ -13,8 +13,13 @@ from flinkray.state.descriptors import (
 )
 from flinkray.state.keys import KeyHash
 from flinkray.state.table import MISSING
-from flinkray.streaming.operators.basic import DROPPED, emit_kept, without_context
-from flinkray.streaming.operators.collector import Collector
+from flinkray.streaming.operators.basic import (
+    DROPPED,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    emit_kept,
+)
 from flinkray.streaming.operators.operator import FunctionOperator, OperatorContext, Output
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
@@ -41,13 +46,8 @@ class KeyedFunctionOperator(FunctionOperator):
         self.key_context = self.keyed_state.context
 
 
-class KeyedMapOperator(KeyedFunctionOperator):
+class KeyedMapOperator(KeyedFunctionOperator, MapOperator):
     """Applies a map function to a keyed stream: one result for each value."""
-
-    def open(self) -> None:
-        super().open()
-        self._map = self.method("map")
-        self._own = self.context.own
 
     def process_block(self, block: Block) -> None:
         function, context, own = self._map, self.key_context, self._own
@@ -60,13 +60,8 @@ class KeyedMapOperator(KeyedFunctionOperator):
         self.output.emit(block.with_values(results))
 
 
-class KeyedFilterOperator(KeyedFunctionOperator):
+class KeyedFilterOperator(KeyedFunctionOperator, FilterOperator):
     """Keeps the values for which the filter function returns true, on a keyed stream."""
-
-    def open(self) -> None:
-        super().open()
-        self._filter = self.method("filter")
-        self._own = self.context.own
 
     def process_block(self, block: Block) -> None:
         function, context, own = self._filter, self.key_context, self._own
@@ -81,16 +76,8 @@ class KeyedFilterOperator(KeyedFunctionOperator):
         emit_kept(self.output, block, kept)
 
 
-class KeyedFlatMapOperator(KeyedFunctionOperator):
+class KeyedFlatMapOperator(KeyedFunctionOperator, FlatMapOperator):
     """Applies a flat-map function to a keyed stream: any number of results for each value."""
-
-    def setup(self, context: OperatorContext, output: Output) -> None:
-        super().setup(context, output)
-        self.results = Collector(context, output)
-
-    def open(self) -> None:
-        super().open()
-        self._flat_map = without_context(self.method("flat_map"))
 
     def process_block(self, block: Block) -> None:
         keys = self.keys.of_block(block)
@@ -116,9 +103,7 @@ class ReduceOperator(KeyedFunctionOperator):
 
     def reduce_block(self, block: Block) -> list[Any]:
         """Reduce a block into the state. Returns the reduced value after each record.
-
-        The returned values are copies: changes to them do not reach the state.
-        """
+        The returned values are copies: changes to them do not reach the state."""
         reduce, context, load = self._reduce, self.key_context, self._values.get_to_change
         own = self.context.own
         keys = self.keys.of_block(block)
@@ -161,9 +146,7 @@ class BatchReduceOperator(ReduceOperator):
 
 class QueryableStateOperator(KeyedFunctionOperator):
     """Writes each record into the queryable state of its key, and puts nothing out.
-
-    Value state holds the last record of a key. Reducing and aggregating state add the record.
-    """
+    Value state holds the last record of a key. Reducing and aggregating state add the record."""
 
     def __init__(self, descriptor: StateDescriptor, keys: Keys) -> None:
         super().__init__(None, keys)

@@ -22,9 +22,7 @@ _WAITING: ListStateDescriptor[Any] = ListStateDescriptor("_waiting")
 
 class DuplicateKeyError(StreamError, SuppressRestartsError):
     """Two rows of a table have the same key, so the row for a record is ambiguous.
-
-    The job is not restarted, because the table would have both rows after a restart, too.
-    """
+    The job is not restarted, because the table would have both rows after a restart, too."""
 
 
 class LookUpRoom(Protocol):
@@ -38,10 +36,7 @@ class LookUpRoom(Protocol):
 
     def free(self) -> None:
         """Ask the sources to send records again: the table has ended, and no record waits.
-
-        Raises:
-            OSError: the request cannot be sent.
-        """
+        Raises OSError: the request cannot be sent."""
 
 
 class EndlessRoom(LookUpRoom):
@@ -187,9 +182,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
 
     def take_status(self, idle: bool) -> None:
         """Put out the records' status, or hold it until the table has ended.
-
-        While records may wait, operators behind this one must not advance without them.
-        """
+        While records may wait, operators behind this one must not advance without them."""
         if self._is_read:
             self.output.emit_status(idle)
         else:

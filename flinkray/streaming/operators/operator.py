@@ -61,10 +61,8 @@ class Receiver(Protocol):
 
 class Output:
     """The receivers of an operator's main output and of its side outputs.
-
     The values of a block belong to the receiver, which may change them. If there are several
-    receivers, each gets a copy of the values.
-    """
+    receivers, each gets a copy of the values."""
 
     def __init__(
         self,
@@ -226,10 +224,8 @@ class OperatorStateCapture:
 
 class StreamOperator:
     """Base of all operators with one input. Without overrides it passes everything on.
-
     Life cycle: :meth:`setup`, :meth:`restore` if there is state to restore, :meth:`open`, batches
-    and time, :meth:`finish` (when the input ends, but not when the task fails), :meth:`close`.
-    """
+    and time, :meth:`finish` (when the input ends, but not when the task fails), :meth:`close`."""
 
     chaining: ClassVar[ChainingStrategy] = ChainingStrategy.ALWAYS
     gives_slots: ClassVar[bool] = False
@@ -269,9 +265,7 @@ class StreamOperator:
 
     def all_selectors(self) -> Iterable[Any]:
         """Return the operator's selectors and the functions that decide where results go.
-
-        Each is returned once. They are opened before the operator and closed after it.
-        """
+        Each is returned once. They are opened before the operator and closed after it."""
         return {id(it): it for it in (*self.selectors, *self.context.selectors)}.values()
 
     def open_selector(self, selector: Any) -> None:
@@ -346,9 +340,8 @@ class StreamOperator:
         self.output.emit_status(idle)
 
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
-        """Put out results that must be sent before the barrier of a checkpoint.
-        Called for one operator after the other, from the head of the task, before any state is
-        captured."""
+        """Put out results that must be sent before the barrier of a checkpoint. Called for one
+        operator after the other, from the head of the task, before any state is captured."""
 
     def files(self) -> tuple[StateFile, ...]:
         """Return the files that the operator state refers to, and that are captured with it."""
@@ -356,7 +349,6 @@ class StreamOperator:
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """Capture the state at this moment, to be written later. Called between two batches.
-
         *since*: an earlier checkpoint; of keyed state, only later changes are captured. None: all.
         """
         keyed = None
@@ -366,11 +358,8 @@ class StreamOperator:
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
         """Restore the state of earlier subtasks. Called between setup and open.
-
-        Args:
-            checkpoint_id: set if the keyed state is this subtask's own of that checkpoint. Then a
-                capture may hold only the changes since this checkpoint. None: it is not.
-        """
+        *checkpoint_id*: set if the keyed state is this subtask's own of that checkpoint. Then a
+        capture may hold only the changes since this checkpoint. None: it is not."""
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
             self.keyed_state.restore(keyed, checkpoint_id)
@@ -382,17 +371,13 @@ class StreamOperator:
     @property
     def awaits_checkpoint(self) -> bool:
         """Whether the operator has finished, but still needs a checkpoint to commit its results.
-
-        The task cannot end before that.
-        """
+        The task cannot end before that."""
         return False
 
     @property
     def is_retrying(self) -> bool:
         """Whether the operator has finished, but still retries an action that has failed.
-
-        The task cannot end before that.
-        """
+        The task cannot end before that."""
         return False
 
     def describe_record(self, block: Block, place: int) -> str:
@@ -402,6 +387,16 @@ class StreamOperator:
     def describe_occasion(self) -> str:
         """Return a text for errors on the timer or window that is processed without a record."""
         return ""
+
+
+class LastOperator(StreamOperator):
+    """Base of operators that no operator follows: watermarks and status end here."""
+
+    def process_watermark(self, timestamp: int) -> None:
+        return None
+
+    def process_status(self, idle: bool) -> None:
+        return None
 
 
 class FunctionOperator(StreamOperator):

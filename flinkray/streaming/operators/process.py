@@ -153,12 +153,10 @@ class ProcessOperator(TimelessOperator):
 
 
 class WithTimers(StreamOperator, ABC):
-    """Mixin class of keyed operators that have timers.
-
+    """Mixin class of keyed operators that have timers, which fire in portions.
     Results of event-time timers carry the timer's timestamp and come before the watermark that
-    fired them; results of processing-time timers carry no timestamp. Timers fire in portions. At
-    the head of a task, mail and other timers have their turn between two portions.
-    """
+    fired them; results of processing-time timers carry none. At the head of a task, mail has its
+    turn between portions."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -174,12 +172,10 @@ class WithTimers(StreamOperator, ABC):
         self.results = Collector(context, output)
 
     @abstractmethod
-    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Called when an event-time timer fires."""
+    def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None: ...
 
     @abstractmethod
-    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        """Called when a processing-time timer fires."""
+    def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None: ...
 
     def describe_occasion(self) -> str:
         firing = self.timers.firing
@@ -217,7 +213,6 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
         self.record_context = self.make_context()
 
     def make_context(self) -> Any:
-        """Create the context that the function gets as ``ctx``."""
         return KeyedRecordContext(self.key_context, self.timer_service, self.context.own)
 
     def process_keyed(

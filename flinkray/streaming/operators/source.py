@@ -42,11 +42,8 @@ _FILES: ListStateDescriptor[tuple[str, bool]] = ListStateDescriptor("source-file
 
 class SourceOperator(StreamOperator):
     """Puts out the records of its reader, and at the end of the input the last watermark.
-
-    Args:
-        strategy: assigns timestamps to the records and makes watermarks. None: neither.
-        progressive: False: no watermarks but the last one, as in batch mode.
-    """
+    *strategy* assigns timestamps and makes watermarks. *progressive* False: only the last
+    watermark, as in batch mode."""
 
     shared = True
     """Local runs do not copy the source, which may be large and only creates readers."""
@@ -123,7 +120,6 @@ class SourceOperator(StreamOperator):
             splits.begun = context.splits_begun
 
     def add_splits(self, splits: Sequence[Any]) -> None:
-        """Take splits from the enumerator and pass them to the reader."""
         if self._stamping is not None:
             for split in splits:
                 split_id = self.reader.split_id(split)
@@ -133,7 +129,6 @@ class SourceOperator(StreamOperator):
         self._note_splits()
 
     def no_more_splits(self) -> None:
-        """Note that the enumerator has no more splits, and tell the reader."""
         self._has_all_splits = True
         self._note_splits()
         self.reader.notify_no_more_splits()
@@ -145,10 +140,7 @@ class SourceOperator(StreamOperator):
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
         """Put out one batch. Returns its number of records, or why there is none.
-
-        Args:
-            most: greatest number of records if they are values. Columns are put out whole.
-        """
+        *most*: greatest number of records if they are values. Columns are put out whole."""
         polled: Block | Columns | NoRecords
         if self._rest is None:
             if self.paused:

@@ -25,12 +25,9 @@ from flinkray.streaming.time.watermarks import (
 
 
 class _Emitter(WatermarkOutput):
-    """Puts out watermarks that advance, and changes of the idle status.
-
-    While watermarks are held (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment
-    group gets the watermark of the records read. This watermark may decrease when the source begins
-    a split.
-    """
+    """Puts out watermarks that advance, and changes of the idle status. While watermarks are held
+    (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment group gets the watermark
+    of the records read. This watermark may decrease when the source begins a split."""
 
     def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:
         self._operator = operator
@@ -324,10 +321,7 @@ _PARTS_OF_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
 
 def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
     """Return a column of milliseconds or Arrow timestamps as int64 milliseconds.
-
-    Raises:
-        StreamError: there is no such column, or it holds no times.
-    """
+    Raises StreamError: there is no such column, or it holds no times."""
     if name not in batch.schema.names:
         raise StreamError(f"no column {name!r} to read timestamps from: {batch.schema.names}")
     column = batch.column(name)

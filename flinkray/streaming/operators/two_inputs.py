@@ -74,9 +74,7 @@ class TwoInputs(StreamOperator):
 
 class CoMapOperator(TwoInputs, FunctionOperator):
     """Calls ``map1`` and ``map2``. A result None is left out, as in PyFlink.
-
-    With *keys* (one for each input) the function may use keyed state.
-    """
+    With *keys* (one for each input) the function may use keyed state."""
 
     def __init__(self, function: Any, keys: tuple[Keys, Keys] | None = None) -> None:
         super().__init__(function)

@@ -53,9 +53,7 @@ class ConvertingReceiver:
 
 class OperatorCopies:
     """Makes a copy of an operator and of its user function for each subtask, as on a cluster.
-
-    Operators with ``shared`` belong to the client's process: only the operator itself is copied.
-    """
+    Operators with ``shared`` belong to the client's process: only the operator itself is copied."""
 
     def __init__(self) -> None:
         self._pickled: dict[str, bytes] = {}
@@ -79,7 +77,6 @@ def _pickle(planned: PlannedOperator) -> bytes:
 
 
 def unpicklable_operator(name: str, error: Exception) -> StreamError:
-    """Return the error for an operator that cannot be sent to its tasks."""
     return StreamError(
         f"the function of {name!r} cannot be sent to its tasks: {summary_of(error)}; make what it "
         "refers to in open(), or give it only what can be pickled"
@@ -87,14 +84,9 @@ def unpicklable_operator(name: str, error: Exception) -> StreamError:
 
 
 class ChainBuilder:
-    """Makes the operators of one subtask.
-
-    Args:
-        copy_of: returns this subtask's copy of an operator.
-        make_writer: makes the writer of a result, given the result's place in the plan.
-        kv_states: where queryable states are registered; None: states cannot be queried.
-        configuration: of the process, for options that the program does not set.
-    """
+    """Makes the operators of one subtask. *copy_of* returns this subtask's copy of an operator.
+    *make_writer* makes the writer of a result, given its place in the plan. *kv_states*: registry
+    of queryable states, if there are any. *configuration*: of the process."""
 
     def __init__(
         self,
@@ -218,9 +210,7 @@ def prepared_partitioner(result: PlannedResult, channels: int, producer: int) ->
 
 def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
     """Return the consumer's subtasks to which a producer's subtask writes (SPEC appendix B).
-
-    These are all subtasks, or a few if the partitioner is pointwise.
-    """
+    These are all subtasks, or a few if the partitioner is pointwise."""
     sources, targets = edge.source.parallelism, edge.target.parallelism
     if not edge.partitioner.pointwise:
         return range(targets)

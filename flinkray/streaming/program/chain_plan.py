@@ -133,6 +133,5 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
 
 
 def ways_out(graph: StreamGraph, chain: Chain) -> Iterator[StreamEdge]:
-    """Return the edges that leave the chain."""
     nodes: Sequence[StreamNode] = chain.nodes
     return (edge for node in nodes for edge in node.outputs if not graph.is_chained(edge))

@@ -125,11 +125,8 @@ class StreamGraph:
         return any(self.is_chained(edge) for edge in node.inputs)
 
     def is_chained(self, edge: StreamEdge) -> bool:
-        """Return whether the edge is inside a chain.
-
-        Flink's rules: one input, forward, same parallelism and slot-sharing group, and neither side
-        forbids chaining.
-        """
+        """Return whether the edge is inside a chain. Flink's rules: one input, forward, same
+        parallelism and slot-sharing group, and neither side forbids chaining."""
         source, target = edge.source, edge.target
         return (
             self.chaining_enabled
@@ -143,9 +140,7 @@ class StreamGraph:
 
     def _hashes(self) -> dict[int, str]:
         """Return an id for each node, from its uid or its position in the graph.
-
-        The id does not change when the same program is built again.
-        """
+        The id does not change when the same program is built again."""
         hashes: dict[int, str] = {}
         seen_by_others: dict[int, str] = {}
         place = -1
@@ -167,9 +162,7 @@ class StreamGraph:
 
     def operator_ids(self) -> dict[int, str]:
         """Return the 32 hexadecimal digits under which a node's state is kept, by node id.
-
-        Raises ConfigurationError if two nodes have the same uid.
-        """
+        Raises ConfigurationError if two nodes have the same uid."""
         hashes = self._hashes()
         seen: dict[str, StreamNode] = {}
         for node in self.nodes:

@@ -133,9 +133,7 @@ class GraphSettings:
 
 def build_graph(transformations: Iterable[Transformation], settings: GraphSettings) -> StreamGraph:
     """Return the graph of all *transformations* and of the transformations that they read from.
-
-    Raises StreamError if parallelisms, partitionings or groups do not fit, or a uid is missing.
-    """
+    Raises StreamError if parallelisms, partitionings or groups do not fit, or a uid is missing."""
     graph = StreamGraph(
         settings.job_name,
         chaining_enabled=settings.chaining_enabled,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,12 @@ class Block:
             self.origin,
         )
 
+    def take(self, places: Sequence[int]) -> Block:
+        """Return the records at these indices, without keys."""
+        values, times = self.values, self.timestamps
+        stamps = None if times is None else [times[place] for place in places]
+        return Block([values[place] for place in places], stamps, None, self.origin)
+
     def __repr__(self) -> str:
         return f"Block({list(self.values)!r}, timestamps={self.timestamps!r})"
 
@@ -107,10 +114,7 @@ class Columns:
 
     def to_block(self) -> Block:
         """Convert the records to Python values: rows with the batch's field names.
-
-        Raises:
-            StreamError: a map has a key more than once.
-        """
+        Raises StreamError: a map has a key more than once."""
         columns = list(map(python_values, self.batch.columns))
         if self.scalar:
             values = columns[0]
@@ -128,7 +132,6 @@ class Columns:
         return Columns(batch, times, self.origin, self.scalar)
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
-        """Return the records at these indices."""
         timestamps = None if self.timestamps is None else self.timestamps.take(indices)
         rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
         return Columns(rows, timestamps, self.origin, self.scalar)
@@ -223,3 +226,49 @@ Element = (
     | EndOfData
     | EndOfInput
 )
+
+
+def together(elements: Sequence[Element]) -> list[Element]:
+    """Return the elements, with consecutive batches of one kind merged into one batch."""
+    merged: list[Element] = []
+    run: list[Any] = []
+    for element in chain(elements, (None,)):
+        if run and not (element is not None and _may_join(run[0], element)):
+            merged.append(run[0] if len(run) == 1 else _joined(run))
+            run = []
+        if element is None:
+            break
+        if isinstance(element, Block | Columns):
+            run.append(element)
+        else:
+            merged.append(element)
+    return merged
+
+
+def _may_join(first: Any, second: Any) -> bool:
+    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
+        return False
+    if isinstance(first, Block):
+        return (first.keys is None) == (second.keys is None)
+    schema: pa.Schema = first.batch.schema
+    return first.scalar == second.scalar and bool(
+        schema.equals(second.batch.schema, check_metadata=True)
+    )
+
+
+def _joined(run: list[Any]) -> Element:
+    first = run[0]
+    times: Any = None
+    if isinstance(first, Block):
+        values = list(chain.from_iterable(block.values for block in run))
+        keys = None
+        if first.timestamps is not None:
+            times = list(chain.from_iterable(block.timestamps for block in run))
+        if first.keys is not None:
+            keys = list(chain.from_iterable(block.keys for block in run))
+        return Block(values, times, keys, first.origin)
+    if first.timestamps is not None:
+        times = np.concatenate([part.timestamps for part in run])
+    table = pa.Table.from_batches([part.batch for part in run]).combine_chunks()
+    batch = next(iter(table.to_batches()), first.batch)
+    return Columns(batch, times, first.origin, first.scalar)

@@ -27,10 +27,8 @@ class SchemaSource(Protocol):
 
 class EncodedElements:
     """The encoded elements of one buffer, which a barrier has overtaken. Never changed.
-
     The elements may need schemas that were sent with an earlier buffer. If no overtaken buffer has
-    such a schema, the checkpoint gets it from *source*, so that the elements can be decoded.
-    """
+    such a schema, the checkpoint gets it from *source*, so that the elements can be decoded."""
 
     __slots__ = ("descriptions", "parts", "source")
 
@@ -47,12 +45,8 @@ class EncodedElements:
 InFlight = Element | EncodedElements
 
 Settled = Callable[[Mapping[int, Sequence[InFlight]]], None]
-"""Called once, when it is known which elements a barrier has overtaken in the channels of a result.
-
-The argument has the elements by channel, for channels with overtaken elements. Usually called at
-once. For a barrier that overtakes only after a time-out it is called later, perhaps by another
-thread.
-"""
+"""Called once, perhaps later and by another thread, with the elements that a barrier has overtaken
+in the channels of a result, by channel."""
 
 
 def given_again(elements: Sequence[Element]) -> list[Element]:
@@ -63,9 +57,8 @@ def given_again(elements: Sequence[Element]) -> list[Element]:
 
 
 def kept(elements: Sequence[InFlight]) -> list[InFlight]:
-    """Return copies of the elements for a checkpoint.
-    Operators will change the values of the originals. Barriers and ends are left out: their
-    senders send them again."""
+    """Return copies of the elements for a checkpoint. Operators will change the values of the
+    originals. Barriers and ends are left out: their senders send them again."""
     return [
         element.owned() if isinstance(element, Block) else element
         for element in elements

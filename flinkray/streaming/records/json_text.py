@@ -46,21 +46,15 @@ _EXACT = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number, object
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON.
-    A number with a fraction or an exponent becomes a float, or a Decimal if a float would lose
-    digits. NaN and infinities are accepted as Python writes them.
-
-    Raises:
-        ValueError: the text is not JSON, or an object has a name more than once.
-    """
+    """Parse JSON. A number with a fraction or an exponent becomes a float, or a Decimal if a float
+    would lose digits. NaN and infinities are accepted as Python writes them. Raises ValueError: the
+    text is not JSON, or an object has a name more than once."""
     return _PYTHON.decode(text)
 
 
 def parse_exact_json(message: bytes) -> Any:
     """Parse JSON. Each number with a fraction or an exponent becomes a Decimal.
-
-    Raises ValueError: the message is not JSON (NaN is not), or an object repeats a name.
-    """
+    Raises ValueError: the message is not JSON (NaN is not), or an object repeats a name."""
     text = message.decode(json.detect_encoding(message), "surrogatepass")
     return _EXACT.decode(text)
 
@@ -78,14 +72,8 @@ def as_python(value: Any) -> Any:
 
 def to_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return the value as JSON.
-
-    Args:
-        default: returns a replacement for a value without a JSON form.
-
-    Raises:
-        TypeError: a value has no JSON form.
-        ValueError: two keys of a dictionary, such as 1 and "1", would have the same name.
-    """
+    *default* replaces a value without a JSON form. Raises TypeError: a value has no JSON form.
+    ValueError: two keys of a dictionary, such as 1 and "1", have one name."""
     text = json.dumps(value, default=default)
     _refuse_equal_names(value)
     return text

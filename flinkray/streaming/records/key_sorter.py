@@ -40,9 +40,7 @@ _ORDER: Callable[[Entry], Any] = itemgetter(0, 1)
 
 class KeySorter:
     """Takes blocks of several inputs and returns their records by key.
-
-    *memory*: bytes of records kept in memory, estimated from one record of each block.
-    """
+    *memory*: bytes of records kept in memory, estimated from one record of each block."""
 
     def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
         self._memory = memory
@@ -94,16 +92,14 @@ class KeySorter:
         self._entries, self._size = [], 0
 
     def by_key(self) -> Iterator[tuple[Any, Iterator[Entry]]]:
-        """Yield each key with its records in order of time.
-        Records with the same time keep their order. Consume the records of a key before the next
-        key."""
+        """Yield each key with its records in order of time. Records with the same time keep their
+        order. Consume the records of a key before the next key."""
         self._entries.sort(key=_ORDER)
         runs = [*map(_read, self._runs), iter(self._entries)]
         for _, entries in groupby(heapq.merge(*runs, key=_ORDER), key=itemgetter(0)):
             yield _with_key(entries)
 
     def close(self) -> None:
-        """Delete the files."""
         self._files.close()
         self._runs.clear()
         self._entries.clear()

@@ -20,13 +20,9 @@ _ENDED = "the key selector has raised StopIteration"
 
 
 class Keys:
-    """Computes the key of each record of a stream.
-
-    Args:
-        selector: a function of a value, a KeySelector, or the name of a field.
-        key_type: declared type of the keys. Keys of Flink's basic types are converted to it and
-            have Flink's key groups. Other types do not change keys.
-    """
+    """Computes the key of each record.
+    *selector*: a function, a KeySelector, or the name of a field. *key_type*: keys of Flink's basic
+    types are converted to it and have Flink's key groups."""
 
     def __init__(self, selector: Any, key_type: TypeInformation | None = None) -> None:
         self.field: str | None = None
@@ -73,10 +69,7 @@ class Keys:
     def of_block(self, block: Block) -> Sequence[Any]:
         """Return the key of each value.
         Uses the keys of the block, if the partitioner before this operator has computed them.
-
-        Raises:
-            UnsupportedKeyError: a key is refused as in :meth:`of_value`.
-        """
+        Raises UnsupportedKeyError: a key is refused as in :meth:`of_value`."""
         return self.computed(block) if block.keys is None else block.keys
 
     def computed(self, block: Block) -> Sequence[Any]:
@@ -118,12 +111,9 @@ class Keys:
         return records
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
-        """Return the key column. None: keys come from a function, or the column does not exist.
-
-        Raises:
-            StreamError: columns of this type cannot be keys.
-            UnsupportedKeyError: the column has a value that does not fit the declared type.
-        """
+        """Return the key column.
+        None: keys come from a function, or the column does not exist. Raises StreamError: columns
+        of this type cannot be keys. UnsupportedKeyError: a value does not fit the declared type."""
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
         column = columns.batch.column(self.field)
@@ -150,10 +140,7 @@ def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
 
 def require_same_keys(first: Keys, second: Keys) -> None:
     """Check that equal keys of two streams go to the same subtasks.
-
-    Raises:
-        StreamError: the declared types of the keys have different key groups.
-    """
+    Raises StreamError: the declared types of the keys have different key groups."""
     if first.hash_of is not second.hash_of:
         one, other = (
             "undeclared" if keys.key_type is None else str(keys.key_type)

@@ -208,9 +208,8 @@ class _ByChannel(StreamPartitioner):
 
 
 class _ChannelsOfIntegers:
-    """Computes the channels of integer keys.
-    While all keys so far lie in a narrow range, a lookup table is used, which costs a tenth of
-    hashing."""
+    """Computes the channels of integer keys. While all keys so far lie in a narrow range, a lookup
+    table is used, which costs a tenth of hashing."""
 
     def __init__(self, owners: npt.NDArray[Any], max_parallelism: int) -> None:
         self._owners = owners
@@ -256,9 +255,7 @@ class _ChannelsOfKeys(dict[Any, int]):
 
 class KeyGroupPartitioner(_ByChannel):
     """Sends records to the subtask that owns the key's key group.
-
-    *always*: compute keys even for a single channel, so that a failing selector is noticed.
-    """
+    *always*: compute keys even for a single channel, so that a failing selector is noticed."""
 
     name = "HASH"
 
@@ -334,10 +331,8 @@ class ShufflePartitioner(_ByChannel):
 
 class CustomPartitioner(_ByChannel):
     """Partitioner that sends each record to the channel that the user's function returns.
-
-    *partitioner*: a Partitioner, or a function of key and number of channels. *keys*: gives the
-    key of each record.
-    """
+    *partitioner*: a Partitioner, or a function of key and number of channels. *keys*: gives the key
+    of each record."""
 
     name = "CUSTOM"
 

@@ -13,13 +13,9 @@ from flinkray.streaming.errors import StreamError
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column.
-    A map becomes a dictionary, as for :meth:`Types.MAP`. If its keys are structs, lists or maps,
-    which cannot be dictionary keys, it becomes a list of pairs.
-
-    Raises:
-        StreamError: a map has a key more than once, or Python's types cannot hold a value.
-    """
+    """Return the values of a column. A map becomes a dictionary, as for :meth:`Types.MAP`. If its
+    keys are structs, lists or maps, which cannot be dictionary keys, it becomes a list of pairs.
+    Raises StreamError: a map has a key more than once, or Python's types cannot hold a value."""
     kind = column.type
     try:
         values: list[Any] = column.to_pylist()

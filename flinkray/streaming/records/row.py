@@ -72,9 +72,7 @@ class Row:
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return values by name. *recursive*: also of rows inside rows, lists and dictionaries.
-
-        Raises TypeError if the row has no names, ValueError if two fields have the same name.
-        """
+        Raises TypeError if the row has no names, ValueError if two fields have the same name."""
         if self._fields is None:
             raise TypeError(f"{self!r} has no field names")
         twice = first_twice(self._fields)
@@ -88,9 +86,7 @@ class Row:
 
     def values_by(self, names: Sequence[str]) -> list[Any]:
         """Return the values in the order of *names*, or in the row's order if it has no names.
-
-        Raises ValueError if the row has other names.
-        """
+        Raises ValueError if the row has other names."""
         fields = self._fields
         if fields is None or fields == names:
             return list(self._values)
@@ -272,7 +268,6 @@ def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def unpack_rows(packed: tuple[Any, ...]) -> list[Row]:
-    """Unpack the result of :func:`pack_rows`."""
     fields, values, kinds = packed
     of = Row.of
     rows = [of(fields, row) for row in values]

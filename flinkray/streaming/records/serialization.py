@@ -16,11 +16,7 @@ IN = TypeVar("IN", contravariant=True, default=Any)
 
 
 def check_charset(charset_name: str) -> None:
-    """Check that a character set is UTF-8.
-
-    Raises:
-        StreamError: it is another one.
-    """
+    """Check that a character set is UTF-8. Raises StreamError: it is another one."""
     if charset_name.upper().replace("-", "") != "UTF8":
         raise StreamError(f"text is read and written as UTF-8, not {charset_name}")
 

@@ -19,7 +19,6 @@ _LEAF = 32
 
 
 def bytes_of(batch: Block | Columns) -> int:
-    """Return the approximate size of a batch in bytes."""
     if isinstance(batch, Columns):
         return int(batch.batch.nbytes)
     values = batch.values

@@ -96,5 +96,4 @@ def type_of_arrow(kind: pa.DataType) -> TypeInformation:
 
 
 def type_of_schema(schema: pa.Schema) -> RowTypeInfo:
-    """Return the row type of an Arrow schema."""
     return Types.ROW_NAMED(schema.names, [type_of_arrow(field.type) for field in schema])

@@ -80,10 +80,7 @@ class TypeInformation(Generic[T]):
 
 def expect_type(given: Any) -> TypeInformation:
     """Return *given* if it is a type.
-
-    Raises:
-        TypeError: *given* is no type, such as ``int``, or ``Types.INT`` without parentheses.
-    """
+    Raises TypeError: *given* is no type, such as ``int``, or ``Types.INT`` without parentheses."""
     if isinstance(given, TypeInformation):
         return given
     name = getattr(given, "__name__", "")

@@ -28,9 +28,8 @@ def wider_schema(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of both types.
-    None: no type holds both, or only a type of another kind (such as text for numbers) or one that
-    would round decimals (such as floats)."""
+    """Return the type that holds the values of both types. None: no type holds both, or only a type
+    of another kind (such as text for numbers) or one that would round decimals (such as floats)."""
     if one == other:
         return one
     if pa.types.is_dictionary(one) != pa.types.is_dictionary(other):
@@ -76,14 +75,8 @@ def _rounds_decimals(kind: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def as_wide(batch: pa.RecordBatch, schema: pa.Schema, key: str | None = None) -> pa.RecordBatch:
-    """Convert the batch to a wider schema with the same columns.
-
-    Args:
-        key: name of the column whose values must not change.
-
-    Raises:
-        ArrowInvalid: a value of the key column would change, or a value does not fit its new type.
-    """
+    """Convert the batch to a wider schema with the same columns. Raises ArrowInvalid: a value of
+    the column *key* would change, or a value does not fit its new type."""
     if batch.schema == schema:
         return batch
     arrays = [
@@ -96,15 +89,9 @@ def as_wide(batch: pa.RecordBatch, schema: pa.Schema, key: str | None = None) ->
 def as_one_table(
     batches: Sequence[pa.RecordBatch], key: str | None = None, *, may_round: bool = True
 ) -> pa.Table:
-    """Return all rows as one table, of wide enough types. Missing columns are null.
-
-    Args:
-        key: name of the column whose values must not change.
-        may_round: whether integers of more than 53 bits may be rounded when they become floats.
-
-    Raises:
-        StreamError: no type holds a column of all batches.
-    """
+    """Return all rows as one table, of wide enough types. Missing columns are null. Values of the
+    column *key* do not change. *may_round*: whether integers of more than 53 bits may be rounded to
+    floats. Raises StreamError: no type holds a column of all batches."""
     first = batches[0].schema
     if all(batch.schema == first for batch in batches):
         return pa.Table.from_batches(batches)

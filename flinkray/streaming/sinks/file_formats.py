@@ -45,9 +45,8 @@ class OtherColumnsError(Exception):
 
 
 class PartFile(ABC):
-    """A file that is being written.
-    Its write methods raise OtherColumnsError if they have written nothing and the records have to
-    begin the next file."""
+    """A file that is being written. Its write methods raise OtherColumnsError if they have written
+    nothing and the records have to begin the next file."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -73,12 +72,7 @@ class PartFile(ABC):
 
 
 class TextPart(PartFile):
-    """A UTF-8 text file.
-
-    Args:
-        encode: converts a record to text, with its line end.
-        header: text at the beginning of the file.
-    """
+    """A UTF-8 text file. *encode* converts a record to text, with its line end."""
 
     def __init__(self, path: Path, encode: Callable[[Any], str], header: str = "") -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
@@ -137,9 +131,8 @@ class TextFormat(FileFormat):
 
 
 class JsonFormat(FileFormat):
-    """Writes one JSON document per line.
-    Rows with names become objects. Other rows and NumPy arrays become lists, at any depth. Dates,
-    times, decimals and UUIDs become texts."""
+    """Writes one JSON document per line. Rows with names become objects. Other rows and NumPy
+    arrays become lists, at any depth. Dates, times, decimals and UUIDs become texts."""
 
     suffix = "json"
 
@@ -172,9 +165,8 @@ def _json_form(value: Any) -> Any:
 
 
 class CsvFormat(FileFormat):
-    """Writes comma-separated values without a header line.
-    A value that is no row or tuple is a single column. Fields are written as by ``str``.
-    Collections and bytes are refused."""
+    """Writes comma-separated values without a header line. A value that is no row or tuple is a
+    single column. Fields are written as by ``str``. Collections and bytes are refused."""
 
     suffix = "csv"
 
@@ -224,9 +216,7 @@ class _ParquetPart(PartFile):
         self._writer: pq.ParquetWriter | None = None
         self._schema = pa.schema([])
         """Schema of the file.
-
-        While nothing is written: schema of the earlier files that it continues.
-        """
+        While nothing is written: schema of the earlier files that it continues."""
         self._bytes = 0
 
     def go_on_from(self, other: PartFile) -> None:
@@ -279,12 +269,8 @@ class _ParquetPart(PartFile):
 
 def _with_columns(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return the schema of a file that holds batches of both schemas.
-    It has all columns, each with its widest type. Timestamps of two zones have no common type,
-    so the zone of *other* is used.
-
-    Raises:
-        StreamError: a column has no common type.
-    """
+    It has all columns, each with its widest type. Timestamps of two zones have no common type, so
+    the zone of *other* is used. Raises StreamError: a column has no common type."""
     if not schema.names or schema == other:
         return other
     kinds = dict(zip(schema.names, schema.types, strict=True))
@@ -321,12 +307,9 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ParquetFormat(FileFormat):
-    """Writes Parquet files.
-
-    The schema is that of *type_info*, or of the declared type of the stream. Without either it
-    follows the batches: a batch with other columns or wider types begins a new file, which has the
-    columns of both.
-    """
+    """Writes Parquet files. The schema is that of *type_info*, or of the declared type of the
+    stream. Without either it follows the batches: a batch with other columns or wider types begins
+    a new file, which has the columns of both."""
 
     suffix = "parquet"
 

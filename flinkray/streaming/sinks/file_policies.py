@@ -129,8 +129,7 @@ class BucketAssigner(ABC):
         format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
     ) -> BucketAssigner:
         """Return an assigner that names buckets by the processing time of the write.
-        The format is in Java's notation.
-        Without a time zone, the machine's zone is used."""
+        The format is in Java's notation. Without a time zone, the machine's zone is used."""
         return DateTimeBucketAssigner(format_str, timezone_id)
 
 

@@ -87,14 +87,10 @@ class _Attempt(NamedTuple):
         return _Attempt(job_id, operator_id, *map(int, numbers))
 
     def comes_after(self, other: _Attempt, parallelism: int) -> bool:
-        """Return whether *other* is an earlier attempt, whose files this attempt may remove.
-        Only attempts of this subtask, or of one that no longer exists, count as earlier.
-
-        Checkpoint ids never decrease. Attempt numbers decrease only with another JobMaster. So the
-        result can be wrong for an attempt that hangs before it begins, while another JobMaster
-        restarts it from the same checkpoint. The restarted attempt then misses its file before
-        preparing it, and fails.
-        """
+        """Return whether *other* is an earlier attempt of this subtask, or of one that no longer
+        exists. Its files may be removed. The result can be wrong for an attempt that hangs before
+        it begins, while another JobMaster restarts it from the same checkpoint. The restarted
+        attempt then misses its file, and fails."""
         is_mine = other.subtask_index % parallelism == self.subtask_index
         return is_mine and other[:2] == self[:2] and other[3:] < self[3:]
 
@@ -157,24 +153,12 @@ class FileWriter(SinkWriter[Rename]):
 
     def _divided(self, block: Block, context: BucketContext) -> list[tuple[str, Block]]:
         bucket_of = self._settings.bucket_assigner.get_bucket_id
-        values, times = block.values, block.timestamps
+        times = block.timestamps
         places: dict[str, list[int]] = {}
-        records = iter(values)
-        for place, value in enumerate(records):
+        for place, value in enumerate(block.values):
             timestamp = None if times is None else times[place]
             places.setdefault(bucket_of(value, context.at(timestamp)), []).append(place)
-        return [
-            (
-                bucket,
-                Block(
-                    [values[place] for place in mine],
-                    None if times is None else [times[place] for place in mine],
-                    None,
-                    block.origin,
-                ),
-            )
-            for bucket, mine in places.items()
-        ]
+        return [(bucket, block.take(mine)) for bucket, mine in places.items()]
 
     def write_columns(self, columns: Columns) -> None:
         bucket = self._settings.bucket_assigner.bucket_of_batch(self._bucket_context())
@@ -311,15 +295,9 @@ def _failures_named(file: _OpenFile) -> Iterator[None]:
 
 
 class RenamingCommitter(Committer[Rename]):
-    """Renames pending files. A rename that the storage refuses is retried.
-
-    If a pending file is missing and the visible file exists, an earlier attempt has renamed it. If
-    both are missing, the file is lost and the task fails.
-
-    Args:
-        visible_files_may_go: other programs move or delete visible files, so a file that is missing
-            under both names counts as committed.
-    """
+    """Renames pending files. A rename that the storage refuses is retried. If only the visible file
+    exists, an earlier attempt has renamed it. If neither exists, the task fails, unless
+    *visible_files_may_go*: other programs move or delete visible files."""
 
     def __init__(self, visible_files_may_go: bool = False) -> None:
         self._visible_files_may_go = visible_files_may_go

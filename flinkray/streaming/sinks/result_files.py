@@ -10,22 +10,15 @@ import pyarrow as pa
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.streaming.columnar.conversion import block_to_batch, schema_of
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.operators.operator import LastOperator
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 
-class ResultFilesOperator(StreamOperator):
-    """Writes records as rows. The runner of the task sets :attr:`write`.
-
-    Rows and dictionaries have one column per name, tuples have f0, f1, …, and other values have one
-    column, ``value``. All tasks write columns with the same names and types: those of *type_info*,
-    or those found from the values if *type_info* is None.
-
-    Args:
-        data_set_id: id of the result.
-        type_info: type of the records. None: unknown.
-    """
+class ResultFilesOperator(LastOperator):
+    """Writes records as rows. The runner of the task sets :attr:`write`. Rows and dictionaries have
+    one column per name, tuples f0, f1, …, and other values one column, ``value``. Types are those
+    of *type_info*, or are found from the values."""
 
     write: Callable[[pa.RecordBatch | pa.Table], None]
 
@@ -55,9 +48,3 @@ class ResultFilesOperator(StreamOperator):
             raise StreamError(
                 f"columns {batch.schema.names} are not of the declared type: {error}"
             ) from error
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows."""
-
-    def process_status(self, idle: bool) -> None:
-        """Do nothing: no operator follows."""

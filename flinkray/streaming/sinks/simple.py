@@ -12,15 +12,15 @@ from flinkray.state import ListState, ListStateDescriptor
 from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.operators.operator import (
     FunctionOperator,
+    LastOperator,
     OperatorStateCapture,
-    StreamOperator,
 )
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
 from flinkray.streaming.sinks.sink import Sink, SinkWriter, T, WriterContext
 
 
-class PrintOperator(StreamOperator):
+class PrintOperator(LastOperator):
     """Writes each value as a line to standard output, like Flink.
     Several subtasks write ``name:2> value``. The runner of the task may replace :attr:`write`."""
 
@@ -46,16 +46,13 @@ class PrintOperator(StreamOperator):
         lines = [f"{prefix}{text(value)}\n" for value in self.read(block)]
         self.write("".join(lines))
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows a sink."""
-
 
 def _write_to_stdout(lines: str) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
 
 
-class SinkFunctionOperator(FunctionOperator):
+class SinkFunctionOperator(LastOperator, FunctionOperator):
     """Calls a SinkFunction, or a plain function, for each value."""
 
     def __init__(self, function: Any) -> None:
@@ -70,9 +67,6 @@ class SinkFunctionOperator(FunctionOperator):
         invoke = self._invoke
         for value in self.read(block):
             invoke(value)
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows a sink."""
 
 
 class DiscardWriter(SinkWriter[Any]):
@@ -192,8 +186,7 @@ class ResultsReceiver(Protocol):
     def begin(self) -> None:
         """Announce that results will follow."""
 
-    def put(self, values: Sequence[Any]) -> None:
-        """Add results. Called by the task's thread."""
+    def put(self, values: Sequence[Any]) -> None: ...
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
         """Return the results that the client has not read yet, in numbered pieces."""
@@ -208,12 +201,10 @@ class ResultsReceiver(Protocol):
 _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected-results")
 
 
-class CollectOperator(StreamOperator):
+class CollectOperator(LastOperator):
     """Puts records where the client can read them. The runner of the task sets :attr:`receiver`.
-
     Results that are repeated after a failure are not shown twice: with checkpoints, the client
-    shows results when a checkpoint after them is complete, or when the job has ended.
-    """
+    shows results when a checkpoint after them is complete, or when the job has ended."""
 
     receiver: ResultsReceiver
     _pieces: ListState[tuple[int, bytes]]
@@ -235,9 +226,3 @@ class CollectOperator(StreamOperator):
 
     def process_block(self, block: Block) -> None:
         self.receiver.put(block.values)
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows."""
-
-    def process_status(self, idle: bool) -> None:
-        """Do nothing: no operator follows."""

@@ -56,10 +56,8 @@ class WriterContext:
     """Id of the writers' operator, 32 hexadecimal digits; constant if the sink has a uid."""
     restored_checkpoint_id: int = 0
     """Id of the checkpoint that the task was restored from, even if the writer has no state in it.
-
     0: the task begins anew, and committables of earlier attempts will never be committed, unless
-    the job takes no checkpoints.
-    """
+    the job takes no checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +115,8 @@ class CommitOutcome(Enum):
 
 
 class CommitRequest(Generic[CommitT]):
-    """A committable to commit.
-
-    If the commit does not succeed, the committer reports this with one of the methods below. A
-    request without a report counts as committed.
-    """
+    """A committable to commit. If the commit does not succeed, the committer reports this with one
+    of the methods below. A request without a report counts as committed."""
 
     __slots__ = ("_number_of_retries", "checkpoint_id", "committable", "outcome", "reason")
 
@@ -129,10 +124,8 @@ class CommitRequest(Generic[CommitT]):
         self.committable = committable
         self.checkpoint_id = checkpoint_id
         """Id of the checkpoint that the committable was prepared for, also in retries.
-
         0: the job takes no checkpoints. A committable that was prepared for an aborted checkpoint
-        keeps this checkpoint's id, and is committed with a later one.
-        """
+        keeps this checkpoint's id, and is committed with a later one."""
         self._number_of_retries = 0
         self.outcome = CommitOutcome.COMMITTED
         self.reason: BaseException | None = None
@@ -182,10 +175,8 @@ class Committer(ABC, Generic[CommitT]):
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest[CommitT]]) -> None:
         """Commit each request, or report its outcome to the request.
-
         This blocks the task, so slow work is better retried later. An exception fails the task:
-        none of the requests counts as committed, and all are repeated after the restart.
-        """
+        none of the requests counts as committed, and all are repeated after the restart."""
 
     def close(self) -> None:
         """Release resources."""
@@ -194,9 +185,7 @@ class Committer(ABC, Generic[CommitT]):
 
 class Committed(NamedTuple):
     """A committable of an earlier checkpoint that was committed already.
-
-    A job that starts from the savepoint with this entry has to commit it again.
-    """
+    A job that starts from the savepoint with this entry has to commit it again."""
 
     checkpoint_id: int
     committable: Any

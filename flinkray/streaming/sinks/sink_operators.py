@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.state.operator_state import StateFile
 from flinkray.streaming.operators.operator import (
+    LastOperator,
     OperatorState,
     OperatorStateCapture,
     StreamOperator,
@@ -49,12 +50,8 @@ class CommitLog(Protocol):
     Used by jobs without checkpoints. The log exists until the job has ended."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Log the committables and return them.
-        If an earlier call, perhaps of an earlier attempt, has logged some, return these instead.
-
-        Raises:
-            OSError: the storage fails.
-        """
+        """Log the committables and return them. If an earlier call, perhaps of an earlier attempt,
+        has logged some, return these instead. Raises OSError: the storage fails."""
 
 
 class UnloggedCommits(CommitLog):
@@ -67,11 +64,9 @@ class UnloggedCommits(CommitLog):
 _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-committables")
 
 
-class CommitterOperator(StreamOperator):
+class CommitterOperator(LastOperator):
     """Commits the committables of completed checkpoints, and keeps the others in its state.
-
-    *at_end*: the job takes no checkpoints: commit everything when all writers have finished.
-    """
+    *at_end*: the job takes no checkpoints: commit everything when all writers have finished."""
 
     log: CommitLog = UnloggedCommits()
     """Log of the commits at the end. The runner of the task may replace it."""
@@ -118,12 +113,6 @@ class CommitterOperator(StreamOperator):
         self._committables.add(block.values)
         self._commit()
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: no operator follows a sink."""
-
-    def process_status(self, idle: bool) -> None:
-        """Do nothing: no operator follows a sink."""
-
     def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
         self._is_savepoint = barrier.savepoint
 
@@ -168,7 +157,6 @@ class CommitterOperator(StreamOperator):
         return self._committables.is_retrying
 
     def number_of_pending(self) -> int:
-        """Return the number of committables that are not committed."""
         return len(self._committables)
 
     def _commit(self, again: bool = False) -> None:
@@ -249,11 +237,8 @@ _STATES: ListStateDescriptor[Any] = ListStateDescriptor("writer-states")
 
 class SinkWriterOperator(StreamOperator):
     """Emits :class:`CommittableMessage` before barriers and at the end of the input.
-    Watermarks and status are not forwarded.
-
-    Args:
-        prepares_with_checkpoints: False: emit only at the end of the input.
-    """
+    Watermarks and status are not forwarded. *prepares_with_checkpoints*: False: emit only at the
+    end of the input."""
 
     def __init__(
         self,
@@ -355,11 +340,8 @@ class _Pending:
 
 class CommittableCollector:
     """Collector of the committables of one committer.
-
-    Args:
-        completed: id of the checkpoint that the task was restored from; 0: none.
-        in_order: a committable is due only when those of earlier checkpoints are committed.
-    """
+    *completed*: id of the checkpoint that the task was restored from; 0: none. *in_order*: a
+    committable is due only after those of earlier checkpoints."""
 
     def __init__(self, completed: int = 0, in_order: bool = False) -> None:
         self._completed = completed
@@ -368,9 +350,8 @@ class CommittableCollector:
 
     def restore(self, messages: Iterable[CommittableMessage]) -> None:
         """Add committables of the checkpoint from which the task was restored.
-        They count as due, whatever their checkpoint ids are (they may be those of another job),
-        because that checkpoint is complete. With at-least-once and concurrent checkpoints, some may
-        belong to the next checkpoint. Their records are then written again."""
+        That checkpoint is complete, so they count as due, whatever their checkpoint ids are. With
+        at-least-once, some may belong to the next checkpoint; their records are written again."""
         for message in messages:
             known = message.checkpoint_id or 0
             self._add(message._replace(checkpoint_id=min(known, self._completed)))
@@ -404,10 +385,7 @@ class CommittableCollector:
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
         """Return the requests to commit now, in order.
-
-        Args:
-            again: also return those that were tried without success.
-        """
+        *again*: also return those that were tried without success."""
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:
             if due and not again and due[0].waits:
@@ -432,7 +410,6 @@ class CommittableCollector:
         self._pending = left
 
     def __len__(self) -> int:
-        """Number of committables that are not committed."""
         return len(self._pending)
 
     @property

@@ -34,7 +34,6 @@ _MOST_HELD = 8 << 20
 
 class SparkEpochSink(Sink[object, EpochPart]):
     """Writes rows to Parquet files before each checkpoint, and publishes them when it is complete.
-
     *vertex_id*, *name*: of the Spark stage. *is_read*: whether a stream reads the stage's output.
     """
 
@@ -49,9 +48,7 @@ class SparkEpochSink(Sink[object, EpochPart]):
 
     def locate(self, location: str, published: str) -> None:
         """Set where the stage takes epochs, and where it publishes results, if these are read.
-
-        The locations are known only in the processes of the cluster.
-        """
+        The locations are known only in the processes of the cluster."""
         self._location, self._published = location, published
 
     def create_writer(self, context: WriterContext) -> SinkWriter[EpochPart]:
@@ -220,10 +217,7 @@ def _carried_name(part: EpochPart, name: str) -> str:
 
 def check_columns(schema: pa.Schema) -> None:
     """Check that Spark can read the columns.
-
-    Raises:
-        SinkError: Spark cannot read a column. The text has its name, its type, and a remedy.
-    """
+    Raises SinkError: Spark cannot read a column. The text has its name, its type, and a remedy."""
     twice = first_twice([name.lower() for name in schema.names])
     if twice is not None:
         raise SinkError(

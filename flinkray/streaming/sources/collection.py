@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
@@ -52,19 +53,26 @@ def slices(length: int, parts: int) -> list[Slice]:
     return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
 
 
-class _SliceReader(SequentialReader[Slice]):
+class SliceReader(SequentialReader[Slice]):
+    """Reads slices. *read* returns the records between two positions."""
+
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)
         self._read = read
         self._position = self._end = 0
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all records of the split were read."""
+        return self._position >= self._end
+
     def open_split(self, split: Slice) -> None:
         self._position, self._end = split
 
     def read(self, max_records: int) -> Polled:
-        start = self._position
-        if start >= self._end:
+        if self.is_at_end:
             return END_OF_INPUT
+        start = self._position
         self._position = min(start + max_records, self._end)
         return self._read(start, self._position)
 
@@ -72,7 +80,9 @@ class _SliceReader(SequentialReader[Slice]):
         return Slice(self._position, self._end)
 
 
-class _SlicedSource(Source[T, Slice]):
+class SlicedSource(Source[T, Slice]):
+    """Base of bounded sources of *length* records that are read by position."""
+
     waits_for_splits = True
 
     def __init__(self, length: int) -> None:
@@ -87,14 +97,14 @@ class _SlicedSource(Source[T, Slice]):
         return FixedSplitsEnumerator(context, slices(self._length, context.current_parallelism()))
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
-        return _SliceReader(context, self.records)
+        return SliceReader(context, self.records)
 
+    @abstractmethod
     def records(self, start: int, end: int) -> Block | Columns:
         """Return the records from position *start* up to but not including *end*."""
-        raise NotImplementedError
 
 
-class CollectionSource(_SlicedSource[T]):
+class CollectionSource(SlicedSource[T]):
     """A source of the elements of a collection."""
 
     def __init__(self, values: Iterable[T]) -> None:
@@ -106,7 +116,7 @@ class CollectionSource(_SlicedSource[T]):
         return Block(own_all(self._values[start:end]))
 
 
-class NumberSequenceSource(_SlicedSource[int]):
+class NumberSequenceSource(SlicedSource[int]):
     """A source of the integers from *start* to *end* (both included).
     Within each subtask they are in order."""
 
@@ -122,7 +132,7 @@ class NumberSequenceSource(_SlicedSource[int]):
         return Block(range(self._start + start, self._start + end))
 
 
-class ArrowSource(_SlicedSource[Row]):
+class ArrowSource(SlicedSource[Row]):
     """A source of the rows of an Arrow table, in batches of columns."""
 
     def __init__(self, table: pa.Table, batch_rows: int = 1 << 16) -> None:
@@ -138,7 +148,7 @@ class ArrowSource(_SlicedSource[Row]):
         return Columns(chunks[0])
 
 
-class _ColumnsReader(_SliceReader):
+class _ColumnsReader(SliceReader):
     """Reads batches of *batch_rows* rows: column batches pay off only if they are large."""
 
     def __init__(
@@ -273,13 +283,9 @@ _MEASURED = 16
 
 
 class ReadingThread:
-    """Thread that reads an iterator ahead of its consumer.
-
-    Args:
-        make_iterator: called in the thread. The thread also makes all calls of the iterator and
-        closes it, because the iterator's resources may belong to the thread that made it.
-        wake: called from the thread when there is something to take after there was nothing.
-    """
+    """Thread that reads an iterator ahead of its consumer, and makes and closes the iterator
+    itself.
+    *wake* is called from the thread when there is something to take after there was nothing."""
 
     def __init__(
         self, make_iterator: Callable[[], Iterator[Any]], wake: Callable[[], None]
@@ -299,9 +305,7 @@ class ReadingThread:
 
     def take(self, most: int) -> list[Any] | None:
         """Return up to *most* records that are ready. None: there will be no more.
-
-        Raises the iterator's exception, after all records that came before it.
-        """
+        Raises the iterator's exception, after all records that came before it."""
         ended = self._ended  # read first: records before the end are ready by then
         records = self._records
         taken = [records.popleft() for _ in range(min(most, len(records)))]

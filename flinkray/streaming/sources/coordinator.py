@@ -145,11 +145,8 @@ class _Reader:
 
 def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
     """Refuse a reader that has more events than this coordinator knows.
-    Otherwise a split of the reader could be given to another reader.
-
-    Raises:
-        UnavailableError: the reader has more events than are known here.
-    """
+    Otherwise a split of the reader could be given to another reader. Raises UnavailableError: the
+    reader has more events than are known here."""
     if position > reader.end:
         raise UnavailableError(
             f"reader {subtask} has received {position} events, but the coordinator of the source "
@@ -227,10 +224,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     def start(self, source: Source[Any], parallelism: int) -> None:
         """Create the enumerator.
-
-        Raises:
-            StateMigrationError: the enumerator's state cannot be read any more.
-        """
+        Raises StateMigrationError: the enumerator's state cannot be read any more."""
         self._parallelism = parallelism
         progress, self._gone_on_from = self._gone_on_from, None
         if progress is not None and progress.parallelism not in (0, parallelism):
@@ -318,17 +312,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         checkpoint_id: int = 0,
         restored_from: int = 0,
     ) -> None:
-        """Handle a report of a reader.
-
-        Args:
-            requests: number of splits that the reader has requested since it was opened.
-            position: number of events that the reader has.
-            checkpoint_id: latest checkpoint for which the reader's task has taken a snapshot.
-            restored_from: checkpoint from which this attempt was restored. 0: a new start.
-
-        Raises:
-            UnavailableError: the reader has more events than are known here.
-        """
+        """Handle a report of a reader: its split requests and received events since it was opened,
+        and its latest snapshot. *restored_from*: checkpoint from which the attempt was restored. 0:
+        a new start. Raises UnavailableError: the reader has more events than are known here."""
         with self._lock:
             reader = self._reader(subtask)
             if reader.attempt is None:
@@ -350,11 +336,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
                 self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """Reset a subtask: this attempt starts from the checkpoint (0: a new start).
-
-        Later splits of earlier attempts go back to the enumerator. The attempt may already have
-        reported. The call may be repeated. Raises StreamError if the subtask cannot go back so far.
-        """
+        """Reset a subtask: this attempt starts from the checkpoint (0: a new start). Later splits
+        of earlier attempts go back to the enumerator. The attempt may already have reported. The
+        call may be repeated. Raises StreamError if the subtask cannot go back so far."""
         if self._enumerator is None:
             self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
             return
@@ -419,11 +403,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
     ) -> tuple[Any, ...] | None:
         """Return the events that the reader needs before its snapshot for a checkpoint.
         Events begin at *position*. None: the checkpoint is over or unknown, or the reader was
-        replaced.
-
-        Raises:
-            UnavailableError: the reader has more events than are known here.
-        """
+        replaced. Raises UnavailableError: the reader has more events than are known here."""
         with self._lock:
             if self._enumerator is None and subtask not in self._readers:
                 return () if checkpoint_id in self._cuts else None
@@ -451,12 +431,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return self._changes
 
     def progress(self) -> SourceProgress:
-        """Return the whole progress.
-        Call between two calls of the enumerator. Splits must be encoded to bytes.
-
-        Raises:
-            StateError: the result of ``snapshot_state`` cannot be stored.
-        """
+        """Return the whole progress. Call between two calls of the enumerator. Splits must be
+        encoded to bytes. Raises StateError: the result of ``snapshot_state`` cannot be stored."""
         state = self._state
         if self._enumerator is not None:
             last = max(self._cuts, default=self._restored_from)
@@ -496,19 +472,15 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
-        """Make the enumerator look for new splits."""
         self._started.discover()
 
     # --- checkpoints --------------------------------------------------------------------------
 
     def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
-        """Make the cut of a checkpoint and return the enumerator's state.
-        Ids must increase. None: a job restored from this checkpoint creates a new enumerator.
-
-        Raises:
-            StateError: the result of ``snapshot_state`` cannot be stored.
-            UnavailableError: splits still have to go back (:attr:`owes_splits`).
-        """
+        """Make the cut of a checkpoint and return the enumerator's state; ids must increase.
+        None: a job restored from it creates a new enumerator. Raises StateError: ``snapshot_state``
+        returned what cannot be stored. UnavailableError: splits still have to go back
+        (:attr:`owes_splits`)."""
         if self.owes_splits:
             raise UnavailableError(
                 "splits of readers that were restarted cannot go back before one is heard of"

@@ -63,10 +63,7 @@ class CsvOptions:
 
 def names_of(path: str, options: CsvOptions) -> list[str] | None:
     """Return the column names of a file. None: the file is empty.
-
-    Raises:
-        StreamError: two columns have the same name, or the file is not text.
-    """
+    Raises StreamError: two columns have the same name, or the file is not text."""
     with (
         Reading(path, "CSV", options.encoding),
         open_text(path, options.encoding) as file,
@@ -92,15 +89,8 @@ def names_of(path: str, options: CsvOptions) -> list[str] | None:
 def find_classes(
     path: str, options: CsvOptions, found: dict[str, Classes], most: int | None
 ) -> int:
-    """Find the classes of all fields of a file.
-
-    Args:
-        found: classes by column. Is added to.
-        most: bytes after which the search may stop. None: search the whole file.
-
-    Returns:
-        The number of bytes searched.
-    """
+    """Add the classes of all fields of a file to *found*, by column. Returns the number of bytes
+    searched. *most*: bytes after which the search may stop. None: search the whole file."""
     names = names_of(path, options)
     if names is None:
         return 0
@@ -131,15 +121,9 @@ def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
 def read_csv(
     path: str, schema: pa.Schema, options: CsvOptions, is_of_all: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows with the columns of the source's schema. Missing columns are null.
-
-    Args:
-        is_of_all: all fields of the file were examined when the schema was found.
-
-    Raises:
-        StreamError: the file is not CSV, has other columns, or has a field that does not fit its
-            column's type.
-    """
+    """Read the rows with the columns of the source's schema.
+    Missing columns are null. *is_of_all*: the schema was found from all fields. Raises StreamError:
+    the file is not CSV, has other columns, or a field does not fit its column's type."""
     names = names_of(path, options)
     if names is None:
         return
@@ -456,10 +440,7 @@ def _times(texts: pa.StringArray) -> pa.Array:
 
 def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     """Convert a column to a type from :func:`type_of`.
-
-    Raises:
-        ArrowInvalid: a field has a class that the type does not hold.
-    """
+    Raises ArrowInvalid: a field has a class that the type does not hold."""
     if pa.types.is_string(kind):
         return column
     held = next(held for one, held in _TYPES if one == kind)
@@ -482,12 +463,9 @@ def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def declared(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type that the user has declared. Fractions may be rounded.
-
-    Raises:
-        ArrowInvalid: a field is not a value of the type.
-        ArrowNotImplementedError: values of this type have no text form.
-    """
+    """Convert a column to a type that the user has declared.
+    Fractions may be rounded. Raises ArrowInvalid: a field is no value of the type.
+    ArrowNotImplementedError: the type has no text form."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.cast(kind)
     if pa.types.is_decimal(kind):

@@ -62,10 +62,7 @@ def shown(path: str) -> str:
 
 def compression_of(path: str) -> str:
     """Return the end of the name that tells the compression. Empty: the file is not compressed.
-
-    Raises:
-        StreamError: the compression is not supported.
-    """
+    Raises StreamError: the compression is not supported."""
     end = Path(path).suffix.lower()
     if end in _REFUSED:
         raise StreamError(
@@ -86,10 +83,7 @@ def check_encoding(encoding: str) -> str:
 
 def open_bytes(path: str) -> pa.NativeFile:
     """Open a file and decompress it. Concatenated compressed members are read as one.
-
-    Raises:
-        StreamError: the compression is not supported.
-    """
+    Raises StreamError: the compression is not supported."""
     end = compression_of(path)
     if end == _XZ:
         return pa.PythonFile(lzma.open(os.fsencode(path)), mode="r")
@@ -128,13 +122,8 @@ def open_text(path: str, encoding: str | None = None, errors: str = "strict") ->
 
 class Reading:
     """Context in which a file is read: errors name the file and, if possible, line and column.
-
-    This is a class because ``contextmanager`` would add a frame between the user and the error.
-
-    Raises:
-        FileNotReadyError: the file is cut off, for example because it is still being written.
-        StreamError: the file has another kind, compression or encoding than stated.
-    """
+    (``contextmanager`` would add a frame.) Raises FileNotReadyError: the file is cut off, perhaps
+    still being written. StreamError: it has another kind, compression or encoding."""
 
     def __init__(self, path: str, kind: str, encoding: str | None = None) -> None:
         self._path = path
@@ -189,9 +178,8 @@ def _begins_as_parquet(path: str) -> bool:
 
 
 def misread(path: str, encoding: str | None, line: int) -> type[StreamError]:
-    """Return the class of an error about a line (from 1).
-    FileNotReadyError if the file ends within the line, as a file does that is still being
-    written."""
+    """Return the class of an error about a line (from 1). FileNotReadyError if the file ends within
+    the line, as a file does that is still being written."""
     with Reading(path, "text", encoding), open_text(path, encoding, errors="replace") as file:
         rest = islice(file, line - 1, None)
         is_cut = not next(rest, "\n").endswith(("\r", "\n"))

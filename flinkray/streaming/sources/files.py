@@ -214,9 +214,7 @@ class FileSource(Source[T, FileSplit]):
 @dataclass(frozen=True)
 class FileEnumeratorProvider:
     """Says how files are divided into splits.
-
-    Here a split is always a whole file, so the value has no effect on the results.
-    """
+    Here a split is always a whole file, so the value has no effect on the results."""
 
     splittable: bool
 
@@ -234,9 +232,7 @@ class FileEnumeratorProvider:
 @dataclass(frozen=True)
 class FileSplitAssignerProvider:
     """Says which split a subtask gets next.
-
-    Here it is always the next split, because files are equally far from all subtasks.
-    """
+    Here it is always the next split, because files are equally far from all subtasks."""
 
     @staticmethod
     def locality_aware_split_assigner() -> FileSplitAssignerProvider:
@@ -269,9 +265,7 @@ class FileSourceBuilder(Generic[T]):
 
     def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> FileSourceBuilder[T]:
         """Accept a setting that does not change the results.
-
-        See :class:`FileSplitAssignerProvider`.
-        """
+        See :class:`FileSplitAssignerProvider`."""
         return self
 
     def build(self) -> FileSource[T]:
@@ -317,11 +311,7 @@ def _csv_schema(
 ) -> tuple[pa.Schema, bool]:
     """Find the schema of CSV files.
     All files are read, or, if they have more than *most* bytes, the beginnings of evenly spaced
-    files.
-
-    Returns:
-        The schema, and whether all fields were examined.
-    """
+    files. Returns the schema, and whether all fields were examined."""
     found: dict[str, Classes] = {}
     limit = None if most is None else _limit([_size(path) for path in paths], most)
     step = 1 if limit is None else -(-len(paths) // _MOST_SAMPLED)
@@ -359,10 +349,7 @@ def _parquet_schema(paths: Sequence[str], declared: Mapping[str, pa.DataType]) -
 
 def _refuse_formats_in(paths: Sequence[object]) -> None:
     """Refuse a format name that was given in place of a path.
-
-    Raises:
-        StreamError: *paths* has the name of a format.
-    """
+    Raises StreamError: *paths* has the name of a format."""
     for path in paths:
         if isinstance(path, str) and path.lower() in FORMATS:
             raise StreamError(
@@ -374,11 +361,7 @@ def _refuse_formats_in(paths: Sequence[object]) -> None:
 
 def find_files(paths: Sequence[str]) -> list[str]:
     """Return all files below *paths*, sorted by name within each path.
-
-    Raises:
-        FileNotReadyError: a path does not exist.
-        OSError: a directory cannot be listed.
-    """
+    Raises FileNotReadyError: a path does not exist. OSError: a directory cannot be listed."""
     found: list[str] = []
     for text in paths:
         path = Path(text)
@@ -393,10 +376,8 @@ def find_files(paths: Sequence[str]) -> list[str]:
 
 def _files_below(directory: str) -> Iterator[Path]:
     """Yield the files below a directory that are not hidden.
-
     Directories behind links come after the others, and by their own paths. So a file has one path,
-    whatever links lead to its directory, and is not read again because of another link.
-    """
+    whatever links lead to its directory, and is not read again because of another link."""
     walked: set[str] = set()
     waiting = deque([directory])
     while waiting:

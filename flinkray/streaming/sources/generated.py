@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.sources.collection import Slice, slices
+from flinkray.streaming.sources.collection import Slice, SlicedSource, SliceReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -20,7 +19,6 @@ from flinkray.streaming.sources.source import (
     FixedSplitsEnumerator,
     Polled,
     ReaderContext,
-    SequentialReader,
     Source,
     SourceReader,
     SplitEnumerator,
@@ -33,7 +31,7 @@ _CONNECTION = "connection"
 """The only split of a SocketSource."""
 
 
-class DataGeneratorSource(Source[T, Slice]):
+class DataGeneratorSource(SlicedSource[T]):
     """Emits the results of a function called with 0, 1, 2, …
 
     Args:
@@ -41,8 +39,6 @@ class DataGeneratorSource(Source[T, Slice]):
         count: number of records.
         records_per_second: rate of all subtasks together. None: as fast as possible.
     """
-
-    waits_for_splits = True
 
     def __init__(
         self,
@@ -54,51 +50,38 @@ class DataGeneratorSource(Source[T, Slice]):
         if count < 0 or (records_per_second is not None and records_per_second <= 0):
             raise StreamError("count must not be negative, and records_per_second be positive")
         refuse_coroutines(generate)
+        super().__init__(count)
         self._generate = generate
-        self._count = count
         self._rate = records_per_second
-
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(
-        self, context: EnumeratorContext[Slice], clock: Clock
-    ) -> SplitEnumerator[Slice]:
-        return FixedSplitsEnumerator(context, slices(self._count, context.current_parallelism()))
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
         rate = None if self._rate is None else self._rate / context.parallelism
-        return _GeneratorReader(context, self._generate, rate)
+        return _GeneratorReader(context, self.records, rate)
+
+    def records(self, start: int, end: int) -> Block:
+        generate = self._generate
+        return Block([generate(number) for number in range(start, end)])
 
 
-class _GeneratorReader(SequentialReader[Slice]):
+class _GeneratorReader(SliceReader):
     def __init__(
-        self, context: ReaderContext, generate: Callable[[int], Any], rate: float | None
+        self, context: ReaderContext, read: Callable[[int, int], Block], rate: float | None
     ) -> None:
-        super().__init__(context)
-        self._generate = generate
+        super().__init__(context, read)
         self._rate = rate
-        self._position = self._end = 0
         self._begun = context.clock.monotonic()
         self._emitted = 0
 
-    def open_split(self, split: Slice) -> None:
-        self._position, self._end = split
-
     def read(self, max_records: int) -> Polled:
-        if self._position >= self._end:
-            return END_OF_INPUT
-        count = min(max_records, self._end - self._position)
-        if self._rate is not None:
+        if self._rate is not None and not self.is_at_end:
             elapsed = self.context.clock.monotonic() - self._begun
-            count = min(count, int(elapsed * self._rate) - self._emitted)
-            if count <= 0:
+            max_records = min(max_records, int(elapsed * self._rate) - self._emitted)
+            if max_records <= 0:
                 return NOTHING_NOW
-        generate = self._generate
-        numbers = range(self._position, self._position + count)
-        self._position += count
-        self._emitted += count
-        return Block([generate(number) for number in numbers])
+        polled = super().read(max_records)
+        if isinstance(polled, Block):
+            self._emitted += len(polled)
+        return polled
 
     def next_poll_time(self) -> float | None:
         at = super().next_poll_time()
@@ -108,17 +91,11 @@ class _GeneratorReader(SequentialReader[Slice]):
         due = self._begun + (self._emitted + 1) / self._rate
         return clock.time() + max(due - clock.monotonic(), 0.0)
 
-    def remaining(self) -> Slice:
-        return Slice(self._position, self._end)
-
 
 class SocketSource(Source[str, str]):
-    """A source of lines of text from a TCP server.
-    Lines are not replayed after a failure (at most once).
-
-    A carriage return before a line feed is removed. One subtask reads. After a failure it connects
-    again, unless the server had closed the connection before the checkpoint.
-    """
+    """A source of lines of text from a TCP server. Lines are not replayed after a failure (at most
+    once). A carriage return before a line feed is removed. One subtask reads. After a failure it
+    connects again, unless the server had closed the connection before the checkpoint."""
 
     def __init__(self, host: str, port: int, delimiter: str = "\n") -> None:
         self._address = (host, port)

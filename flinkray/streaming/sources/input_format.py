@@ -44,10 +44,8 @@ class InputFormat(ABC, Generic[OT, InputT]):
     @abstractmethod
     def create_input_splits(self, min_num_splits: int) -> Sequence[InputT]:
         """Return a list of the splits of the whole input, in the order in which to read them.
-
         Called when the job begins, and again only if the job begins anew without a checkpoint.
-        *min_num_splits* is the parallelism of the readers. Fewer splits leave subtasks idle.
-        """
+        *min_num_splits* is the parallelism of the readers. Fewer splits leave subtasks idle."""
 
     @abstractmethod
     def open(self, split: InputT) -> None:
@@ -63,8 +61,7 @@ class InputFormat(ABC, Generic[OT, InputT]):
 
     def close(self) -> None:
         """Release what :meth:`open` has acquired. Also called if reading the split failed.
-        After a failure, an error of this method is only logged.
-        """
+        After a failure, an error of this method is only logged."""
         return
 
     def get_produced_type(self) -> TypeInformation[OT] | None:
@@ -74,20 +71,16 @@ class InputFormat(ABC, Generic[OT, InputT]):
 
 class InputFormatSplit(NamedTuple):
     """A pickled split of an input format, of which the first *offset* records have been read.
-
-    The split stays pickled, because :meth:`InputFormat.open` may change the object that it gets.
-    """
+    The split stays pickled, because :meth:`InputFormat.open` may change the object that it gets."""
 
     split: bytes
     offset: int
 
 
 class InputFormatSource(Source[OT, InputFormatSplit]):
-    """Reads an input format. Splits go, in their order, to the subtask that asks next.
-
-    A split that is read further after a restart is read from its beginning, and the records before
-    the offset are skipped. So a format must return the same records of a split in the same order.
-    """
+    """Reads an input format. Splits go, in their order, to the subtask that asks next. A split that
+    is read further after a restart is read from its beginning, and the records before the offset
+    are skipped. So a format must return the same records of a split in the same order."""
 
     waits_for_splits = True
 

@@ -30,10 +30,7 @@ def _source(path: str) -> Any:
 
 def parquet_schema(path: str) -> pa.Schema:
     """Return the columns of a file.
-
-    Raises:
-        StreamError: the file is not Parquet, or two columns have the same name.
-    """
+    Raises StreamError: the file is not Parquet, or two columns have the same name."""
     with Reading(path, "Parquet"), _source(path) as source, _opened(source) as file:
         schema = file.schema_arrow
     twice = first_twice(schema.names)
@@ -49,10 +46,7 @@ def add_columns(
     schema: pa.Schema, other: pa.Schema, path: str, declared: Mapping[str, pa.DataType]
 ) -> pa.Schema:
     """Return *schema* (of earlier files) widened by the schema *other* of the file at *path*.
-
-    Raises:
-        StreamError: no type holds a column of both.
-    """
+    Raises StreamError: no type holds a column of both."""
     kinds = dict(zip(schema.names, schema.types, strict=True))
     for name, kind in zip(other.names, other.types, strict=True):
         known = kinds.get(name, kind)
@@ -71,11 +65,8 @@ def read_parquet(
     path: str, schema: pa.Schema, declared: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows with the columns of the source's schema. Missing columns are null.
-
-    Raises:
-        StreamError: the file is not Parquet, has other columns, or has a value that does not fit
-            its column's type.
-    """
+    Raises StreamError: the file is not Parquet, has other columns, or has a value that does not fit
+    its column's type."""
     mine = parquet_schema(path)
     for name in mine.names:
         if name not in schema.names:
@@ -108,10 +99,8 @@ def _with_nanoseconds(
     declared: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
     """Return the batch with 96-bit timestamps in microseconds, or in nanoseconds if declared.
-
     *exact*: the same columns in nanoseconds, which overflow without an error. Raises StreamError
-    for a time that the unit does not hold.
-    """
+    for a time that the unit does not hold."""
     for name in exact.schema.names:
         place = batch.schema.get_field_index(name)
         micros, nanos = batch.column(place), exact[name]

@@ -34,13 +34,8 @@ class ResultFileSplit(NamedTuple):
 
 
 class ResultFilesSource(Source[Any, ResultFileSplit]):
-    """A source of the rows of a file result, in batches of columns.
-    The tasks divide the row groups among them without an enumerator.
-
-    Args:
-        data_set_id: id of the result.
-        written_by: name of the writing vertex, for errors.
-    """
+    """A source of the rows of a file result, in batches of columns. Tasks divide the row groups
+    among them without an enumerator. *written_by*: name of the writing vertex, for errors."""
 
     def __init__(self, data_set_id: IntermediateDataSetID, written_by: str) -> None:
         self.data_set_id = data_set_id

@@ -126,9 +126,8 @@ class SourceReader(ABC, Generic[SplitT]):
         """Return the next batch of about *max_records* records, or why there is none."""
 
     def next_poll_time(self) -> float | None:
-        """Return when to poll again after NOTHING_NOW, in seconds of the clock.
-        None: on any event, and at least every few milliseconds. Infinity: when splits were
-        added."""
+        """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: on any event,
+        and at least every few milliseconds. Infinity: when splits were added."""
         return None
 
     @abstractmethod
@@ -153,10 +152,8 @@ class SourceReaderWithFiles(SourceReader[SplitT]):
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
         """Take the files of a savepoint, before any split is added.
-
         *is_complete* False: files of another job are needed, but the job starts from a checkpoint,
-        which has no copies. Raises StreamError if the job cannot continue without the files.
-        """
+        which has no copies. Raises StreamError if the job cannot continue without the files."""
 
     @abstractmethod
     def files(self) -> Iterator[StateFile]:
@@ -193,9 +190,8 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     """Finds splits and hands them out. One enumerator serves all subtasks of a source."""
 
     keeps_cuts: ClassVar[bool] = False
-    """Whether the first ``snapshot_state`` call of a checkpoint notes its handed-out splits.
-    If so, a new enumerator is also asked for the state of checkpoints that began before it was
-    created."""
+    """Whether the first ``snapshot_state`` call of a checkpoint notes its handed-out splits. If so,
+    a new enumerator is also asked for the state of checkpoints that began before it was created."""
 
     def __init__(self, context: EnumeratorContext[SplitT]) -> None:
         self.context = context
@@ -244,10 +240,8 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
 class Source(ABC, Generic[T, SplitT]):
     """Origin of a stream's records of type T, for ``env.from_source``.
-
     In a run in one process, all subtasks create their readers from one source object. So readers
-    must not change the source or what it refers to.
-    """
+    must not change the source or what it refers to."""
 
     is_needed_whole = False
     """Whether the job needs the whole input. If so, stopping it with drain before the input has
@@ -289,10 +283,8 @@ class Source(ABC, Generic[T, SplitT]):
 
 class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
     """Hands out splits that are known from the start, one per request.
-
     With the last split, the enumerator signals to all readers that no other split follows, so that
-    they end without a further request.
-    """
+    they end without a further request."""
 
     def __init__(self, context: EnumeratorContext[SplitT], splits: Sequence[SplitT]) -> None:
         super().__init__(context)
@@ -329,10 +321,8 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
 
 class SourceHold:
     """Switch that stops the reading of one task's source; used by that task's thread.
-
     A held source is not read. Barriers of checkpoints are still sent, and records that were read
-    flow on to the sinks.
-    """
+    flow on to the sinks."""
 
     def __init__(self) -> None:
         self.is_held = True
@@ -345,8 +335,7 @@ class SourceHold:
 
 class SplitsToRead:
     """Tells watermark generators how far one task has come with the splits of its source.
-    Only the task's thread uses it.
-    """
+    Only the task's thread uses it."""
 
     def __init__(self) -> None:
         self.are_awaited = False

@@ -74,9 +74,8 @@ class SourceProgress:
 
 @cache
 def _serializer() -> StateSerializer:
-    """Return the serializer of enumerator states.
-    The serializer is loaded only when a state is written or read, because clients do not need
-    it."""
+    """Return the serializer of enumerator states. The serializer is loaded only when a state is
+    written or read, because clients do not need it."""
     from flinkray.state.descriptors import ListStateDescriptor
     from flinkray.state.serializers import StateSerializer
 

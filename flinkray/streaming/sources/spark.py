@@ -107,16 +107,9 @@ class SparkSplit(NamedTuple):
 
 
 class SparkSource(Source[Row, SparkSplit]):
-    """A source of the rows of a Spark stage, in batches of columns.
-    Partitions are handed out in order, each when it is published.
-
-    Args:
-        vertex_id: id of the Spark stage.
-        name: name of the stage, for errors.
-        type_info: type of the rows. None: the type of the DataFrame's columns.
-        convert: converts a batch to that type.
-        is_needed_whole: the DataFrame is a lookup table, so the job needs all of its rows.
-    """
+    """A source of the rows of a Spark stage, in batches of columns. Partitions are handed out in
+    order, each when it is published. *type_info* None: the rows have the types of the DataFrame,
+    else *convert* converts them. *is_needed_whole*: the DataFrame is a lookup table."""
 
     def __init__(
         self,
@@ -136,9 +129,7 @@ class SparkSource(Source[Row, SparkSplit]):
 
     def locate(self, location: str, execution: str = "") -> None:
         """Set the location to which the stage publishes, and the execution of the reading stream.
-
-        Both are known only in the processes of the cluster.
-        """
+        Both are known only in the processes of the cluster."""
         self._location, self._execution = location, execution
 
     def get_boundedness(self) -> Boundedness:
@@ -248,9 +239,8 @@ class _SparkReader(SequentialReader[SparkSplit]):
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
         self._digested = 0
-        """Number of batches that the split's digest covers.
-        The digest is updated only when it is requested, because most splits are read without a
-        request."""
+        """Number of batches that the split's digest covers. The digest is updated only when it is
+        requested, because most splits are read without a request."""
 
     def open_split(self, split: SparkSplit) -> None:
         self._split, self._file, self._digested = split, None, split.offset

@@ -313,8 +313,7 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
 
 class _QueryReader(_MicroBatchReader):
     """A reader of micro-batches that also saves and restores Spark's checkpoint of the query.
-    Only the reader of the first subtask does so.
-    """
+    Only the reader of the first subtask does so."""
 
     def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
         super().restore_files(files, is_complete)

@@ -51,8 +51,7 @@ class StreamTaskOutput(Protocol):
     """An output of the task, which sends results to other tasks."""
 
     def has_room(self) -> bool:
-        """Return whether the output has room for more results.
-        False: the readers are too slow."""
+        """Return whether the output has room for more results. False: the readers are too slow."""
 
     def flush_when_idle(self) -> None:
         """Send results that wait for others. Called when no result follows at the moment."""
@@ -65,8 +64,7 @@ class StreamTaskOutput(Protocol):
         """Announce the end of data: only barriers follow."""
 
     def is_processed(self) -> bool:
-        """Return whether the readers have processed all data.
-        Called after :meth:`end_of_data`."""
+        """Return whether the readers have processed all data. Called after :meth:`end_of_data`."""
 
     def end_of_input(self) -> None:
         """Announce the end of input: nothing follows."""
@@ -139,10 +137,8 @@ class StreamTask:
         self._restored_from = restored_from
         self.has_ended = False
         """Whether the task's data has ended and its operators are finished.
-
         Then the task only takes part in checkpoints, until its results are processed, its commits
-        are done, and the tasks that it reads from have ended.
-        """
+        are done, and the tasks that it reads from have ended."""
         self.finished = False
         self._opened: list[Any] = []
         """Operators that are open, and their open functions for keys."""
@@ -154,14 +150,9 @@ class StreamTask:
         states: Mapping[str, Sequence[OperatorState]] | None = None,
         own: Collection[str] = (),
     ) -> None:
-        """Restore and open the operators, the last of the chain first.
-
-        So the next operator is ready for everything that an operator puts out.
-
-        Args:
-            states: states by operator id; operators may be missing.
-            own: operators that restore exactly this subtask's own keyed state of the checkpoint.
-        """
+        """Restore and open the operators, the last of the chain first, so that the next operator is
+        always ready. *states*: by operator id. *own*: operators that restore exactly this subtask's
+        own keyed state of the checkpoint."""
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
             operator.context.restored_checkpoint_id = self._restored_from
@@ -209,10 +200,8 @@ class StreamTask:
 
     def _begin_checkpoint(self) -> bool:
         """Begin a checkpoint that must not wait for room in the results.
-
         A barrier that has overtaken elements does not wait for the rest of a batch either. Returns
-        whether a checkpoint was begun.
-        """
+        whether a checkpoint was begun."""
         overtaking = self.gate.poll_overtaking()
         if overtaking is not None:
             self._process(*overtaking)
@@ -276,7 +265,6 @@ class StreamTask:
         self._portion.end(end - begin)
 
     def flush(self) -> None:
-        """Send results that wait for others. Called when no result follows at the moment."""
         for writer in self._writers:
             writer.flush_when_idle()
 
@@ -360,14 +348,11 @@ class StreamTask:
     @property
     def is_stopping(self) -> bool:
         """Whether the task has taken part in the savepoint with which the job stops.
-
-        Its source and its timers have no more work.
-        """
+        Its source and its timers have no more work."""
         return self._stopping_with is not None and not self.has_ended
 
     def _read_ends(self) -> bool:
         """Read up to the end of data of each channel, after the savepoint with which the job stops.
-
         Returns False if an end is still missing. Upstream tasks end only when their ends were read.
         """
         while not self.gate.data_has_ended:
@@ -408,10 +393,8 @@ class StreamTask:
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
         """Begin a checkpoint at a source, or at a task whose inputs have all ended.
-
         At a source it begins at once, or after the batch that was read last. A task whose inputs
-        have ended gets no barrier, and begins it at the end of the input. Called by mail.
-        """
+        have ended gets no barrier, and begins it at the end of the input. Called by mail."""
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
         elif self.gate.has_channels or (self._source is not None and self._source.has_rest):
@@ -435,11 +418,9 @@ class StreamTask:
             self._stopping_with = barrier
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """Decline the checkpoint. Tells downstream tasks, unless its barrier was sent already."""
         self.checkpoints.abort_checkpoint(checkpoint_id, reason)
 
     def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
-        """Call *action* between two portions, at *timestamp* (milliseconds since 1970)."""
         self.time_service.schedule(timestamp, lambda _: self.turn.then(action), also_after_end=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -449,10 +430,8 @@ class StreamTask:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
         """Handle the abort of a checkpoint. Called by mail.
-
         Raises UnavailableError if the job stops with this savepoint: the task has dropped input
-        after the savepoint, so the job has to restart.
-        """
+        after the savepoint, so the job has to restart."""
         self.checkpoints.notify_aborted(checkpoint_id, latest_completed)
         self._barriers.aborted(checkpoint_id)
         if self._is_stopping_with(checkpoint_id):
@@ -467,7 +446,6 @@ class StreamTask:
 
 
 def close_all(objects: Sequence[Any]) -> None:
-    """Close all objects, even if one of them fails to close."""
     if objects:
         try:
             objects[0].close()
@@ -480,11 +458,7 @@ _LARGEST: int = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap.
-
-    A large piece of memory is allocated and freed, so that glibc adapts to such pieces
-    (``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` in mallopt(3)). The memory is never touched, so
-    the cost is two system calls. If the user has set these thresholds by environment variables,
-    they stay; with other C libraries nothing happens.
-    """
+    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap. glibc
+    adapts its thresholds (mallopt(3)) when a large piece is allocated and freed.
+    Thresholds set by environment variables stay; with other C libraries nothing happens."""
     np.empty(_LARGEST, np.uint8)

@@ -63,7 +63,6 @@ class TaskLoop:
         task.turn.wake = signal.set
 
     def run(self) -> None:
-        """Run the task to its end."""
         task = self._task
         self._pass_on_request()
         while not task.finished:
@@ -87,11 +86,8 @@ class TaskLoop:
         return self._now() - self._begun
 
     def waited(self) -> float:
-        """Return the seconds for which the task had no work or no room for results.
-        From any thread.
-
-        At the end of the task this includes the time until its results were read.
-        """
+        """Return the seconds for which the task had no work or no room for results. From any
+        thread. At the end of the task this includes the time until its results were read."""
         since = self._waiting_since
         return self._waited + (0.0 if since is None else self._now() - since)
 

@@ -26,10 +26,8 @@ class _State(Enum):
 
 class TaskMailbox:
     """Mail that any thread puts in and the task's thread runs.
-
     An open mailbox takes mail. A quiesced mailbox takes none, but its mail can still be taken. A
-    closed mailbox has no mail. Mail with priority is taken first, the latest before the earlier.
-    """
+    closed mailbox has no mail. Mail with priority is taken first, the latest before the earlier."""
 
     def __init__(self) -> None:
         self._mail: deque[Mail] = deque()
@@ -49,10 +47,7 @@ class TaskMailbox:
 
     def put_first(self, mail: Mail) -> None:
         """Make the task run *mail* before all other mail.
-
-        Raises:
-            MailboxClosedError: the mailbox is quiesced or closed.
-        """
+        Raises MailboxClosedError: the mailbox is quiesced or closed."""
         self._put(mail, True)
 
     def _put(self, mail: Mail, first: bool) -> None:
@@ -67,9 +62,6 @@ class TaskMailbox:
         if self._on_mail is not None:
             self._on_mail()
 
-    def has_mail(self) -> bool:
-        return bool(self._mail)
-
     def try_take(self) -> Mail | None:
         """Remove and return the next mail. None if there is no mail; does not wait."""
         if not self._mail and self._state is not _State.CLOSED:  # the common case needs no lock
@@ -79,10 +71,7 @@ class TaskMailbox:
 
     def take(self, timeout: float | None = None) -> Mail | None:
         """Wait for mail, for at most *timeout* seconds of real time. Returns None after that.
-
-        Raises:
-            MailboxClosedError: the mailbox is closed, or was closed during the wait.
-        """
+        Raises MailboxClosedError: the mailbox is closed, or was closed during the wait."""
         with self._changed:
             self._changed.wait_for(
                 lambda: bool(self._mail) or self._state is _State.CLOSED, timeout
@@ -96,9 +85,7 @@ class TaskMailbox:
 
     def run_pending(self) -> bool:
         """Run the mail that is in the mailbox now. Returns whether there was any.
-
-        Mail that arrives during this call is not run, so that the task gets to its own work.
-        """
+        Mail that arrives during this call is not run, so that the task gets to its own work."""
         if not self._mail:
             return False
         for _ in range(len(self._mail)):
@@ -109,7 +96,6 @@ class TaskMailbox:
         return True
 
     def quiesce(self) -> None:
-        """Take no more mail."""
         with self._changed:
             if self._state is _State.OPEN:
                 self._state = _State.QUIESCED

@@ -28,8 +28,7 @@ class _Channel:
 @dataclass(frozen=True)
 class ValveOutput:
     """What a valve puts out after a call: a watermark, and a change of the idle status.
-    None in a field: no watermark, or no change.
-    """
+    None in a field: no watermark, or no change."""
 
     watermark: int | None = None
     idle: bool | None = None
@@ -50,10 +49,8 @@ NOTHING = ValveOutput()
 
 class WatermarkValve:
     """Puts out the least watermark of the active and aligned channels, whenever it advances.
-
     A channel ends with the last watermark and does not count from then on. If all other channels
-    are idle, the whole is idle. The end of the last channel is the end of time.
-    """
+    are idle, the whole is idle. The end of the last channel is the end of time."""
 
     def __init__(self, channels: int) -> None:
         self._channels = [_Channel() for _ in range(channels)]
@@ -66,11 +63,8 @@ class WatermarkValve:
         return self._last
 
     def watermark(self, channel: int, timestamp: int) -> ValveOutput:
-        """Process a watermark of a channel.
-
-        A watermark that does not advance is ignored. So is a watermark of an idle channel, except
-        the last.
-        """
+        """Process a watermark of a channel. A watermark that does not advance is ignored. So is a
+        watermark of an idle channel, except the last."""
         state = self._channels[channel]
         is_last = timestamp == MAX_TIMESTAMP
         if (state.idle and not is_last) or timestamp <= state.watermark:
@@ -117,16 +111,10 @@ class WatermarkValve:
 
 
 class CombinedWatermark:
-    """The least watermark of the inputs that are neither idle nor ended.
-
-    An input ends with the last watermark. If all inputs that have not ended are idle, the watermark
-    stands still and the whole is idle: the end of an input says nothing about the records that an
-    idle input will bring. When the last input ends, the combined watermark is the last one.
-
-    The watermark never goes back. If an idle input becomes active again, the combined watermark
-    stands still until this input's watermark has caught up. A :class:`WatermarkValve` does not wait
-    for such a channel, because its other channels bring the same stream.
-    """
+    """The least watermark of the inputs that are neither idle nor ended; the last one when all have
+    ended. It never goes back. It stands still, and the whole is idle, while all inputs that have
+    not ended are idle, and until the watermark of an input that becomes active again has caught up.
+    A :class:`WatermarkValve` does not wait so, because its channels bring the same stream."""
 
     def __init__(self, inputs: int) -> None:
         self._watermarks = [MIN_TIMESTAMP] * inputs
@@ -185,10 +173,8 @@ class PartialWatermark(WatermarkOutput):
 
 class WatermarkMultiplexer:
     """Combines the watermarks of the registered splits.
-
     A split without a watermark holds the combined watermark back, an idle split does not. When all
-    splits are idle, the stream is idle. *output* must ignore a watermark that does not advance.
-    """
+    splits are idle, the stream is idle. *output* must ignore a watermark that does not advance."""
 
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output

@@ -15,13 +15,8 @@ _EXPECTED = "a time is a whole number (int) of milliseconds since 1970"
 
 def timer_time(time: Any) -> int:
     """Return the time of a timer as a Python int.
-
     It may be later than all timestamps, as a last watermark plus a delay is. Such a timer never
-    fires.
-
-    Raises:
-        StreamError: *time* is no whole number.
-    """
+    fires. Raises StreamError: *time* is no whole number."""
     if type(time) is int:
         return time
     if not hasattr(time, "__index__"):
@@ -39,11 +34,7 @@ _AWARE_EPOCH = _EPOCH.replace(tzinfo=timezone.utc)
 
 def time_of_field(value: Any, name: str) -> int:
     """Return the time in a field of a record, in milliseconds.
-    As in Arrow, a time without zone is in UTC.
-
-    Raises:
-        StreamError: the field holds no time.
-    """
+    As in Arrow, a time without zone is in UTC. Raises StreamError: the field holds no time."""
     if isinstance(value, datetime):
         since = value - (_EPOCH if value.utcoffset() is None else _AWARE_EPOCH)
         return int(since // _MILLISECOND)

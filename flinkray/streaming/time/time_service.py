@@ -35,10 +35,8 @@ class ScheduledCallback:
 
 class ProcessingTimeService:
     """Runs callbacks at moments of processing time, in milliseconds since the epoch, in order.
-
     No callback runs by itself: the task calls :meth:`fire_due` between two elements, so a callback
-    never interrupts user code.
-    """
+    never interrupts user code."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -53,12 +51,9 @@ class ProcessingTimeService:
     def schedule(
         self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
     ) -> ScheduledCallback:
-        """Schedule *callback*, which is called with *timestamp* when that time has come.
-
-        Args:
-            timestamp: processing time in milliseconds since the epoch.
-            also_after_end: True: the callback may also run after the end of the input.
-        """
+        """Schedule *callback*, which is called with *timestamp* (milliseconds since the epoch) when
+        that time has come.
+        *also_after_end*: the callback may also run after the end of the input."""
         scheduled = ScheduledCallback(timestamp, callback, also_after_end)
         if not self._quiesced and (also_after_end or not self._input_has_ended):
             heapq.heappush(self._heap, (timestamp, next(self._order), scheduled))
@@ -71,14 +66,11 @@ class ProcessingTimeService:
         return self._heap[0][0] if self._heap else None
 
     def number_of_timers(self) -> int:
-        """Return the number of callbacks that have not run."""
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
         """Run due callbacks, and due callbacks that these schedule. Returns whether any has run.
-
-        Stops after about the time of a portion, so that the task gets to other work.
-        """
+        Stops after about the time of a portion, so that the task gets to other work."""
         if not self._heap:
             return False
         now, begun = self.now(), self.clock.monotonic()

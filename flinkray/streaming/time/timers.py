@@ -21,14 +21,8 @@ TimerCallback = Callable[[int, Any, Any], None]
 
 
 class InternalTimerService:
-    """Event-time and processing-time timers of one operator.
-
-    Args:
-        state: keeps the timers. Its context holds the key when a timer is registered, and is set to
-            the timer's key when a timer fires.
-        on_event_time, on_processing_time: called for each timer that fires.
-        turn: the turn of the task.
-    """
+    """Event-time and processing-time timers of one operator. *state* keeps the timers. Its context
+    holds the key when a timer is registered, and is set to the timer's key when it fires."""
 
     def __init__(
         self,
@@ -92,10 +86,8 @@ class InternalTimerService:
 
     def advance_watermark(self, timestamp: int) -> bool:
         """Fire a portion of the event-time timers up to *timestamp*.
-
         Timers that callbacks register up to *timestamp* fire, too. Returns whether all timers have
-        fired. If not, this method must be called again.
-        """
+        fired. If not, this method must be called again."""
         self.current_watermark = timestamp
         return self._fire(self._event, timestamp, self._on_event_time)
 
@@ -111,10 +103,7 @@ class InternalTimerService:
 
     def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> bool:
         """Fire a portion of a queue's timers up to *until*. Returns whether all of them have fired.
-
-        Raises:
-            StateError: a key was changed while it had timers.
-        """
+        Raises StateError: a key was changed while it had timers."""
         context = self._context
         left = most = self._portion.begin()
         while left and (timestamp := queue.first()) is not None and timestamp <= until:

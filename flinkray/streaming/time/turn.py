@@ -23,15 +23,9 @@ _FACTOR = 4
 
 
 class Portion:
-    """Determines how many records, results or timers are a portion, from the time of earlier ones.
-
-    If the time hardly depends on the number, for example because a sink writes a batch at once, the
-    portion grows instead of shrinking, until the time depends on the number.
-
-    Args:
-        turn: the task's turn. Time for which the task is paused does not count.
-        most: greatest size of a portion.
-    """
+    """Determines how many records, results or timers (at most *most*) are a portion, from the time
+    of earlier ones without the task's pauses. If the time hardly depends on the number, for example
+    because a sink writes a batch at once, the portion grows until it does."""
 
     __slots__ = (
         "_begun",
@@ -108,7 +102,6 @@ class Turn:
         """Seconds for which the task was paused so far; set by its runner. Waits do not count."""
         self.wait_until: Callable[[Callable[[], bool]], None] = _cannot_wait
         """Called in the middle of a batch with a condition. Returns when the condition holds.
-
         The condition is checked whenever the task is woken; the check may put results out. The wait
         counts as time of the portion: the next portions are smaller, and mail has its turn sooner.
         """

@@ -98,12 +98,8 @@ class AlignedMember:
 
 class TaskAlignment:
     """The aligned streams of one task, which all read from the source at its head.
-
-    Args:
-        task: name of the task; it makes names of members unique in the job.
-        report: carries reports to the job's :class:`AlignmentGroups`. The answer comes back through
-            :meth:`announce`, in the task's thread.
-    """
+    The name *task* makes members unique. *report* carries reports to :class:`AlignmentGroups`; the
+    answer comes back through :meth:`announce`, in the task's thread."""
 
     def __init__(self, task: str, report: Report) -> None:
         self._task = task

@@ -21,10 +21,8 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Return the timestamp of a record, in milliseconds since the epoch.
-
-        *record_timestamp* is the timestamp that the record has, or the least number if it has none.
-        """
+        """Return the timestamp of a record, in milliseconds since the epoch. *record_timestamp* is
+        the timestamp that the record has, or the least number if it has none."""
 
 
 class WatermarkOutput(ABC):
@@ -92,10 +90,8 @@ class NoWatermarks(WatermarkGenerator):
 
 class PerElementWatermarks(WatermarkGenerator):
     """Makes a watermark after every record that is later than all records before.
-
     The watermark is the record's timestamp less one millisecond. Windows fire as early as possible,
-    at the cost of a batch per record.
-    """
+    at the cost of a batch per record."""
 
     def __init__(self) -> None:
         self._max_timestamp = MIN_TIMESTAMP
@@ -111,11 +107,8 @@ class PerElementWatermarks(WatermarkGenerator):
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Says how a stream gets its timestamps and watermarks.
-
-    Create a strategy with a ``for_`` method, and refine it with the ``with_`` methods. Each method
-    returns a new strategy.
-    """
+    """Says how a stream gets its timestamps and watermarks. Create a strategy with a ``for_``
+    method, and refine it with the ``with_`` methods. Each method returns a new strategy."""
 
     _make_generator: Callable[[], WatermarkGenerator]
     timestamp_assigner: Any = None
@@ -134,9 +127,7 @@ class WatermarkStrategy:
         max_out_of_orderness: Duration | Time | timedelta | int,
     ) -> WatermarkStrategy:
         """Create a strategy for records that are late by at most *max_out_of_orderness*.
-
-        A record's lateness is the time by which it is older than the latest record so far.
-        """
+        A record's lateness is the time by which it is older than the latest record so far."""
         delay = milliseconds(max_out_of_orderness)
         if delay < 0:
             raise ValueError(f"a bound of out-of-orderness must not be negative, got {delay} ms")

@@ -88,9 +88,17 @@ def _check_timestamp(timestamp: int) -> None:
         )
 
 
-class _TimeWindows(WindowAssigner[Any, TimeWindow]):
+class _OfTime(WindowAssigner[Any, TimeWindow]):
     event_time: bool
 
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
+
+    def is_event_time(self) -> bool:
+        return self.event_time
+
+
+class _TimeWindows(_OfTime):
     def __init__(self, size: int, slide: int, offset: int) -> None:
         if size <= 0 or slide <= 0 or abs(offset) >= slide:
             name = "size" if size == slide else "slide"
@@ -123,68 +131,49 @@ class _TimeWindows(WindowAssigner[Any, TimeWindow]):
         as_here = (own.assign_windows, own.windows_of)
         return as_here == (_TimeWindows.assign_windows, _TimeWindows.windows_of)
 
-    def get_default_trigger(self, env: Any = None) -> Trigger:
-        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        return self.event_time
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size}, {self.slide}, {self.offset})"
 
 
-class TumblingEventTimeWindows(_TimeWindows):
+class _Tumbling(_TimeWindows):
+    @classmethod
+    def of(cls: type[_Self], size: Span, offset: Span | None = None) -> _Self:
+        """Return an assigner of windows of *size*, aligned to the epoch plus *offset*."""
+        length = milliseconds(size)
+        return cls(length, length, milliseconds(offset or 0))  # type: ignore[call-arg]
+
+
+class TumblingEventTimeWindows(_Tumbling):
     """Assigns records to windows of event time that follow each other without overlap."""
 
     event_time = True
 
-    @staticmethod
-    def of(size: Span, offset: Span | None = None) -> TumblingEventTimeWindows:
-        """Return an assigner of windows of *size*, aligned to the epoch plus *offset*."""
-        return TumblingEventTimeWindows(
-            milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
-        )
 
-
-class TumblingProcessingTimeWindows(_TimeWindows):
+class TumblingProcessingTimeWindows(_Tumbling):
     """Assigns records to windows of processing time that follow each other without overlap."""
 
     event_time = False
 
-    @staticmethod
-    def of(size: Span, offset: Span | None = None) -> TumblingProcessingTimeWindows:
-        """Return an assigner of windows of *size*, aligned to the epoch plus *offset*."""
-        return TumblingProcessingTimeWindows(
-            milliseconds(size), milliseconds(size), 0 if offset is None else milliseconds(offset)
-        )
+
+class _Sliding(_TimeWindows):
+    @classmethod
+    def of(cls: type[_Self], size: Span, slide: Span, offset: Span | None = None) -> _Self:
+        """Return an assigner of windows of *size*, a new window every *slide*.
+        Windows are aligned to the epoch plus *offset*."""
+        times = milliseconds(size), milliseconds(slide), milliseconds(offset or 0)
+        return cls(*times)  # type: ignore[call-arg]
 
 
-class SlidingEventTimeWindows(_TimeWindows):
+class SlidingEventTimeWindows(_Sliding):
     """Assigns records to windows of event time; a new window begins every *slide*."""
 
     event_time = True
 
-    @staticmethod
-    def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingEventTimeWindows:
-        """Return an assigner of windows of *size*, a new window every *slide*.
-        Windows are aligned to the epoch plus *offset*."""
-        return SlidingEventTimeWindows(
-            milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
-        )
 
-
-class SlidingProcessingTimeWindows(_TimeWindows):
+class SlidingProcessingTimeWindows(_Sliding):
     """Assigns records to windows of processing time; a new window begins every *slide*."""
 
     event_time = False
-
-    @staticmethod
-    def of(size: Span, slide: Span, offset: Span | None = None) -> SlidingProcessingTimeWindows:
-        """Return an assigner of windows of *size*, a new window every *slide*.
-        Windows are aligned to the epoch plus *offset*."""
-        return SlidingProcessingTimeWindows(
-            milliseconds(size), milliseconds(slide), 0 if offset is None else milliseconds(offset)
-        )
 
 
 class SessionWindowTimeGapExtractor(ABC):
@@ -195,9 +184,7 @@ class SessionWindowTimeGapExtractor(ABC):
         """Return the gap after the record, in milliseconds; it must be greater than zero."""
 
 
-class _SessionWindows(MergingWindowAssigner[Any, TimeWindow]):
-    event_time: bool
-
+class _SessionWindows(_OfTime, MergingWindowAssigner[Any, TimeWindow]):
     def __init__(self, gap: int | Callable[[Any], int]) -> None:
         if isinstance(gap, int) and gap <= 0:
             raise ValueError(f"a session's gap must be positive, got {gap} ms")
@@ -235,12 +222,6 @@ class _SessionWindows(MergingWindowAssigner[Any, TimeWindow]):
     ) -> None:
         TimeWindow.merge_windows(windows, callback)
 
-    def get_default_trigger(self, env: Any = None) -> Trigger:
-        return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        return self.event_time
-
 
 class EventTimeSessionWindows(_SessionWindows):
     """Assigns records to sessions of event time, which end after a gap without records."""
@@ -275,11 +256,8 @@ class GlobalWindows(WindowAssigner[Any, GlobalWindow]):
 
 
 class CountSlidingWindowAssigner(WindowAssigner[Any, CountWindow]):
-    """Assigns the records of a key to windows of *window_size* records.
-    A new window begins every *window_slide* records.
-
-    A window that fires is full, so its contents are removed.
-    """
+    """Assigns the records of a key to windows of *window_size* records. A new window begins every
+    *window_slide* records. A window that fires is full, so its contents are removed."""
 
     def __init__(self, window_size: int, window_slide: int) -> None:
         if window_size <= 0 or window_slide <= 0:

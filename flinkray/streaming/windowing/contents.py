@@ -22,16 +22,12 @@ NAME = "window-contents"
 
 Add = Callable[[Any, Any, "int | None"], bool]
 """Type of functions that add a record to the contents of a place.
-
-(place, value, timestamp) -> whether the place was empty.
-"""
+(place, value, timestamp) -> whether the place was empty."""
 
 
 Fold = Callable[[Any, Any], Any]
 """Type of functions that add a value to contents.
-
-(value, contents so far) -> new contents. The function may change the contents so far.
-"""
+(value, contents so far) -> new contents. The function may change the contents so far."""
 
 
 class WindowContents(ABC):

@@ -17,12 +17,8 @@ from typing import Any
 from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
-    ValueStateDescriptor,
 )
 from flinkray.state.keys import KeyHash
 from flinkray.state.table import KeyContext, MapTable
@@ -74,11 +70,8 @@ class WindowSpec:
 
 
 class WindowOperator(WithTimers):
-    """Assigns records to windows and evaluates the windows.
-
-    Results carry the latest timestamp of their window and come before the watermark that fires the
-    window.
-    """
+    """Assigns records to windows and evaluates the windows. Results carry the latest timestamp of
+    their window and come before the watermark that fires the window."""
 
     def __init__(self, spec: WindowSpec, keys: Keys) -> None:
         self.spec = spec
@@ -150,11 +143,8 @@ class WindowOperator(WithTimers):
         tag = self.spec.late_tag
         if tag is None:
             self.number_late_records_dropped.inc(len(late))
-            return
-        values = [block.values[place] for place in late]
-        times = block.timestamps
-        timestamps = None if times is None else [times[place] for place in late]
-        self.output.emit_side(tag, Block(values, timestamps, None, block.origin))
+        else:
+            self.output.emit_side(tag, block.take(late))
 
     def _windows_of(self, value: Any, timestamp: int | None) -> Any:
         return self.spec.assigner.assign_windows(
@@ -163,10 +153,8 @@ class WindowOperator(WithTimers):
 
     def _put_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
         """Put a record into its windows. Returns whether the record is late.
-
         A record is late if all its windows were cleaned up. A record without windows is late if a
-        window that ended with it would have been cleaned up.
-        """
+        window that ended with it would have been cleaned up."""
         windows = self._windows_of(value, timestamp)
         in_time = False
         for window in windows:
@@ -469,22 +457,8 @@ class _Store(KeyedStateStore):
         self._backend = backend
         self._context = context
 
-    def get_state(self, state_descriptor: Any) -> Any:
-        return typed_state(self._backend, state_descriptor, ValueStateDescriptor, self._context)
-
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        return typed_state(self._backend, state_descriptor, ListStateDescriptor, self._context)
-
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        return typed_state(self._backend, state_descriptor, MapStateDescriptor, self._context)
-
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return typed_state(self._backend, state_descriptor, ReducingStateDescriptor, self._context)
-
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return typed_state(
-            self._backend, state_descriptor, AggregatingStateDescriptor, self._context
-        )
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        return typed_state(self._backend, descriptor, kind, self._context)
 
 
 class FunctionContext(WindowContext[Any]):

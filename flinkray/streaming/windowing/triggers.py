@@ -109,7 +109,23 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
         """Called when the window is removed: delete its timers and state."""
 
 
-class EventTimeTrigger(Trigger):
+class _Continuing(Trigger):
+    """A trigger without timers, state and firing, except where a subclass overrides a method."""
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        return None
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        return None
+
+
+class EventTimeTrigger(_Continuing):
     """Fires when the watermark passes the window's end, and at once for late records."""
 
     @staticmethod
@@ -125,12 +141,6 @@ class EventTimeTrigger(Trigger):
         ctx.register_event_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         return True
 
@@ -141,8 +151,11 @@ class EventTimeTrigger(Trigger):
     def clear(self, window: Any, ctx: TriggerContext) -> None:
         ctx.delete_event_time_timer(window.max_timestamp())
 
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-class ProcessingTimeTrigger(Trigger):
+
+class ProcessingTimeTrigger(_Continuing):
     """Fires when processing time passes the window's end."""
 
     @staticmethod
@@ -158,9 +171,6 @@ class ProcessingTimeTrigger(Trigger):
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE
 
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         return True
 
@@ -172,21 +182,7 @@ class ProcessingTimeTrigger(Trigger):
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
-class _NoTimers(Trigger):
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        return None
-
-    def clear(self, window: Any, ctx: TriggerContext) -> None:
-        return None
-
-
-class NeverTrigger(_NoTimers):
+class NeverTrigger(_Continuing):
     """A trigger that never fires: the default trigger of global windows."""
 
     def on_element(
@@ -199,7 +195,7 @@ def _add(left: int, right: int) -> int:
     return left + right
 
 
-class CountTrigger(_NoTimers):
+class CountTrigger(_Continuing):
     """Fires whenever *window_size* records have come since the trigger fired last."""
 
     def __init__(self, window_size: int) -> None:
@@ -269,7 +265,7 @@ class PurgingTrigger(Trigger):
         self._nested.clear(window, ctx)
 
 
-class DeltaTrigger(_NoTimers):
+class DeltaTrigger(_Continuing):
     """Fires when a record differs by more than *threshold* from the record that fired last.
     Before the first firing, it is compared with the window's first record."""
 
@@ -298,7 +294,7 @@ class DeltaTrigger(_NoTimers):
         ctx.get_partitioned_state(self._last).clear()
 
 
-class _ContinuousTrigger(Trigger):
+class _ContinuousTrigger(_Continuing):
     def __init__(self, interval: Time | Duration | int) -> None:
         self.interval = milliseconds(interval)
         if self.interval <= 0:
@@ -307,14 +303,11 @@ class _ContinuousTrigger(Trigger):
             "trigger-fire-time", min
         )
 
-    def _now(self, ctx: TriggerContext) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _register(self, ctx: TriggerContext, time: int) -> None: ...
 
-    def _register(self, ctx: TriggerContext, time: int) -> None:
-        raise NotImplementedError
-
-    def _delete(self, ctx: TriggerContext, time: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _delete(self, ctx: TriggerContext, time: int) -> None: ...
 
     def _register_next(self, start: int, window: Any, ctx: TriggerContext) -> None:
         following = min(start + self.interval, window.max_timestamp())
@@ -329,12 +322,6 @@ class _ContinuousTrigger(Trigger):
             next_fire.clear()
             self._register_next(time, window, ctx)
             return TriggerResult.FIRE
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:

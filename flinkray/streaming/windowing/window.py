@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 class Window(Protocol):
-    """The interface of all windows.
-
-    Windows are values: equal windows are the same window. They are hashed for every record; that is
-    why they are tuples.
-    """
+    """The interface of all windows. Windows are values: equal windows are the same window. They are
+    hashed for every record; that is why they are tuples."""
 
     def max_timestamp(self) -> int:
         """Return the latest timestamp in the window, which is also the timestamp of its results."""
@@ -60,11 +57,8 @@ class TimeWindow(NamedTuple):
             if len(members) > 1:
                 callback.merge(members, merged)
 
-    def __str__(self) -> str:
-        return f"TimeWindow(start={self.start}, end={self.end})"
-
     def __repr__(self) -> str:
-        return str(self)
+        return f"TimeWindow(start={self.start}, end={self.end})"
 
 
 class CountWindow(NamedTuple):
@@ -76,11 +70,8 @@ class CountWindow(NamedTuple):
         """Return the greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
-    def __str__(self) -> str:
-        return f"CountWindow(id={self.id})"
-
     def __repr__(self) -> str:
-        return str(self)
+        return f"CountWindow(id={self.id})"
 
 
 class GlobalWindow(NamedTuple):
@@ -96,11 +87,8 @@ class GlobalWindow(NamedTuple):
         """Return the greatest timestamp: the window never ends."""
         return MAX_TIMESTAMP
 
-    def __str__(self) -> str:
-        return "GlobalWindow"
-
     def __repr__(self) -> str:
-        return str(self)
+        return "GlobalWindow"
 
 
 GLOBAL_WINDOW = GlobalWindow()
@@ -117,7 +105,3 @@ def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
         else:
             groups.append((window, [window]))
     return groups
-
-
-AnyWindow = Any
-"""TimeWindow, CountWindow, GlobalWindow or a window class of the user."""

@@ -251,5 +251,5 @@ def test_network_metrics_of_sender_and_receiver_agree() -> None:
         )
         assert (taken.records, taken.buffers) == (2006, 6)
         assert taken.bytes > 16_000
-        assert [channel.records for channel in reading.gate.channel_metrics()] == [1003, 1003]
+        assert [channel.metrics().records for channel in reading.gate.channels] == [1003, 1003]
         assert (sent.queued_bytes, taken.queued_bytes, sent.back_pressured_seconds) == (0, 0, 0)
