@@ -9,8 +9,6 @@ from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
-from flinkray.actors.job_master.kept_for_successor import KeptCopy, KeptParts
-from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.left_by_past_job_masters import Left, PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
@@ -69,7 +67,6 @@ class JobMasterSlots:
         scheduler: JobScheduler,
         ledger: SlotLedger,
         task_executors: TaskExecutorConnections,
-        leaders: JobMasterLeaders,
         heartbeat: HeartbeatSettings,
         *,
         apply: Callable[[list[act.JobSchedulerAction]], None],
@@ -88,7 +85,6 @@ class JobMasterSlots:
         self._apply = apply
         self.ledger = ledger
         self._task_executors = task_executors
-        self._leaders = leaders
         self.pool = SlotPoolConnection(
             job_master,
             SlotPoolArguments(
@@ -99,25 +95,20 @@ class JobMasterSlots:
             ),
             f"the SlotPool of {arguments.job_graph.text}",
             heartbeat,
-            on_started=self._pool_started,
             on_lost=self._pool_lost,
         )
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
         """Allocations of the slots that the pools of past JobMasters had."""
         self._past = PastPools(job_master, arguments.job_graph)
-        past = self._past if self._has_predecessors else None
-        self.kept_copy = KeptCopy(
+        self.notes = NotesForSuccessor(
             job_master,
             arguments.job_graph,
             task_executors,
-            lambda: self.notes.in_pieces(self.kept_parts.all),
+            self.pool.tell,
+            self._past if self._has_predecessors else None,
+            is_certain,
         )
-        self.notes = NotesForSuccessor(job_master, self.pool.tell, past, self.kept_copy)
-        self.kept_parts = KeptParts(
-            job_master, self.pool.tell, self._is_found_by_successor, self.kept_copy
-        )
-        self._is_certain = is_certain
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
         """Whether the SlotPool was told that the job restarts."""
@@ -136,16 +127,8 @@ class JobMasterSlots:
         """
         left = await self._past.ask()
         self._handed_over = left.allocations
-        self.kept_parts.adopt(left.parts)
+        self.notes.adopt(left.parts)
         return left
-
-    async def _is_found_by_successor(self) -> bool:
-        """Return whether the next JobMaster will ask our present pool, and no earlier pool.
-        Waits until this is certain.
-        """
-        if self._has_predecessors:
-            await self._past.ended()
-        return await self._is_certain()
 
     async def _expect(self, pool: SlotPoolGateway) -> None:
         await pool.expect_slots(self._handed_over)
@@ -230,26 +213,28 @@ class JobMasterSlots:
         if self._scheduler.wants_all_slots:
             self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
 
-    def _pool_lost(self, reason: str) -> None:
+    def _pool_lost(self) -> None:
         """Start a new pool and send it the slots and requests of the lost pool.
         Scheduler and TaskExecutors do not notice.
         """
         if self._job_master.is_running and not self._scheduler.status.is_terminal:
-            self._job_master.create_task(self.pool.start(), name="start another SlotPool")
+            self._job_master.create_task(self.start_pool(), name="start another SlotPool")
 
-    def _pool_started(self, *, is_first: bool) -> None:
-        """Send a new pool everything that it must know: requirements, slots, open requests, notes,
-        and the present ResourceManager.
+    async def start_pool(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Start a pool, and send it everything that it must know: requirements, slots, open
+        requests, notes, and the present ResourceManager. Waits for *until* before the first call.
+
+        Raises:
+            RpcError: too many pools in a row died while starting.
         """
+        await self.pool.start(until)
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
         slots = tuple(self.ledger.restored())
-        steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
+        steps = range(0, max(len(slots), not self.pool.is_first), _SLOTS_PER_MESSAGE)
         restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
-        # the notes come last: a receiver that has them has everything
-        kept = [*self.kept_parts.for_next_pool(), *self.notes.for_next_pool()]
-        self.pool.restore([*kept, *restored])
+        self.pool.restore([*self.notes.for_next_pool(), *restored])
         if self._has_predecessors:
             self.pool.tell(self._expect)
         for wanted in self.ledger.pending():
@@ -258,9 +243,7 @@ class JobMasterSlots:
             self._tell_whether_restarting()
         if self._shortages:
             self._notify_shortages()
-        manager = self._leaders.resource_manager
-        if manager is not None:  # the pool declares all of this in one message
-            self.pool.connect_to(manager)
+        self.pool.connect_again()  # the pool declares all of this in one message
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -274,7 +257,7 @@ class JobMasterSlots:
         resource_id = report.location.resource_id
         self._scheduler.task_executor_registered(resource_id)
         await self._task_executors.add(report.location)
-        self.kept_copy.reported(report)
+        self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
         """Begin to tell a TaskExecutor which of its slots this JobMaster uses."""
@@ -338,7 +321,7 @@ class JobMasterSlots:
         ):
             self._scheduler.task_executor_let_go(resource_id)
             self._task_executors.remove(resource_id, "the job has no slot there any more")
-            self.kept_copy.lost(resource_id)
+            self.notes.copy.lost(resource_id)
             reason = "it was let go with its last slot"
             self.pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
 

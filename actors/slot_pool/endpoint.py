@@ -19,9 +19,9 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
-from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, KeptNotes
+from flinkray.actors.shared.kept_notes import KeptNotes
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
@@ -48,7 +48,6 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
-from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.slots.slot_pool import (
     DeclarativeSlotPool,
     DeclareRequirements,
@@ -145,32 +144,18 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     # --- without its JobMaster --------------------------------------------------------------------
 
-    async def note(self, notes: JobNotes) -> None:
+    async def keep(self, piece: KeptPiece) -> None:
         self._refuse_as_orphan()
-        self._notes.note(notes)
-
-    async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
-        self._refuse_as_orphan()
-        self._notes.note_finished(finished)
-
-    async def keep_part(self, part: KeptPart) -> None:
-        self._refuse_as_orphan()
-        self._notes.keep_part(part)
+        self._notes.add(piece)
 
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
         left = await self._left_to(successor)
         log.info("job %s: JobMaster %s takes over", self._job_id, successor)
         return left
 
-    async def hand_over_finished(
-        self, successor: JobMasterId, first: int
-    ) -> tuple[FinishedTask, ...]:
+    async def hand_over_piece(self, successor: JobMasterId, number: int) -> KeptPiece | None:
         await self._left_to(successor)
-        return self._notes.finished[first : first + FINISHED_PER_MESSAGE]
-
-    async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
-        await self._left_to(successor)
-        return self._notes.parts[number]
+        return self._notes.piece(number)
 
     async def _left_to(self, successor: JobMasterId) -> HandedOver:
         await self._watch.look()
@@ -186,8 +171,6 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             self._pool.handed_over(self.counted_time()),
             tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
             self._notes.notes,
-            len(self._notes.finished),
-            len(self._notes.parts),
         )
         log.warning(
             "job %s: its JobMaster is gone (%s); %d slots are left to the next one",

@@ -636,8 +636,9 @@ async def test_task_executor_death_reported_repeatedly_is_one_failure(
         assert isinstance(master, JobMaster)
         executor = ResourceID(cluster.processes("TaskExecutor")[0])
 
-        assert master._leaders.resource_manager is not None
-        manager = master._leaders.resource_manager.fencing_token
+        gateway = master._leaders._resource_manager.target_gateway
+        assert gateway is not None
+        manager = gateway.fencing_token
         assert isinstance(manager, ResourceManagerId)
         for _ in master._slots.ledger.on(executor):
             await master.notify_task_executor_lost(manager, executor, "it was faster")

@@ -112,7 +112,7 @@ REPEATABLE = (
     *("JobMaster.register_task_executor", "JobMaster.keep_part", "JobMaster.resize"),
     *("ResourceManager.register_task_executor", "ResourceManager.register_job_master"),
     *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),
-    *("SlotPool.note", "SlotPool.note_finished", "SlotPool.keep_part"),
+    "SlotPool.keep",
     *("StreamCoordinator.checkpoint_ended", "StreamCoordinator.exchange"),
 )
 """What is called until it is answered: it may come twice."""
