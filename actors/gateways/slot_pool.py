@@ -28,7 +28,7 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotRequests,
 )
@@ -72,7 +72,7 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
+    async def restore_slots(self, slots: tuple[HeldSlot, ...]) -> None:
         """Take over the slots that the job's last pool held before it died."""
 
     @abstractmethod
@@ -110,17 +110,35 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
+    async def register_task_executors(self, locations: tuple[WorkerLocation, ...]) -> None:
+        """Accept offers of these TaskExecutors, which are registered at the JobMaster.
+        A new process takes the place of an earlier one with the same resource id, whose slots are
+        gone.
+        """
+
+    @abstractmethod
+    @runs_to_completion
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         """Report that a TaskExecutor is gone together with its slots."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def let_go(self, resource_id: ResourceID) -> bool:
+        """Accept no more offers of a TaskExecutor, unless the pool holds a slot there.
+        Returns whether the TaskExecutor may be disconnected.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def offer_slots(
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        """Offer slots of the TaskExecutor process at *location*.
-        A new process takes the place of an earlier one with the same resource id, whose slots are
-        gone.
+        """Offer slots of the TaskExecutor process at *location*, which makes this call.
+        The JobMaster is told of the accepted slots.
+
+        Raises:
+            UnknownTaskExecutorError: the process is not registered at the JobMaster, or the pool
+                does not know of it yet. The offer may be repeated.
         """
 
     @abstractmethod

@@ -108,16 +108,13 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceShortage,
-    SlotOffer,
-    SlotOfferAnswer,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_requests import SlotEvent
+from flinkray.scheduler.slots.slot_requests import HeldSlot, SlotEvent
 
 log = logging.getLogger(__name__)
 
@@ -452,7 +449,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self,
         pool_number: int,
         news_number: int,
-        gained: tuple[AllocatedSlot, ...],
+        gained: tuple[HeldSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
@@ -523,11 +520,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             resource_id = report.location.resource_id
             self._reconciliation.when_decided(lambda: self._slots.adopt_on(resource_id))
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
-
-    async def offer_slots(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
-    ) -> SlotOfferAnswer:
-        return await self._slots.offer(resource_id, offers)
 
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str

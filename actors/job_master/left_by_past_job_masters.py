@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.job_processes import slot_pools_of_job
+from flinkray.actors.gateways.job_processes import slot_pool_address, slot_pools_of_job
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.kept_notes import KeptNotes
@@ -70,7 +70,7 @@ class PastPools:
         token = self._job_master.fencing_token
         try:
             pool = await self._job_master.connect(
-                f"{name}/slotpool", SlotPoolGateway, job_master_id
+                slot_pool_address(self._graph.job_id, job_master_id), SlotPoolGateway, job_master_id
             )
             left = await pool.hand_over(token)
             kept = await _all_pieces(lambda number: pool.hand_over_piece(token, number))

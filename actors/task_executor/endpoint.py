@@ -130,7 +130,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             listener=self,
         )
         self._offers = SlotOffering(
-            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
+            self, self._location, self._table, self._job_leaders, self._carry_out
         )
         self._comparison = SlotComparison(self._table)
         self._kept = KeptCopies()

@@ -69,7 +69,6 @@ EXCEPTIONS: dict[str, str] = {
         f"JobMasterGateway.{name}": FROM_TASK_EXECUTORS
         for name in (
             "register_task_executor",
-            "offer_slots",
             "fail_slot",
             "tasks_reported",
             "disconnect_task_executor",
@@ -137,7 +136,9 @@ EXCEPTIONS: dict[str, str] = {
             "return_slots",
             "notify_not_enough_resources",
             "set_job_restarting",
+            "register_task_executors",
             "release_task_executor",
+            "let_go",
             "offer_slots",
             "fail_allocation",
             "close_pool",

@@ -99,7 +99,7 @@ CLOSED = (
     *("TaskExecutor.request_slots", "TaskProcess.run_tasks") * 2,
     *("TaskExecutor.tasks_reported", "TaskExecutor.submit_tasks"),
     *("JobMaster.slots_changed", "SlotPool.request_slots", "SlotPool.return_slots"),
-    *("JobMaster.offer_slots", "JobMaster.tasks_reported"),
+    *("SlotPool.offer_slots", "JobMaster.tasks_reported"),
     "JobMaster.disconnect_task_executor",
     *("Dispatcher.job_reached_terminal_state", "ResourceManager.release_job"),
 )

@@ -25,6 +25,7 @@ from flinkray.core.errors import (
     RpcError,
     RpcTimeoutError,
     SlotAllocationError,
+    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
@@ -116,7 +117,9 @@ class Surroundings:
             .start(service, "resourcemanager")
         )
 
-    async def start(self, configuration: dict[str, str] | None = None) -> SlotPoolGateway:
+    async def start(
+        self, configuration: dict[str, str] | None = None, *, is_registered: bool = True
+    ) -> SlotPoolGateway:
         service = LocalRpcService("SlotPool", self.network)
         cluster = ClusterArguments("test", configuration or {}, "nowhere")
         arguments = SlotPoolArguments(cluster, JOB, MASTER_ID, self.master.address)
@@ -124,7 +127,10 @@ class Surroundings:
         self.pool = SlotPool(service, arguments, master)
         self.pool.start()
         client = LocalRpcService("client", self.network)
-        return await client.connect(self.pool.address, SlotPoolGateway, MASTER_ID)
+        pool = await client.connect(self.pool.address, SlotPoolGateway, MASTER_ID)
+        if is_registered:
+            await pool.register_task_executors((self.location,))
+        return pool
 
     async def connect(self, pool: SlotPoolGateway, n: int = 1) -> None:
         manager = self.managers[n - 1]
@@ -273,6 +279,33 @@ async def test_closing_slot_pool_declares_no_slots_while_its_slots_are_freed() -
 
 
 @on_virtual_time
+async def test_offer_of_a_task_executor_is_refused_until_the_job_master_has_registered_it() -> None:
+    """SP-03: the TaskExecutor keeps the slot, and offers it again."""
+    around = Surroundings()
+    pool = await around.start(is_registered=False)
+    await pool.request_slots(wanted(1))
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, ALLOCATION, 0)
+    await pool.register_task_executors((around.location,))
+    assert await around.offer(pool, ALLOCATION, 0)
+
+
+@on_virtual_time
+async def test_slot_pool_lets_a_task_executor_go_only_if_it_holds_no_slot_there() -> None:
+    """JM-15: the JobMaster may not know yet that the pool has just taken a slot."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    resource_id = around.location.resource_id
+    assert not await pool.let_go(resource_id)
+    await pool.fail_allocation(ALLOCATION, "broken")
+    assert await pool.let_go(resource_id)
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, OTHER_ALLOCATION, 0)
+
+
+@on_virtual_time
 async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
     """SP-03, TM-09: before the TaskExecutor hears that the offer is accepted."""
     around = Surroundings()
@@ -280,9 +313,9 @@ async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
     await pool.request_slots(wanted(1))
     assert await around.offer(pool, ALLOCATION, 0)
     ((_, _, gained, lost, events),) = around.master.calls_of(JobMasterGateway.slots_changed)
-    assert [slot.allocation_id for slot in gained] == [ALLOCATION]
+    assert [held.slot.allocation_id for held in gained] == [ALLOCATION]
     assert lost == ()
-    assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0]),)
+    assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0].slot),)
     assert not await around.offer(pool, OTHER_ALLOCATION, 1)
 
 
@@ -426,7 +459,9 @@ async def test_slots_of_a_restarted_task_executor_are_reported_as_lost() -> None
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
     around.location = replace(around.location, pid=2)
-    assert not await around.offer(pool, OTHER_ALLOCATION, 0)
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, OTHER_ALLOCATION, 0)
+    await pool.register_task_executors((around.location,))
     *_, lost, events = await around.master.wait_for(JobMasterGateway.slots_changed, 2)
     assert lost == (ALLOCATION,)
     assert [event.allocations for event in events if isinstance(event, SlotsLost)] == [lost]
