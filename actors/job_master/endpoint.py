@@ -490,6 +490,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self._slots.pool.connect_to(manager)
 
     def resource_manager_lost(self) -> None:
+        self._slots.pool.disconnect()  # at once: another may be connected before the decision
         self._reconciliation.when_decided(self._slots.resource_manager_lost)
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:

@@ -336,11 +336,10 @@ class JobMasterSlots:
     # --- the ResourceManager ----------------------------------------------------------------------
 
     def resource_manager_lost(self) -> None:
-        """Tell the pool that the ResourceManager is lost, and forget the reported shortages.
+        """Forget the shortages that the lost ResourceManager has reported.
         The next ResourceManager would never withdraw them.
         """
         self._shortages = ()
-        self.pool.disconnect()
         self._apply(self._scheduler.resources_short((), self._now))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
