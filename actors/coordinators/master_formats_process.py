@@ -28,7 +28,6 @@ from flinkray.scheduler.job.coordinator_events import (
     FormatRequest,
     InitializeFormat,
 )
-from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 
 class MasterFormatsProcess(CoordinatorProcess):
@@ -42,7 +41,7 @@ class MasterFormatsProcess(CoordinatorProcess):
         self._job_id = graph.job_id
         self._names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
 
-    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+    def spec(self) -> EndpointSpec:
         token = self._job_master.fencing_token
         name = job_process("MasterFormats", self._job_id, token)
         return EndpointSpec("MasterFormats", name, MASTER_FORMATS_FACTORY, token)

@@ -9,7 +9,6 @@ from typing import Any
 
 from flinkray.rpc import EndpointSpec, RpcGateway, RpcService
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,6 @@ class CoordinatorProcess(ABC):
     def name_of(self, coordinator: CoordinatorID) -> str:
         """Return the coordinator's name for log lines. The default is :attr:`title`."""
         return self.title
-
-    @abstractmethod
-    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        """Return the specification of the process that an attempt of the coordinator needs.
-        *blob_server* is the address of the server for code that is not in the action.
-        """
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
         """Complete *spec* before the process is started. Waits until the process has all it needs.

@@ -7,15 +7,12 @@ from collections.abc import Awaitable, Callable
 from flinkray.actors.coordinators.master_formats_process import MasterFormatsProcess
 from flinkray.actors.coordinators.process import CoordinatorProcess
 from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
-from flinkray.actors.coordinators.stream_coordinator_process import (
-    SourcesBeginning,
-    StreamCoordinatorProcess,
-)
+from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.job.coordinator_events import CoordinatorKind
 
 
 class CoordinatorProcesses:
@@ -29,20 +26,16 @@ class CoordinatorProcesses:
         graph: JobGraph,
         services: ClusterServices,
         spark_driver_factory: str,
-        beginning: Callable[[CoordinatorID], SourcesBeginning],
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
         """Create the kinds of coordinators of a job.
 
-        *beginning* returns the state with which the coordinator of the sources begins. *noted*
-        returns when the notes for the next JobMaster, with all begun attempts, are kept.
+        *noted* returns when the notes for the next JobMaster, with all begun attempts, are kept.
         *on_replaced* gets the reason when another JobMaster has taken over a coordinator.
         """
         self.master_formats = MasterFormatsProcess(job_master, graph)
-        self.source_enumerators = StreamCoordinatorProcess(
-            job_master, graph, services, beginning, on_replaced
-        )
+        self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, on_replaced)
         self.spark_drivers = SparkDriverProcess(
             job_master, graph, services, spark_driver_factory, noted, on_replaced
         )

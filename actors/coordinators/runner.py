@@ -25,7 +25,6 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
-    StartCoordinator,
     StopCoordinator,
 )
 
@@ -88,16 +87,13 @@ class CoordinatorRunner:
 
     # --- starting ---------------------------------------------------------------------------------
 
-    def start(self, action: StartCoordinator, blob_server: str | None) -> None:
-        """Start a coordinator in the background.
-        *blob_server* is the address of the server for code that did not travel with the job.
-        """
-        how = self._kinds[action.coordinator.kind]
-        spec = how.spec(action, blob_server)
+    def start(self, coordinator: CoordinatorID, spec: EndpointSpec) -> None:
+        """Start the process of a coordinator in the background."""
+        how = self._kinds[coordinator.kind]
         task = self._owner.create_task(
-            self._start(action.coordinator, how, spec), name=f"start {spec.name}"
+            self._start(coordinator, how, spec), name=f"start {spec.name}"
         )
-        self._running[action.coordinator] = _Running(spec.name, how, task)
+        self._running[coordinator] = _Running(spec.name, how, task)
 
     async def _start(
         self, coordinator: CoordinatorID, how: CoordinatorProcess, spec: EndpointSpec

@@ -85,6 +85,9 @@ class SparkDriverProcess(CoordinatorProcess):
         return next(v for v in self._graph.vertices if v.vertex_id == coordinator.vertex_id)
 
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
+        """Return the specification of the process that an attempt of a driver needs.
+        *blob_server* is the address of the server for code that is not in the action.
+        """
         descriptor = self._descriptor(action, blob_server)
         return EndpointSpec(
             kind="SparkDriver",

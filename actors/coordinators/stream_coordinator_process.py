@@ -27,7 +27,6 @@ from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT, STORAGE_PERMISSIO
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +82,12 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         job_master: FencedRpcEndpoint[JobMasterId],
         graph: JobGraph,
         services: ClusterServices,
-        beginning: Callable[[CoordinatorID], SourcesBeginning],
         on_replaced: Callable[[str], None],
     ) -> None:
         """Create the starter of the job's coordinator.
-        *beginning* returns the state with which an attempt begins that is about to be started.
         *on_replaced* is called with the reason when another JobMaster has taken over the process.
         """
         self._on_replaced = on_replaced
-        self._beginning = beginning
         self._services = services
         self._job_master = job_master
         self._graph = graph
@@ -106,14 +102,19 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             for vertex in stream_sources_of(graph)
         )
 
-    def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        graph, beginning = self._graph, self._beginning(action.coordinator)
+    def spec(
+        self, coordinator: CoordinatorID, beginning: SourcesBeginning, blob_server: str | None
+    ) -> EndpointSpec:
+        """Return the specification of the process that an attempt of the coordinator needs.
+        *blob_server* is the address of the server for code that is not in the arguments.
+        """
+        graph = self._graph
         arguments = StreamCoordinatorArguments(
             self._services.arguments.cluster_id,
             graph.job_id,
             beginning.owner,
             self._job_master.fencing_token,
-            action.coordinator,
+            coordinator,
             self._job_master.address,
             self._vertices,
             graph.files,

@@ -37,14 +37,11 @@ from flinkray.scheduler.reports.job_info import (
     NumberedOverview,
 )
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceShortage,
-    SlotOffer,
-    SlotOfferAnswer,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
-from flinkray.scheduler.slots.slot_requests import SlotEvent
+from flinkray.scheduler.slots.slot_requests import HeldSlot, SlotEvent
 from flinkray.spark.gateway import CoordinatorListenerGateway
 
 
@@ -60,11 +57,6 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         """Register a TaskExecutor, with a report of everything that it holds of the job.
         The TaskExecutor reports changes after the report only once this call has been answered.
         """
-
-    @abstractmethod
-    async def offer_slots(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
-    ) -> SlotOfferAnswer: ...
 
     @abstractmethod
     @oneway
@@ -139,7 +131,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         self,
         pool_number: int,
         news_number: int,
-        gained: tuple[AllocatedSlot, ...],
+        gained: tuple[HeldSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:

@@ -22,6 +22,11 @@ def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
     return f"{processes_of_job(kind, job_id)}{job_master_id}"
 
 
+def slot_pool_address(job_id: JobID, job_master_id: JobMasterId) -> str:
+    """Return the address of the SlotPool of a JobMaster."""
+    return f"{slot_pool_process(job_id, job_master_id)}/slotpool"
+
+
 def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
     """Return the process name of a JobMaster's SlotPool."""
     return job_process("SlotPool", job_id, job_master_id)

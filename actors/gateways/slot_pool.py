@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.core.ids import (
     AllocationID,
     JobMasterId,
@@ -25,10 +25,10 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
-from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
+from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotRequests,
 )
@@ -43,10 +43,6 @@ class HandedOver:
     task_executors: tuple[WorkerLocation, ...]
     """TaskExecutors that have offered slots to the pool."""
     notes: JobNotes | None = None
-    finished: int = 0
-    """Number of finished tasks that can be requested. All belong to the notes' execution graph."""
-    parts: int = 0
-    """Number of kept parts of the source coordinator's state that can be requested."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
@@ -76,7 +72,7 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
+    async def restore_slots(self, slots: tuple[HeldSlot, ...]) -> None:
         """Take over the slots that the job's last pool held before it died."""
 
     @abstractmethod
@@ -114,17 +110,35 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
+    async def register_task_executors(self, locations: tuple[WorkerLocation, ...]) -> None:
+        """Accept offers of these TaskExecutors, which are registered at the JobMaster.
+        A new process takes the place of an earlier one with the same resource id, whose slots are
+        gone.
+        """
+
+    @abstractmethod
+    @runs_to_completion
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         """Report that a TaskExecutor is gone together with its slots."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def let_go(self, resource_id: ResourceID) -> bool:
+        """Accept no more offers of a TaskExecutor, unless the pool holds a slot there.
+        Returns whether the TaskExecutor may be disconnected.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def offer_slots(
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        """Offer slots of the TaskExecutor process at *location*.
-        A new process takes the place of an earlier one with the same resource id, whose slots are
-        gone.
+        """Offer slots of the TaskExecutor process at *location*, which makes this call.
+        The JobMaster is told of the accepted slots.
+
+        Raises:
+            UnknownTaskExecutorError: the process is not registered at the JobMaster, or the pool
+                does not know of it yet. The offer may be repeated.
         """
 
     @abstractmethod
@@ -140,21 +154,9 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def note(self, notes: JobNotes) -> None:
-        """Keep the JobMaster's notes for the job's next JobMaster, in place of earlier notes."""
-
-    @abstractmethod
-    @runs_to_completion
-    async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
-        """Keep finished tasks for the next JobMaster.
-        They are dropped when notes of another execution graph arrive.
-        """
-
-    @abstractmethod
-    @runs_to_completion
-    async def keep_part(self, part: KeptPart) -> None:
-        """Keep a part of the source coordinator's state for the next JobMaster.
-        It replaces an earlier part of the same source.
+    async def keep(self, piece: KeptPiece) -> None:
+        """Keep notes, finished tasks, or a part of the source coordinator's state for the next
+        JobMaster.
         """
 
     @abstractmethod
@@ -169,19 +171,9 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @ask_timeout(5.0)
-    async def hand_over_finished(
-        self, successor: JobMasterId, first: int
-    ) -> tuple[FinishedTask, ...]:
-        """Return finished tasks from index *first* on, as many as fit into a message.
-
-        Raises:
-            SlotAllocationError: the JobMaster of this pool lives.
-        """
-
-    @abstractmethod
-    @ask_timeout(5.0)
-    async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
-        """Return the kept part with that number, counted from 0.
+    async def hand_over_piece(self, successor: JobMasterId, number: int) -> KeptPiece | None:
+        """Return piece *number* of the kept parts and finished tasks, counted from 0.
+        None after the last piece.
 
         Raises:
             SlotAllocationError: the JobMaster of this pool lives.

@@ -122,7 +122,9 @@ class KeptPart:
 
 @message
 class KeptPiece:
-    """One message of the copy that a JobMaster keeps at a TaskExecutor for its successor."""
+    """One message with notes of a JobMaster for its successor.
+    The SlotPool and a TaskExecutor keep them.
+    """
 
     part: KeptPart | None = None
     finished: tuple[FinishedTask, ...] = ()
@@ -181,8 +183,6 @@ class AdoptedCoordinator:
     """How often the job's sources have been restored."""
     has_readers: bool
     """Whether any task has requested splits since the last restore."""
-    notes: JobNotes | None = None
-    """Notes that the last JobMaster has left at the coordinator. None if there are none."""
 
 
 @message
@@ -389,15 +389,6 @@ class StreamCoordinatorGateway(RpcGateway):
         Raises:
             CoordinatorReplacedError: the coordinator has another owner, or the JobMaster that gives
                 it orders lives.
-        """
-
-    @abstractmethod
-    async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
-        """Keep the JobMaster's notes for the next JobMaster.
-        The SlotPool keeps them too, but may die with the JobMaster.
-
-        Raises:
-            CoordinatorReplacedError: another JobMaster gives the orders.
         """
 
     @abstractmethod

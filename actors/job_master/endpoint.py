@@ -30,10 +30,7 @@ from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.leaders import JobMasterLeaders
-from flinkray.actors.job_master.left_by_past_job_masters import PastCopies
-from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.past_coordinators import PastCoordinators, PastDrivers
-from flinkray.actors.job_master.reports_to_dispatcher import OverviewNews, report_end
+from flinkray.actors.job_master.reports_to_dispatcher import report_end
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.snapshot_requests import SnapshotRequests
@@ -86,11 +83,8 @@ from flinkray.core.kv_states import (
     KvStateLocation,
     KvStateRegistration,
 )
-from flinkray.core.options import (
-    JOB_MASTER_TAKEOVER_REPORT_TIMEOUT,
-    JOB_MASTER_TAKEOVER_TIMEOUT,
-)
 from flinkray.rpc import (
+    EndpointSpec,
     FencedRpcEndpoint,
     MetricSample,
     RegistrationFailure,
@@ -107,7 +101,6 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
@@ -118,16 +111,13 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceShortage,
-    SlotOffer,
-    SlotOfferAnswer,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_requests import SlotEvent
+from flinkray.scheduler.slots.slot_requests import HeldSlot, SlotEvent
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +139,7 @@ async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> L
     return await Leadership.win(election)
 
 
-class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
+class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorListener):
     """Endpoint of the JobMaster.
     It connects the JobScheduler with the other components of this package.
     """
@@ -187,19 +177,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             random=lambda: int.from_bytes(random_bytes(6), "big") / 2**48,
         )
         heartbeat = heartbeat_settings(configuration)
-        self._leaders = JobMasterLeaders(self, self._graph, services, listener=self)
-        self._overview_news = OverviewNews(self._scheduler, self._leaders.overview_changed)
-        self._reconciliation = Reconciliation(self, self._job_id)
         ledger = SlotLedger()
+        self._reconciliation = Reconciliation(self, self._job_id, ledger)
         self._task_executors = TaskExecutorConnections(
             self,
             self._job_id,
             heartbeat,
-            allocations=lambda resource_id: (
-                ledger.on(resource_id)
-                if self._reconciliation.is_decided
-                else self._reconciliation.allocations(resource_id)
-            ),
+            allocations=self._reconciliation.allocations,
             on_lost=self._task_executor_lost,
         )
         self._slots = JobMasterSlots(
@@ -208,20 +192,29 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._scheduler,
             ledger,
             self._task_executors,
-            self._leaders,
             heartbeat,
             apply=self._apply,
             is_certain=leadership.is_certain,
         )
+        self._leaders = JobMasterLeaders(
+            self, self._graph, services, self._scheduler, listener=self
+        )
+        self._processes = CoordinatorProcesses(
+            self,
+            self._graph,
+            services,
+            spark_driver_factory,
+            noted=self._slots.notes.acknowledged,
+            on_replaced=self._replaced,
+        )
+        self._coordinators = CoordinatorRunner(self, self._processes, self, heartbeat)
         self._sources = SourceCoordination(
             self,
-            lambda: self._coordinators,
+            self._coordinators,
             (vertex.vertex_id for vertex in stream_sources_of(self._graph)),
-            self._slots.kept_parts,
+            self._slots.notes,
             new_restart_strategy(job_master_restart_strategy(configuration)),
             self._replaced,
-            lambda: self._scheduler.graph_id,
-            self._slots.notes.acknowledged,
             has_hooks=any(has_master_hook(self._graph, each) for each in self._graph.vertices),
         )
         self._deployer = TaskDeployer(
@@ -235,23 +228,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
-        processes = CoordinatorProcesses(
-            self,
-            self._graph,
-            services,
-            spark_driver_factory,
-            beginning=self._sources.beginning,
-            noted=self._slots.notes.acknowledged,
-            on_replaced=self._replaced,
-        )
-        self._coordinators = CoordinatorRunner(
-            self,
-            processes,
-            _CoordinatorEvents(
-                self, self._scheduler, self._sources, self._slots.notes, self._apply
-            ),
-            heartbeat,
-        )
         self._checkpoints = CheckpointCarrier(
             self,
             services,
@@ -265,25 +241,17 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._snapshots = SnapshotRequests(self, self._graph, self._checkpoints)
         self._taking_over = TakingOver(
             self,
+            arguments,
+            configuration,
             self._scheduler,
             self._reconciliation,
+            self._task_executors,
             self._slots,
             self._deployer,
             self._checkpoints,
             self._coordinators,
-            PastCoordinators(self, self._graph, processes.source_enumerators),
-            PastDrivers(
-                self,
-                self._graph,
-                processes.spark_drivers,
-                configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
-            ),
-            PastCopies(self, self._graph, self._task_executors),
+            self._processes,
             self._sources,
-            self._graph,
-            configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
-            configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
-            has_run=arguments.has_run,
             apply=self._apply,
         )
         self._has_predecessors = arguments.has_predecessors
@@ -369,7 +337,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._has_begun = await self._taking_over.run(self._recovered)
             return
         self._reconciliation.is_over()
-        await self._slots.pool.start()
+        await self._slots.start_pool()
         if await self._recovered() is not None:
             self._has_begun = True
             self._apply(self._scheduler.start(self._now))
@@ -434,7 +402,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                         cause,
                     )
                 case act.StartCoordinator():
-                    self._coordinators.start(action, self._leaders.blob_server)
+                    self._coordinators.start(action.coordinator, self._process_for(action))
                 case act.StopCoordinator():
                     # The coordinator of a job that has ended is kept until the end is stored, so
                     # that the job could still be taken over. It ends with this JobMaster.
@@ -453,7 +421,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     if not self._checkpoints.carry_out(action):
                         self._slots.carry_out(action)
         self._traces.tell(self._scheduler.take_spans(), self._job_id, self._graph.name)
-        self._overview_news.changed()
+        self._leaders.overview.changed()
 
     def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
         """Call *event* and apply its actions, now or at the end of a takeover.
@@ -485,7 +453,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self,
         pool_number: int,
         news_number: int,
-        gained: tuple[AllocatedSlot, ...],
+        gained: tuple[HeldSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
@@ -526,15 +494,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._slots.pool.connect_to(manager)
 
     def resource_manager_lost(self) -> None:
+        self._slots.pool.disconnect()  # at once: another may be connected before the decision
         self._reconciliation.when_decided(self._slots.resource_manager_lost)
-
-    @property
-    def overview_number(self) -> int:
-        return self._overview_news.number
-
-    @property
-    def has_deployed(self) -> bool:
-        return self._scheduler.has_deployed
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._when_decided(lambda: self._scheduler.resize(bounds, self._now))
@@ -565,11 +526,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._reconciliation.when_decided(lambda: self._slots.adopt_on(resource_id))
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
 
-    async def offer_slots(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
-    ) -> SlotOfferAnswer:
-        return await self._slots.offer(resource_id, offers)
-
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
@@ -598,7 +554,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._deployer.running(resource_id, payload.attempts)
 
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        self._slots.kept_copy.lost(resource_id)
+        self._slots.notes.copy.lost(resource_id)
         if not self._reconciliation.is_decided:
             self._reconciliation.lost(resource_id)
         else:
@@ -632,6 +588,39 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     # --- operator coordinators --------------------------------------------------------------------
 
+    def _process_for(self, action: act.StartCoordinator) -> EndpointSpec:
+        coordinator = action.coordinator
+        match coordinator.kind:
+            case CoordinatorKind.SOURCE_ENUMERATORS:
+                beginning = self._sources.beginning(coordinator, self._scheduler.graph_id)
+                blob_server = self._leaders.blob_server
+                return self._processes.source_enumerators.spec(coordinator, beginning, blob_server)
+            case CoordinatorKind.SPARK_DRIVER:
+                return self._processes.spark_drivers.spec(action, self._leaders.blob_server)
+            case CoordinatorKind.MASTER_FORMATS:
+                return self._processes.master_formats.spec()
+
+    def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
+        if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
+            place = SourceCoordinatorPlace(coordinator.attempt_number, self._sources.owner, address)
+            self._apply(self._scheduler.source_coordinator_is_at(place, self._now))
+        self._sources.started(coordinator)
+        self._apply(self._scheduler.coordinator_started(coordinator, self._now))
+
+    def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
+        now = self._now
+        is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
+        goes_on = is_of_sources and self._sources.may_go_on(now)
+        self._sources.gone(coordinator, cause, goes_on=goes_on)
+        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
+
+    def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
+        self._sources.gone(coordinator, "it was stopped")
+        self._apply(self._scheduler.coordinator_stopped(coordinator, self._now))
+
+    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        self._apply(self._scheduler.coordinator_told(coordinator, event, self._now))
+
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
@@ -652,7 +641,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return self._scheduler.status
 
     async def request_job_overview(self) -> NumberedOverview:
-        return self._overview_news.give()
+        return self._leaders.overview.give()
 
     async def request_job_progress(self) -> JobProgress:
         return self._scheduler.progress()
@@ -701,49 +690,3 @@ def _raise_first(refusals: Iterable[FlinkRayError | ValueError | None]) -> None:
     for refusal in refusals:
         if refusal is not None:
             raise refusal
-
-
-class _CoordinatorEvents(CoordinatorListener):
-    def __init__(
-        self,
-        job_master: JobMaster,
-        scheduler: JobScheduler,
-        sources: SourceCoordination,
-        notes: NotesForSuccessor,
-        apply: Callable[[list[act.JobSchedulerAction]], None],
-    ) -> None:
-        self._job_master = job_master
-        self._scheduler = scheduler
-        self._sources = sources
-        self._notes = notes
-        self._apply = apply
-        self._clock = job_master.clock
-
-    def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        now = self._clock.monotonic()
-        if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
-            place = SourceCoordinatorPlace(coordinator.attempt_number, self._sources.owner, address)
-            self._apply(self._scheduler.source_coordinator_is_at(place, now))
-        self._sources.started(coordinator)
-        self._apply(self._scheduler.coordinator_started(coordinator, now))
-
-    def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        now = self._clock.monotonic()
-        is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
-        goes_on = is_of_sources and self._sources.may_go_on(now)
-        self._gone(coordinator, cause, goes_on=goes_on)
-        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
-
-    def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
-        self._gone(coordinator, "it was stopped")
-        now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_stopped(coordinator, now))
-
-    def _gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
-        self._sources.gone(coordinator, cause, goes_on=goes_on)
-        if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
-            self._notes.coordinator_is_gone(coordinator.attempt_number)
-
-    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_told(coordinator, event, now))

@@ -12,6 +12,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
     job_master_resource_id,
 )
+from flinkray.actors.job_master.reports_to_dispatcher import OverviewNews
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
@@ -25,6 +26,7 @@ from flinkray.rpc import (
     RegistrationRejection,
 )
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+from flinkray.scheduler.job.job_scheduler import JobScheduler
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +39,6 @@ class LeadersListener(Protocol):
 
     def resource_manager_lost(self) -> None:
         """Called when the JobMaster is no longer registered at the ResourceManager."""
-
-    @property
-    def overview_number(self) -> int:
-        """The number of the present overview.
-        Overviews of the job with a smaller number are outdated.
-        """
-
-    @property
-    def has_deployed(self) -> bool:
-        """Whether the JobMaster has deployed or adopted tasks of the job."""
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         """Called when the Dispatcher has sent parallelism bounds of an elastic job's vertices."""
@@ -70,8 +62,11 @@ class JobMasterLeaders:
         job_master: FencedRpcEndpoint[JobMasterId],
         graph: JobGraph,
         services: ClusterServices,
+        scheduler: JobScheduler,
         listener: LeadersListener,
     ) -> None:
+        self._scheduler = scheduler
+        self.overview = OverviewNews(scheduler, self._overview_changed)
         self._job_master = job_master
         self._graph = graph
         self._services = services
@@ -157,11 +152,6 @@ class JobMasterLeaders:
 
     # --- the ResourceManager ----------------------------------------------------------------------
 
-    @property
-    def resource_manager(self) -> ResourceManagerGateway | None:
-        """The ResourceManager while registered at it. Otherwise None."""
-        return self._resource_manager.target_gateway
-
     def _resource_manager_connected(
         self, manager: ResourceManagerGateway, response: JobMasterRegistrationSuccess
     ) -> None:
@@ -232,8 +222,8 @@ class JobMasterLeaders:
             lambda _: dispatcher.heartbeat_from_job_master(
                 self._graph.job_id,
                 self._job_master.fencing_token,
-                self._listener.overview_number,
-                self._listener.has_deployed,
+                self.overview.number,
+                self._scheduler.has_deployed,
             ),
         )
         if response.bounds:
@@ -244,7 +234,7 @@ class JobMasterLeaders:
     def _dispatcher_lost(self, reason: str) -> None:
         self._dispatcher_heartbeats.stop()
 
-    def overview_changed(self, number: int) -> None:
+    def _overview_changed(self, number: int) -> None:
         """Tell the Dispatcher, if registered, that overviews below *number* are outdated.
 
         A Dispatcher that leads later has no outdated overviews, and gets no message.

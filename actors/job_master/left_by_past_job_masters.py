@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.job_processes import slot_pools_of_job
-from flinkray.actors.gateways.stream_coordinator import KeptPart
-from flinkray.actors.job_master.kept_for_successor import latest_parts
+from flinkray.actors.gateways.job_processes import slot_pool_address, slot_pools_of_job
+from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.kept_notes import KeptNotes
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint
@@ -70,13 +70,10 @@ class PastPools:
         token = self._job_master.fencing_token
         try:
             pool = await self._job_master.connect(
-                f"{name}/slotpool", SlotPoolGateway, job_master_id
+                slot_pool_address(self._graph.job_id, job_master_id), SlotPoolGateway, job_master_id
             )
             left = await pool.hand_over(token)
-            finished: list[FinishedTask] = []
-            while len(finished) < left.finished:
-                finished += await pool.hand_over_finished(token, len(finished))
-            parts = [await pool.hand_over_part(token, number) for number in range(left.parts)]
+            kept = await _all_pieces(lambda number: pool.hand_over_piece(token, number))
         # a required slot is accepted all the same when it is offered
         except FlinkRayError as error:
             log.info("%s: %s hands over nothing: %s", self._graph.text, name, error)
@@ -84,9 +81,9 @@ class PastPools:
                 self._of_no_use.append(name)
             return None
         self._of_no_use.append(name)
-        places = (task.slot.location for task in finished)
+        places = (task.slot.location for task in kept.finished)
         task_executors = tuple(dict.fromkeys((*left.task_executors, *places)))
-        return Left(left.allocations, task_executors, left.notes, tuple(finished), tuple(parts))
+        return Left(left.allocations, task_executors, left.notes, kept.finished, kept.parts)
 
     def end(self) -> None:
         """Begin to end the past pools.
@@ -124,12 +121,15 @@ def together(left: list[Left]) -> Left:
     with_notes = [one for one in left if one.notes is not None]
     graphs = {one.notes.graph_id for one in with_notes if one.notes is not None}
     latest = max(with_notes, key=age_of) if len(graphs) == 1 else None
+    kept = KeptNotes()
+    for part in (part for one in left for part in one.parts):
+        kept.add(KeptPiece(part=part))
     return Left(
         tuple(dict.fromkeys(a for one in left for a in one.allocations)),
         tuple(dict.fromkeys(place for one in left for place in one.task_executors)),
         None if latest is None else latest.notes,
         () if latest is None else tuple(f for one in with_notes for f in one.finished),
-        tuple(latest_parts(part for one in left for part in one.parts).values()),
+        kept.parts,
     )
 
 
@@ -168,17 +168,11 @@ class PastCopies:
         names = await self._job_master.rpc_service.process_names(_TASK_EXECUTORS)
         return {ResourceID(name): f"{name}/taskexecutor" for name in names}
 
-    async def left(
-        self, reports: Iterable[TaskExecutorReport], notes: JobNotes | None
-    ) -> Left | None:
+    async def left(self, reports: Iterable[TaskExecutorReport]) -> Left | None:
         """Read and merge the copies of all TaskExecutors that have reported a copy.
 
-        Args:
-            notes: the notes that the job's coordinator has; None if there are none. A copy does not
-                count if its notes are older, or if the sources were restored since.
-
         Returns:
-            The contents of the copies. None if no copy counts, or if a copy cannot be read.
+            The contents of the copies. None if there is none, or if a copy cannot be read.
         """
         with_notes = [report for report in reports if report.notes is not None]
         try:
@@ -187,21 +181,22 @@ class PastCopies:
             log.warning("%s: a TaskExecutor hands over nothing: %s", self._graph.text, error)
             return None
         left = together(found)
-        if left.notes is None or notes is None:
-            return left if left.notes is not None else None
-        is_of_same = (left.notes.graph_id, left.notes.restores) == (notes.graph_id, notes.restores)
-        return left if is_of_same and age_of(left) >= age_of(Left(notes=notes)) else None
+        return None if left.notes is None else left
 
     async def _left_at(self, report: TaskExecutorReport) -> Left:
         executor = self._task_executors.get(report.location.resource_id)
-        finished: list[FinishedTask] = []
-        parts: list[KeptPart] = []
-        number, token = 0, self._job_master.fencing_token
-        while (piece := await executor.hand_over(self._graph.job_id, token, number)) is not None:
-            finished += piece.finished
-            if piece.part is not None:
-                parts.append(piece.part)
-            number += 1
-        places = (report.location, *(task.slot.location for task in finished))
+        token = self._job_master.fencing_token
+        kept = await _all_pieces(
+            lambda number: executor.hand_over(self._graph.job_id, token, number)
+        )
+        places = (report.location, *(task.slot.location for task in kept.finished))
         task_executors = tuple(dict.fromkeys(places))
-        return Left((), task_executors, report.notes, tuple(finished), tuple(parts))
+        return Left((), task_executors, report.notes, kept.finished, kept.parts)
+
+
+async def _all_pieces(piece: Callable[[int], Awaitable[KeptPiece | None]]) -> KeptNotes:
+    kept, number = KeptNotes(), 0
+    while (found := await piece(number)) is not None:
+        kept.add(found)
+        number += 1
+    return kept

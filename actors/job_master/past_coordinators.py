@@ -101,21 +101,6 @@ class PastCoordinators:
                 )
                 return None
 
-    async def notes(self, patience: float) -> JobNotes | None:
-        """Take over all past coordinators, and return the notes that exactly one of them has.
-
-        None if none or several have notes. Notes do not count if the sources were restored after
-        the notes were made. Used if the SlotPool is lost with its notes.
-        """
-        found: list[JobNotes] = []
-        for name, owner in await self._all():
-            there = await self._adopt(_address(name), owner, patience)
-            if there is not None and there[1].notes is not None:
-                notes, place = there[1].notes, there[1].notes.source_coordinator
-                if place is not None and there[1].restores <= notes.restores:
-                    found.append(notes)
-        return found[0] if len(found) == 1 else None
-
     async def _all(self) -> list[tuple[str, JobMasterId]]:
         """Return the coordinator processes, each with the JobMaster that has started it."""
         prefix = stream_coordinators_of_job(self._graph.job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from flinkray.actors.gateways import ResourceManagerGateway, SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pool_process
@@ -29,18 +29,12 @@ _STARTS = 5
 Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
-class PoolStarted(Protocol):
-    """Callback for a pool that was started, and that knows no requirements, slots or notes yet."""
-
-    def __call__(self, *, is_first: bool) -> None: ...
-
-
 class SlotPoolConnection:
     """Connects a JobMaster to its SlotPool. Lives on the JobMaster's main thread.
 
     JobMaster and SlotPool must have the same knowledge. So a pool is ended and replaced, as if it
     had died, if a call to it fails, if a message from it is lost, or if it does not answer
-    heartbeats. Calls without a pool are dropped: *on_started* sends everything again.
+    heartbeats. Calls without a pool are dropped: the next pool is sent everything again.
     """
 
     def __init__(
@@ -50,8 +44,7 @@ class SlotPoolConnection:
         name: str,
         heartbeat: HeartbeatSettings,
         *,
-        on_started: PoolStarted,
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[], None],
     ) -> None:
         """Create the connection; :meth:`start` starts a pool.
 
@@ -62,11 +55,12 @@ class SlotPoolConnection:
         self._arguments = arguments
         self._name = name
         self._heartbeat_settings = heartbeat
-        self._on_started = on_started
         self._on_lost = on_lost
         self._number = 0
         """Number of the present pool. The first pool of this JobMaster has number 1."""
         self._pool: SlotPoolGateway | None = None
+        self._manager: ResourceManagerGateway | None = None
+        """The ResourceManager at which the JobMaster is registered."""
         self._held: list[Call] | None = None
         """Calls that wait until :meth:`restore` has ended.
         None: calls do not wait.
@@ -85,11 +79,17 @@ class SlotPoolConnection:
         return self._pool if self._held is None else None
 
     @property
+    def is_first(self) -> bool:
+        """Whether this JobMaster has started no more than one pool."""
+        return self._number <= 1
+
+    @property
     def _process(self) -> str:
         return slot_pool_process(self._arguments.job_id, self._arguments.job_master_id)
 
     async def start(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Start a pool. It receives no calls before *until* has returned.
+        """Start a pool, which knows no requirements, slots or notes yet.
+        It receives no calls before *until* has returned.
 
         Raises:
             RpcError: too many pools in a row died while starting.
@@ -121,7 +121,6 @@ class SlotPoolConnection:
         if until is not None:
             await until()
         self._began(pool)
-        self._on_started(is_first=self._number == 1)
 
     def _began(self, pool: SlotPoolGateway) -> None:
         self._pool = pool
@@ -179,7 +178,7 @@ class SlotPoolConnection:
             return
         log.warning("%s died: %s", self._name, reason)
         self._leave()
-        self._on_lost(reason)
+        self._on_lost()
 
     def _leave(self) -> None:
         self._pool = self._held = None
@@ -226,16 +225,23 @@ class SlotPoolConnection:
             self._lost(pool, f"it did not take what it was told: {error}")
 
     def connect_to(self, manager: ResourceManagerGateway) -> None:
-        """Tell the pool to declare its requirements at this ResourceManager."""
-        if self._pool is not None:
-            address, token = manager.address, manager.fencing_token
+        """Tell the pool, and each next one, to declare its requirements at this ResourceManager."""
+        self._manager = manager
+        self.connect_again()
+
+    def connect_again(self) -> None:
+        """Tell a new pool, which has all requirements now, at which ResourceManager to declare
+        them.
+        """
+        if self._manager is not None:
+            address, token = self._manager.address, self._manager.fencing_token
             assert isinstance(token, ResourceManagerId)
             self.tell(lambda pool: pool.connect_to_resource_manager(address, token))
 
     def disconnect(self) -> None:
         """Tell the present pool, if there is one, that the ResourceManager is lost."""
-        if self._pool is not None:
-            self.tell(lambda pool: pool.disconnect_resource_manager())
+        self._manager = None
+        self.tell(lambda pool: pool.disconnect_resource_manager())
 
     async def close(self, reason: str) -> None:
         """Order the pool to give back all slots and to end."""

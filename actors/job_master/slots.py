@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
-from flinkray.actors.job_master.kept_for_successor import KeptCopy, KeptParts
-from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.left_by_past_job_masters import Left, PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.job_master.slot_pool_connection import Call, SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import (
     FlinkRayError,
@@ -26,18 +23,16 @@ from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceRequirements,
     ResourceShortage,
-    SlotOffer,
-    SlotOfferAnswer,
+    WorkerLocation,
 )
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotEvent,
     SlotRequests,
@@ -69,7 +64,6 @@ class JobMasterSlots:
         scheduler: JobScheduler,
         ledger: SlotLedger,
         task_executors: TaskExecutorConnections,
-        leaders: JobMasterLeaders,
         heartbeat: HeartbeatSettings,
         *,
         apply: Callable[[list[act.JobSchedulerAction]], None],
@@ -88,7 +82,6 @@ class JobMasterSlots:
         self._apply = apply
         self.ledger = ledger
         self._task_executors = task_executors
-        self._leaders = leaders
         self.pool = SlotPoolConnection(
             job_master,
             SlotPoolArguments(
@@ -99,26 +92,22 @@ class JobMasterSlots:
             ),
             f"the SlotPool of {arguments.job_graph.text}",
             heartbeat,
-            on_started=self._pool_started,
             on_lost=self._pool_lost,
         )
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
         """Allocations of the slots that the pools of past JobMasters had."""
         self._past = PastPools(job_master, arguments.job_graph)
-        past = self._past if self._has_predecessors else None
-        self.kept_copy = KeptCopy(
+        self.notes = NotesForSuccessor(
             job_master,
             arguments.job_graph,
             task_executors,
-            lambda: self.notes.in_pieces(self.kept_parts.all),
+            self.pool.tell,
+            self._past if self._has_predecessors else None,
+            is_certain,
         )
-        self.notes = NotesForSuccessor(job_master, self.pool.tell, past, self.kept_copy)
-        self.kept_parts = KeptParts(
-            job_master, self.pool.tell, self._is_found_by_successor, self.kept_copy
-        )
-        self._is_certain = is_certain
-        self._offers_in_flight: Counter[ResourceID] = Counter()
+        self._letting_go: dict[ResourceID, None] = {}
+        """TaskExecutors that the job does not need, unless the pool has just taken a slot there."""
         self._is_restarting = False
         """Whether the SlotPool was told that the job restarts."""
         self._shortages: tuple[ResourceShortage, ...] = ()
@@ -136,16 +125,8 @@ class JobMasterSlots:
         """
         left = await self._past.ask()
         self._handed_over = left.allocations
-        self.kept_parts.adopt(left.parts)
+        self.notes.adopt(left.parts)
         return left
-
-    async def _is_found_by_successor(self) -> bool:
-        """Return whether the next JobMaster will ask our present pool, and no earlier pool.
-        Waits until this is certain.
-        """
-        if self._has_predecessors:
-            await self._past.ended()
-        return await self._is_certain()
 
     async def _expect(self, pool: SlotPoolGateway) -> None:
         await pool.expect_slots(self._handed_over)
@@ -202,7 +183,7 @@ class JobMasterSlots:
         self,
         pool_number: int,
         news_number: int,
-        gained: tuple[AllocatedSlot, ...],
+        gained: tuple[HeldSlot, ...],
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
@@ -211,9 +192,9 @@ class JobMasterSlots:
         """
         if not self.pool.is_next(pool_number, news_number):
             return
-        for slot in gained:
-            if self._task_executors.is_connected(slot.location.resource_id):
-                self.ledger.add(slot)
+        for held in gained:
+            if self._task_executors.is_connected(held.slot.location.resource_id):
+                self.ledger.add(held.slot, held.constraint)
         self.ledger.remove(lost)
         self.count()
         self.ledger.told(events)
@@ -230,37 +211,43 @@ class JobMasterSlots:
         if self._scheduler.wants_all_slots:
             self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
 
-    def _pool_lost(self, reason: str) -> None:
+    def _pool_lost(self) -> None:
         """Start a new pool and send it the slots and requests of the lost pool.
         Scheduler and TaskExecutors do not notice.
         """
         if self._job_master.is_running and not self._scheduler.status.is_terminal:
-            self._job_master.create_task(self.pool.start(), name="start another SlotPool")
+            self._job_master.create_task(self.start_pool(), name="start another SlotPool")
 
-    def _pool_started(self, *, is_first: bool) -> None:
-        """Send a new pool everything that it must know: requirements, slots, open requests, notes,
-        and the present ResourceManager.
+    async def start_pool(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Start a pool, and send it everything that it must know: requirements, slots, open
+        requests, notes, and the present ResourceManager. Waits for *until* before the first call.
+
+        Raises:
+            RpcError: too many pools in a row died while starting.
         """
+        await self.pool.start(until)
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
         slots = tuple(self.ledger.restored())
-        steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
+        steps = range(0, max(len(slots), not self.pool.is_first), _SLOTS_PER_MESSAGE)
         restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
-        # the notes come last: a receiver that has them has everything
-        kept = [*self.kept_parts.for_next_pool(), *self.notes.for_next_pool()]
-        self.pool.restore([*kept, *restored])
+        calls: list[Call] = [*self.notes.for_next_pool(), *restored]
         if self._has_predecessors:
-            self.pool.tell(self._expect)
+            calls.append(self._expect)
+        places = self._task_executors.locations
+        if places:  # the pool takes no offers before it has everything else
+            calls.append(partial(_register, places))
+        self.pool.restore(calls)
+        for resource_id in self._letting_go:
+            self.pool.tell(partial(self._let_go, resource_id))
         for wanted in self.ledger.pending():
             self._request_slots(wanted)
         if self._is_restarting:
             self._tell_whether_restarting()
         if self._shortages:
             self._notify_shortages()
-        manager = self._leaders.resource_manager
-        if manager is not None:  # the pool declares all of this in one message
-            self.pool.connect_to(manager)
+        self.pool.connect_again()  # the pool declares all of this in one message
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
@@ -274,7 +261,9 @@ class JobMasterSlots:
         resource_id = report.location.resource_id
         self._scheduler.task_executor_registered(resource_id)
         await self._task_executors.add(report.location)
-        self.kept_copy.reported(report)
+        self._letting_go.pop(resource_id, None)
+        self.pool.tell(partial(_register, (report.location,)))
+        self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
         """Begin to tell a TaskExecutor which of its slots this JobMaster uses."""
@@ -304,47 +293,34 @@ class JobMasterSlots:
                 log.info("%s has its slots adopted by others: %s", resource_id, error)
                 return
 
-    async def offer(
-        self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]
-    ) -> SlotOfferAnswer:
-        """Pass offered slots to the pool, and return its answer.
-
-        Raises UnknownTaskExecutorError, RecipientUnreachableError: the offer may be repeated.
-        """
-        location = self._task_executors.location(resource_id)
-        if self.pool.gateway is None:
-            raise RecipientUnreachableError(f"{self._graph.text} has no SlotPool at present")
-        self._offers_in_flight[resource_id] += 1
-        self.ledger.offered(offers)
-        try:
-            answer = await self.pool.gateway.offer_slots(location, offers)
-            self.ledger.offer_answered(offers, answer)
-            return answer
-        finally:
-            self._offers_in_flight[resource_id] -= 1
-            if not self._offers_in_flight[resource_id]:
-                del self._offers_in_flight[resource_id]
-
     def let_go(self, resource_id: ResourceID) -> None:
         """Disconnect a TaskExecutor if the job does not need it any more (JM-15).
 
-        The job needs a TaskExecutor that has a slot or a needed result, or is offering a slot.
+        The job needs a TaskExecutor that has a slot or a needed result. The pool is asked, because
+        it may have taken a slot there since its last news.
         """
         if (
             self._task_executors.is_connected(resource_id)
             and not self.ledger.on(resource_id)
-            and not self._offers_in_flight[resource_id]
             and not self._scheduler.holds_partitions_on(resource_id)
         ):
-            self._scheduler.task_executor_let_go(resource_id)
-            self._task_executors.remove(resource_id, "the job has no slot there any more")
-            self.kept_copy.lost(resource_id)
-            reason = "it was let go with its last slot"
-            self.pool.tell(lambda pool: pool.release_task_executor(resource_id, reason))
+            self._letting_go[resource_id] = None
+            self.pool.tell(partial(self._let_go, resource_id))
+
+    async def _let_go(self, resource_id: ResourceID, pool: SlotPoolGateway) -> None:
+        is_free = await pool.let_go(resource_id)
+        # otherwise it has died, or has registered again: then the pool takes its offers again
+        if resource_id in self._letting_go:
+            del self._letting_go[resource_id]
+            if is_free:
+                self._scheduler.task_executor_let_go(resource_id)
+                self._task_executors.remove(resource_id, "the job has no slot there any more")
+                self.notes.copy.lost(resource_id)
 
     def task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
         """Remove a lost TaskExecutor, with its slots and their tasks."""
         cause = f"{resource_id} was lost: {reason}"
+        self._letting_go.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
         self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
         self.pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
@@ -360,11 +336,10 @@ class JobMasterSlots:
     # --- the ResourceManager ----------------------------------------------------------------------
 
     def resource_manager_lost(self) -> None:
-        """Tell the pool that the ResourceManager is lost, and forget the reported shortages.
+        """Forget the shortages that the lost ResourceManager has reported.
         The next ResourceManager would never withdraw them.
         """
         self._shortages = ()
-        self.pool.disconnect()
         self._apply(self._scheduler.resources_short((), self._now))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
@@ -384,5 +359,9 @@ async def _request(wanted: SlotRequests, pool: SlotPoolGateway) -> None:
     await pool.request_slots(wanted)
 
 
-async def _restore(slots: tuple[RestoredSlot, ...], pool: SlotPoolGateway) -> None:
+async def _register(places: tuple[WorkerLocation, ...], pool: SlotPoolGateway) -> None:
+    await pool.register_task_executors(places)
+
+
+async def _restore(slots: tuple[HeldSlot, ...], pool: SlotPoolGateway) -> None:
     await pool.restore_slots(slots)

@@ -16,7 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     RestoredCoordinators,
     StreamCoordinatorGateway,
 )
-from flinkray.actors.job_master.kept_for_successor import KeptParts
+from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import (
@@ -69,31 +69,26 @@ class SourceCoordination:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
-        runner: Callable[[], CoordinatorRunner],
+        runner: CoordinatorRunner,
         sources: Iterable[JobVertexID],
-        kept: KeptParts,
+        notes: NotesForSuccessor,
         deaths: RestartBackoffTimeStrategy,
         on_replaced: Callable[[str], None],
-        graph_id: Callable[[], ExecutionGraphID],
-        noted: Callable[[], Awaitable[None]],
         *,
         has_hooks: bool = False,
     ) -> None:
         """Create the coordination without a process.
 
         Args:
+            notes: the notes for the next JobMaster, with parts of the process's state.
             deaths: decides whether a process that has died may be replaced.
             on_replaced: called with the reason when another JobMaster has taken over the process.
-            graph_id: returns the execution graph of the vertices' tasks.
-            noted: returns when the next JobMaster would find everything that was noted so far.
             has_hooks: whether any source has a master hook.
         """
         self._has_hooks = has_hooks
         self._on_replaced = on_replaced
-        self._graph_id = graph_id
-        self._noted = noted
         self._sources = frozenset(sources)
-        self._kept = kept
+        self._notes = notes
         self._deaths = deaths
         self._restores = 0
         self._unknown: frozenset[JobVertexID | None] = frozenset()
@@ -123,16 +118,16 @@ class SourceCoordination:
 
     # --- the process ------------------------------------------------------------------------------
 
-    def beginning(self, coordinator: CoordinatorID) -> SourcesBeginning:
+    def beginning(self, coordinator: CoordinatorID, graph_id: ExecutionGraphID) -> SourcesBeginning:
         """Return the state with which the next attempt, *coordinator*, begins.
-        Call once per attempt.
+        Call once per attempt. *graph_id*: the execution graph of the sources' tasks.
         """
         kept: tuple[KeptPart, ...] = ()
         restores = 0
         if self._goes_on:
-            kept, restores = self._kept.of(self._restores), self._restores
+            kept, restores = self._notes.parts(self._restores), self._restores
         self._expected, self._goes_on = coordinator, False
-        return SourcesBeginning(self._owner, restores, self._restored, kept, self._graph_id())
+        return SourcesBeginning(self._owner, restores, self._restored, kept, graph_id)
 
     def started(self, coordinator: CoordinatorID) -> None:
         """Note that the process of the coordinator runs, and begin to send the waiting orders."""
@@ -140,22 +135,17 @@ class SourceCoordination:
             self._process, self._has_run = coordinator, True
             self._call_next()
 
-    def adopted(
-        self, coordinator: CoordinatorID, owner: JobMasterId, restores: int, *, is_known: bool
-    ) -> None:
+    def adopted(self, coordinator: CoordinatorID, owner: JobMasterId, restores: int) -> None:
         """Note a coordinator that an earlier JobMaster, *owner*, has started.
         This JobMaster gives the orders from now on, also to a process that replaces the coordinator
-        if it has died. *is_known*: the kept parts contain everything that readers know of a source.
+        if it has died. The kept parts contain everything that readers know of a source.
         """
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
-        if not is_known:
-            self._kept.begin_unknown(self._sources, restores)
-            self._unknown = self._sources
-        elif restores == 0:  # readers have received nothing that is not kept
+        if restores == 0:  # readers have received nothing that is not kept
             self._unknown = frozenset()
         else:
-            parts = self._kept.of(restores)
+            parts = self._notes.parts(restores)
             self._unknown = self._sources - {part.vertex_id for part in parts}
 
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
@@ -191,7 +181,7 @@ class SourceCoordination:
         """
         self._owner, self._restores = self._job_master.fencing_token, 0
         self._unknown = frozenset()
-        self._kept.forget()
+        self._notes.forget_parts()
 
     # --- what is kept of it -----------------------------------------------------------------------
 
@@ -206,12 +196,12 @@ class SourceCoordination:
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
         if part.restores == self._restores:
             self._unknown -= {part.vertex_id}
-        await self._kept.keep(part)
+        await self._notes.keep(part)
 
     @property
     def has_readers(self) -> bool:
         """Whether any task is known to have asked for splits since the last restore."""
-        parts = self._kept.of(self._restores)
+        parts = self._notes.parts(self._restores)
         return any(part.progress is not None and part.progress.readers for part in parts)
 
     def may_go_on(self, now: float) -> bool:
@@ -219,7 +209,7 @@ class SourceCoordination:
         False if readers may know more than is kept, if a source has a master hook, or if too many
         coordinators have died.
         """
-        parts = self._kept.of(self._restores)
+        parts = self._notes.parts(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
         )
@@ -292,7 +282,7 @@ class SourceCoordination:
 
         async def call(process: StreamCoordinatorGateway) -> None:
             if not are_known:
-                await self._noted()
+                await self._notes.acknowledged()
             await process.reset_subtasks(token, action.checkpoint_id, subtasks)
 
         self._add(_Waiting(call, is_needed=True))
@@ -330,12 +320,12 @@ class SourceCoordination:
                 waiting.given_up(str(error), isinstance(error, RpcError))
                 if waiting.is_needed:
                     cause = f"it did not go back to a checkpoint: {error}"
-                    self._runner().give_up(coordinator, cause)
+                    self._runner.give_up(coordinator, cause)
         self._calling = self._present = None
         self._call_next()
 
     async def _connected(self, coordinator: CoordinatorID) -> StreamCoordinatorGateway:
-        address = self._runner().address_of(coordinator)
+        address = self._runner.address_of(coordinator)
         if address is None:
             raise RpcConnectionError(f"{coordinator} is not there any more")
         service = self._job_master.rpc_service

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import source_operator_of
 from flinkray.actors.gateways import TaskExecutorGateway
+from flinkray.actors.gateways.messages import JobMasterArguments
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.left_by_past_job_masters import Left, PastCopies
 from flinkray.actors.job_master.past_coordinators import (
@@ -26,6 +28,8 @@ from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import AttemptDisposedError, FlinkRayError
 from flinkray.core.ids import (
     AllocationID,
@@ -35,9 +39,13 @@ from flinkray.core.ids import (
     JobVertexID,
     ResourceID,
 )
+from flinkray.core.options import (
+    JOB_MASTER_TAKEOVER_REPORT_TIMEOUT,
+    JOB_MASTER_TAKEOVER_TIMEOUT,
+)
 from flinkray.rpc import FencedRpcEndpoint, TerminationWatch
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, ResetSubtasks
@@ -49,6 +57,7 @@ from flinkray.scheduler.shared.taking_over import (
     TaskExecutorReport,
 )
 from flinkray.scheduler.shared.tasks import VertexInformation, attempt_of
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 
 log = logging.getLogger(__name__)
 
@@ -65,28 +74,24 @@ class TakingOver:
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
+        arguments: JobMasterArguments,
+        configuration: ReadableConfig,
         scheduler: JobScheduler,
         reconciliation: Reconciliation,
+        task_executors: TaskExecutorConnections,
         slots: JobMasterSlots,
         deployer: TaskDeployer,
         checkpoints: CheckpointCarrier,
         coordinators: CoordinatorRunner,
-        past_coordinators: PastCoordinators,
-        past_drivers: PastDrivers,
-        past_copies: PastCopies,
+        processes: CoordinatorProcesses,
         sources: SourceCoordination,
-        graph: JobGraph,
-        patience: float,
-        longest: float,
         *,
-        has_run: bool,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
         """Create the object that takes over the job in :meth:`run`.
-        *patience*: seconds to wait for a process that does not answer. *longest*: seconds to wait
-        for the reports of TaskExecutors that answer. *has_run*: whether the Dispatcher knows that
-        tasks of the job were deployed. *apply* carries out the actions that the scheduler decides.
+        *apply* carries out the actions that the scheduler decides.
         """
+        graph = arguments.job_graph
         self._job_master = job_master
         self._scheduler = scheduler
         self._reconciliation = reconciliation
@@ -94,14 +99,17 @@ class TakingOver:
         self._deployer = deployer
         self._checkpoints = checkpoints
         self._coordinators = coordinators
-        self._past_coordinators = past_coordinators
-        self._past_drivers = past_drivers
-        self._past_copies = past_copies
+        self._patience = configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT)
+        """Seconds to wait for a process that does not answer."""
+        self._longest = configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT)
+        """Seconds to wait for the reports of TaskExecutors that answer."""
+        self._past_coordinators = PastCoordinators(job_master, graph, processes.source_enumerators)
+        self._past_drivers = PastDrivers(job_master, graph, processes.spark_drivers, self._patience)
+        self._past_copies = PastCopies(job_master, graph, task_executors)
         self._sources = sources
         self._graph = graph
-        self._patience = patience
-        self._longest = longest
-        self._has_run = has_run
+        self._has_run = arguments.has_run
+        """Whether the Dispatcher knows that tasks of the job were deployed."""
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
@@ -122,22 +130,15 @@ class TakingOver:
         """
         steps = _Steps(self._job_master.clock.monotonic)
         self._apply(self._scheduler.reconcile(self._now))
-        starting = self._slots.pool.start(self._reconciliation.decided)
+        starting = self._slots.start_pool(self._reconciliation.decided)
         self._job_master.create_task(starting, "start the SlotPool")
         recovering = self._job_master.create_task(
             steps.timed("checkpoints", partial(self._recovered, recover)), "recover the checkpoints"
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters)
-        has_all = left.notes is not None
-        if left.notes is None and self._graph.has_stream_sources:
-            notes = await steps.timed(
-                "notes", partial(self._past_coordinators.notes, self._patience)
-            )
-            left = replace(left, notes=notes)
-        is_copy = left.notes is None
-        if not has_all and self._graph.has_stream_sources:
-            copied = await steps.timed("copies", partial(self._copied, left))
-            has_all, left = copied is not None, copied or left
+        is_copy = left.notes is None and self._graph.has_stream_sources
+        if is_copy:
+            left = await steps.timed("copies", partial(self._copied, left))
         adopting = self._job_master.create_task(
             steps.timed("coordinator", partial(self._adopted, left.notes)), "adopt the coordinator"
         )
@@ -150,9 +151,7 @@ class TakingOver:
         adopted, drivers, begun = await adopting, await adopting_drivers, await recovering
         kept: tuple[AdoptedDriver, ...] = ()
         if begun is not None:
-            kept = self._decide(
-                left, adopted, drivers, begun, has_all=has_all, is_copy=is_copy and has_all
-            )
+            kept = self._decide(left, adopted, drivers, begun, is_copy=is_copy)
         log.info("%s: %s, after %s", self._graph.text, self._scheduler.status.name, steps)
         self._reconciliation.is_over()
         ending = self._past_coordinators.end_others(self._sources.owner)
@@ -164,23 +163,21 @@ class TakingOver:
     async def _all_reported(self, places: Mapping[ResourceID, str]) -> None:
         await self._reconciliation.all_reported(places, self._patience, self._longest)
 
-    async def _copied(self, left: Left) -> Left | None:
-        """Return the contents of the latest copy at a TaskExecutor. None if it is not known.
+    async def _copied(self, left: Left) -> Left:
+        """Return *left* with the contents of the latest copy at a TaskExecutor, if it is known.
 
         A TaskExecutor that does not answer may have a later copy. Once a TaskExecutor has reported,
         the earlier JobMaster cannot change its copy any more, even if it lives.
         """
-        places = await self._past_copies.places() if left.notes is None else _places(left)
-        await self._all_reported(places)
+        await self._all_reported(await self._past_copies.places())
         if not self._reconciliation.all_have_answered:
-            return None
-        copied = await self._past_copies.left(self._reconciliation.reports, left.notes)
+            return left
+        copied = await self._past_copies.left(self._reconciliation.reports)
         if copied is None:
-            return None
-        self._slots.kept_parts.adopt(copied.parts)
+            return left
+        self._slots.notes.adopt(copied.parts)
         places_of_both = dict.fromkeys((*left.task_executors, *copied.task_executors))
-        notes = left.notes or copied.notes
-        return replace(copied, notes=notes, task_executors=tuple(places_of_both))
+        return replace(copied, task_executors=tuple(places_of_both))
 
     @property
     def _now(self) -> float:
@@ -215,7 +212,6 @@ class TakingOver:
         drivers: dict[JobVertexID, AdoptedDriver],
         begun: dict[int, str],
         *,
-        has_all: bool,
         is_copy: bool,
     ) -> tuple[AdoptedDriver, ...]:
         """Let the scheduler decide which tasks continue, and carry out the decision.
@@ -225,7 +221,6 @@ class TakingOver:
             adopted: the source coordinator that was taken over, if any.
             drivers: the Spark drivers that were taken over, by vertex.
             begun: directories of incomplete checkpoints, by id.
-            has_all: whether the kept parts and finished tasks are known, not only the notes.
             is_copy: whether only a TaskExecutor had the notes.
 
         Returns:
@@ -234,9 +229,9 @@ class TakingOver:
         notes, dead = left.notes, None
         if adopted is not None:
             place: SourceCoordinatorPlace | None = adopted.place
-            self._adopt(adopted, is_known=has_all)
+            self._adopt(adopted)
         else:
-            dead = self._dead(notes) if notes is not None and has_all else None
+            dead = None if notes is None else self._dead(notes)
             place = None if dead is None else dead[1]
         if notes is not None:
             notes = replace(notes, source_coordinator=place)
@@ -258,7 +253,6 @@ class TakingOver:
             self._sources.begins_anew()
             if dead is not None:
                 self._sources.gone(dead[0], "the job begins anew")
-                self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
                 dead = None
         else:
             kept = tuple(drivers.values())
@@ -269,18 +263,16 @@ class TakingOver:
                     self._sources.reset(reset, are_known=True)
         self._apply(actions)
         if dead is not None:
-            self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
             cause = "it died with its JobMaster"
             self._sources.gone(dead[0], cause, goes_on=True)
             self._apply(self._scheduler.coordinator_lost(dead[0], cause, self._now, goes_on=True))
         self._slots.count()
         return kept
 
-    def _adopt(self, adopted: Adopted, *, is_known: bool) -> None:
+    def _adopt(self, adopted: Adopted) -> None:
         coordinator, place = adopted.coordinator, adopted.place
         self._coordinators.adopted(coordinator, place.address, adopted.connected)
-        restores = place.restores or 0
-        self._sources.adopted(coordinator, place.owner, restores, is_known=is_known)
+        self._sources.adopted(coordinator, place.owner, place.restores or 0)
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
@@ -292,7 +284,7 @@ class TakingOver:
         if place is None:
             return None
         coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, place.attempt_number)
-        self._sources.adopted(coordinator, place.owner, notes.restores, is_known=True)
+        self._sources.adopted(coordinator, place.owner, notes.restores)
         if not self._sources.may_go_on(self._now):
             self._sources.gone(coordinator, "nobody knows how far sources are")
             return None
@@ -389,9 +381,12 @@ class Reconciliation:
     once the JobMaster has decided which tasks continue.
     """
 
-    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
+    def __init__(
+        self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID, ledger: SlotLedger
+    ) -> None:
         self._job_master = job_master
         self._job_id = job_id
+        self._ledger = ledger
         self._reports: dict[ResourceID, TaskExecutorReport] = {}
         self._expected: dict[ResourceID, _Expected] = {}
         self._all_there: asyncio.Future[None] | None = None
@@ -447,7 +442,11 @@ class Reconciliation:
             self._silent.append(resource_id)
 
     def allocations(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """Return the allocations of the slots that the TaskExecutor has reported."""
+        """Return the allocations of the job's slots on a TaskExecutor.
+        Before the decision, these are all slots that the TaskExecutor has reported.
+        """
+        if self.is_decided:
+            return self._ledger.on(resource_id)
         report = self._reports.get(resource_id)
         return () if report is None else tuple(slot.allocation_id for slot in report.slots)
 

@@ -108,19 +108,15 @@ class TaskExecutorConnections:
         """Return the gateway of a TaskExecutor.
         Raises UnknownTaskExecutorError if not connected.
         """
-        return self._connection(resource_id).gateway
-
-    def location(self, resource_id: ResourceID) -> WorkerLocation:
-        """Return the location of a TaskExecutor.
-        Raises UnknownTaskExecutorError if not connected.
-        """
-        return self._connection(resource_id).location
-
-    def _connection(self, resource_id: ResourceID) -> _Connection:
         connection = self._connections.get(resource_id)
         if connection is None:
             raise UnknownTaskExecutorError(f"{resource_id} is not (any more) connected")
-        return connection
+        return connection.gateway
+
+    @property
+    def locations(self) -> tuple[WorkerLocation, ...]:
+        """The locations of all connected TaskExecutors."""
+        return tuple(connection.location for connection in self._connections.values())
 
     def heartbeat(self, resource_id: ResourceID, payload: TaskExecutorHeartbeat) -> None:
         """Note a TaskExecutor's heartbeat, so that the TaskExecutor does not count as silent."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 from flinkray.actors.resource_manager.driver import ResourceManagerDriver
+from flinkray.actors.resource_manager.registrations import Members
 from flinkray.actors.resource_manager.worker_lifecycle import WorkerLifecycle
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcEndpoint, TimerHandle
@@ -33,7 +34,7 @@ class ShortageReporter:
         slot_manager: SlotManager,
         driver: ResourceManagerDriver,
         launcher: WorkerLifecycle,
-        jobs: Callable[[], Iterable[JobID]],
+        members: Members,
         notify: Callable[[JobID, Shortages], None],
         delay: float,
     ) -> None:
@@ -41,7 +42,7 @@ class ShortageReporter:
         self._slot_manager = slot_manager
         self._driver = driver
         self._launcher = launcher
-        self._jobs = jobs
+        self._members = members
         self._notify = notify
         self._delay = delay
         self._is_looking = False
@@ -86,7 +87,7 @@ class ShortageReporter:
         )
         now = self._last_look = self._endpoint.clock.monotonic()
         next_look = REFRESH_INTERVAL
-        for job_id in tuple(self._jobs()):
+        for job_id in tuple(self._members.job_masters):
             shortages = self._slot_manager.shortages(job_id, now, cluster)
             if not shortages:
                 self._short_since.pop(job_id, None)

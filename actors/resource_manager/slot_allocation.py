@@ -88,7 +88,7 @@ class SlotAllocation(WorkerEvents):
             self._slot_manager,
             driver,
             self._launcher,
-            jobs=lambda: members.job_masters,
+            members,
             notify=self._notify_not_enough_resources,
             delay=configuration.get(options.PENDING_REPORT_DELAY),
         )

@@ -1,8 +1,8 @@
-"""Notes that other processes keep for the next JobMaster of a job."""
+"""A JobMaster's notes for the next JobMaster of the job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.core.ids import ExecutionVertexID, JobVertexID
@@ -15,9 +15,9 @@ Each finished task is sent with its slot. The message stays well below the frame
 
 
 class KeptNotes:
-    """A JobMaster's last notes, finished tasks and kept parts.
-    A SlotPool or TaskExecutor stores them. The job's next JobMaster reads them when it takes over
-    the job.
+    """The last notes of a JobMaster, its finished tasks, and kept parts of the sources' state.
+    The JobMaster writes them. Its SlotPool and a TaskExecutor store them too. The job's next
+    JobMaster reads them when it takes over the job.
     """
 
     def __init__(self) -> None:
@@ -30,38 +30,31 @@ class KeptNotes:
         """The latest kept part of each source, and the part with the results' address."""
         return tuple(self._parts.values())
 
-    def keep_part(self, part: KeptPart) -> None:
-        """Keep the part in place of an older part of the same vertex."""
-        known = self._parts.get(part.vertex_id)
-        if known is None or known.age < part.age:
-            self._parts[part.vertex_id] = part
-
     @property
     def finished(self) -> tuple[FinishedTask, ...]:
         """The last finished attempt of each subtask, ordered by when a subtask was first noted."""
         return tuple(self._finished.values())
 
-    def note(self, notes: JobNotes) -> None:
-        """Replace the notes.
-        If the execution graph is another one, its finished tasks are dropped too.
-        """
-        if self.notes is not None and self.notes.graph_id != notes.graph_id:
-            self._finished.clear()
-        self.notes = notes
-
-    def note_finished(self, finished: Iterable[FinishedTask]) -> None:
-        for task in finished:
-            self._finished[task.state.attempt_id.vertex] = task
-
-    # --- piece by piece ---------------------------------------------------------------------------
-
     def add(self, piece: KeptPiece) -> None:
-        """Keep the part, the finished tasks and the notes that *piece* holds."""
-        if piece.part is not None:
-            self.keep_part(piece.part)
-        self.note_finished(piece.finished)
+        """Store the part, the finished tasks and the notes that *piece* holds.
+        A part replaces an older part of the same source. Notes of another execution graph drop the
+        finished tasks of the graph before.
+        """
+        part = piece.part
+        if part is not None:
+            known = self._parts.get(part.vertex_id)
+            if known is None or known.age < part.age:
+                self._parts[part.vertex_id] = part
+        for task in piece.finished:
+            self._finished[task.state.attempt_id.vertex] = task
         if piece.notes is not None:
-            self.note(piece.notes)
+            if self.notes is not None and self.notes.graph_id != piece.notes.graph_id:
+                self._finished.clear()
+            self.notes = piece.notes
+
+    def forget_parts(self) -> None:
+        """Drop all parts, because the job begins again with all its sources."""
+        self._parts.clear()
 
     def piece(self, number: int) -> KeptPiece | None:
         """Return piece *number* of the parts and finished tasks, counted from 0.
@@ -73,15 +66,13 @@ class KeptNotes:
         finished = self.finished[first : first + FINISHED_PER_MESSAGE]
         return KeptPiece(finished=finished) if finished else None
 
-
-def in_pieces(
-    parts: Iterable[KeptPart], finished: tuple[FinishedTask, ...], notes: JobNotes
-) -> Iterator[KeptPiece]:
-    """Yield messages that together hold all parts, finished tasks and notes.
-    The notes come last: a receiver that has the notes has everything.
-    """
-    for part in parts:
-        yield KeptPiece(part=part)
-    for first in range(0, len(finished), FINISHED_PER_MESSAGE):
-        yield KeptPiece(finished=finished[first : first + FINISHED_PER_MESSAGE])
-    yield KeptPiece(notes=notes)
+    def pieces(self) -> Iterator[KeptPiece]:
+        """Yield messages that together hold everything.
+        The notes come last: a receiver that has the notes has everything.
+        """
+        number = 0
+        while (piece := self.piece(number)) is not None:
+            yield piece
+            number += 1
+        if self.notes is not None:
+            yield KeptPiece(notes=self.notes)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flinkray.actors.gateways import (
     JobMasterGateway,
@@ -19,9 +21,9 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
-from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, KeptNotes
+from flinkray.actors.shared.kept_notes import KeptNotes
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
@@ -29,6 +31,7 @@ from flinkray.core.errors import (
     RecipientUnreachableError,
     RpcError,
     SlotAllocationError,
+    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.core.options import (
@@ -40,15 +43,14 @@ from flinkray.core.options import (
 from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.rpc.mailbox import TimerHandle
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
+    SameWorkerGroup,
     SlotOffer,
     SlotOfferAnswer,
     WorkerLocation,
 )
-from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.slots.slot_pool import (
     DeclarativeSlotPool,
     DeclareRequirements,
@@ -58,7 +60,7 @@ from flinkray.scheduler.slots.slot_pool import (
 )
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotEvent,
     SlotRequests,
@@ -85,7 +87,7 @@ async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments
 class _News:
     """Slots and events that one ``slots_changed`` message reports to the JobMaster."""
 
-    gained: list[AllocatedSlot] = field(default_factory=list)
+    gained: list[HeldSlot] = field(default_factory=list)
     lost: list[AllocationID] = field(default_factory=list)
     events: list[SlotEvent] = field(default_factory=list)
 
@@ -145,32 +147,18 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     # --- without its JobMaster --------------------------------------------------------------------
 
-    async def note(self, notes: JobNotes) -> None:
+    async def keep(self, piece: KeptPiece) -> None:
         self._refuse_as_orphan()
-        self._notes.note(notes)
-
-    async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
-        self._refuse_as_orphan()
-        self._notes.note_finished(finished)
-
-    async def keep_part(self, part: KeptPart) -> None:
-        self._refuse_as_orphan()
-        self._notes.keep_part(part)
+        self._notes.add(piece)
 
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
         left = await self._left_to(successor)
         log.info("job %s: JobMaster %s takes over", self._job_id, successor)
         return left
 
-    async def hand_over_finished(
-        self, successor: JobMasterId, first: int
-    ) -> tuple[FinishedTask, ...]:
+    async def hand_over_piece(self, successor: JobMasterId, number: int) -> KeptPiece | None:
         await self._left_to(successor)
-        return self._notes.finished[first : first + FINISHED_PER_MESSAGE]
-
-    async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
-        await self._left_to(successor)
-        return self._notes.parts[number]
+        return self._notes.piece(number)
 
     async def _left_to(self, successor: JobMasterId) -> HandedOver:
         await self._watch.look()
@@ -186,8 +174,6 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             self._pool.handed_over(self.counted_time()),
             tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
             self._notes.notes,
-            len(self._notes.finished),
-            len(self._notes.parts),
         )
         log.warning(
             "job %s: its JobMaster is gone (%s); %d slots are left to the next one",
@@ -237,7 +223,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         await self._carry_out(self._pool.set_requirements(requirements, self.counted_time()))
 
-    async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
+    async def restore_slots(self, slots: tuple[HeldSlot, ...]) -> None:
         await self._carry_out(self._pool.restore(slots, self.counted_time()))
 
     async def request_slots(self, wanted: SlotRequests) -> None:
@@ -289,6 +275,16 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     # --- slots ------------------------------------------------------------------------------------
 
+    async def register_task_executors(self, locations: tuple[WorkerLocation, ...]) -> None:
+        self._refuse_as_orphan()
+        now = self.counted_time()
+        for location in locations:
+            await self._carry_out(self._pool.register_task_executor(location, now))
+
+    async def let_go(self, resource_id: ResourceID) -> bool:
+        self._refuse_as_orphan()
+        return self._pool.let_go(resource_id)
+
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
         now = self.counted_time()
         await self._carry_out(self._pool.release_task_executor(resource_id, reason, now))
@@ -296,10 +292,13 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     async def offer_slots(
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
+        self._refuse_as_orphan()
+        if not self._pool.is_registered(location):
+            raise UnknownTaskExecutorError(f"{location.resource_id} is not registered here")
         now = self.counted_time()
-        replaced = self._pool.register_task_executor(location, now)
         answer, actions = self._pool.offer_slots(location.resource_id, offers, now)
-        await self._carry_out([*replaced, *actions])
+        constraints = {offer.allocation_id: offer.constraint for offer in offers}
+        await self._carry_out(actions, constraints)
         return answer
 
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None:
@@ -310,8 +309,14 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._refuse_as_orphan()
         self._pool.expect_slots(allocations, self.counted_time())
 
-    async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
-        """Carry out the actions in order. Returns when the news has been sent to the JobMaster."""
+    async def _carry_out(
+        self,
+        actions: list[SlotPoolAction],
+        constraints: Mapping[AllocationID, SameWorkerGroup | None] = MappingProxyType({}),
+    ) -> None:
+        """Carry out the actions in order. Returns when the news has been sent to the JobMaster.
+        *constraints*: constraints of offered slots.
+        """
         self._refuse_as_orphan()
         messages = [_News()]
         for action in actions:
@@ -321,7 +326,10 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 case FreeSlot():
                     self.create_task(self._free(action), name=f"free {action.allocation_id}")
                 case SlotsChanged():
-                    messages[-1].gained += action.gained
+                    messages[-1].gained += (
+                        HeldSlot(slot, constraints.get(slot.allocation_id))
+                        for slot in action.gained
+                    )
                     messages[-1].lost += action.lost
                 case _:
                     messages[-1].events.append(action)

@@ -61,7 +61,6 @@ from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
-from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
@@ -157,7 +156,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """Latest known attempt number of each source task."""
         self._coordinator = arguments.coordinator
         self._failure: CoordinatorFailure | None = None
-        self._notes: JobNotes | None = None
         self._cleaned_up: asyncio.Task[None] | None = None
         name = f"{rpc_service.process_name}#{arguments.coordinator.attempt_number}"
         self._printed = PrintedLines(rpc_service, name)
@@ -208,11 +206,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             if self._failure is not None:
                 self.create_task(self._report(self._failure), "report a failure")
         has_readers = bool(self._attempts)
-        return AdoptedCoordinator(self._coordinator, self._restores, has_readers, self._notes)
-
-    async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
-        self._refuse_other_leaders(job_master_id)
-        self._notes = notes
+        return AdoptedCoordinator(self._coordinator, self._restores, has_readers)
 
     async def _refuse_while_led(self, successor: JobMasterId) -> None:
         leader, watch = self._leader, self._watch

@@ -32,7 +32,7 @@ from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
 from flinkray.actors.task_executor.slot_offering import SlotComparison, SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
-from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY, TaskProcesses
+from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY
 from flinkray.actors.task_executor.task_runners import RunningTasks, TaskRunner, task_runners
 from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.core import options
@@ -50,7 +50,6 @@ from flinkray.core.ids import (
     ResultPartitionID,
     SlotID,
 )
-from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.rpc import (
     RpcEndpoint,
@@ -130,26 +129,18 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             listener=self,
         )
         self._offers = SlotOffering(
-            self, arguments.resource_id, self._table, self._job_leaders, self._carry_out
+            self, self._location, self._table, self._job_leaders, self._carry_out
         )
         self._comparison = SlotComparison(self._table)
         self._kept = KeptCopies()
         self._task_table = TaskTable(self, self._table, self._job_leaders, self._carry_out)
-        slots_per_process = configuration.get(options.SLOTS_PER_TASK_PROCESS)
         parts = DeployedParts()
         python = PythonTasks(
             self,
-            lambda on_died: TaskProcesses(
-                self,
-                arguments,
-                slots_per_process=slots_per_process,
-                heartbeat=heartbeat_settings(configuration),
-                waiting=configuration.get(options.PRESTARTED_TASK_PROCESSES),
-                on_died=on_died,
-                factory=task_process_factory,
-            ),
+            arguments,
+            configuration,
             parts,
-            cancellation_timeout=configuration.get(TASK_CANCELLATION_TIMEOUT),
+            factory=task_process_factory,
             on_reports=self._task_table.reported,
         )
         self._python = python

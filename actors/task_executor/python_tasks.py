@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.gateways.task_reports import TaskReport, not_ready
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
-from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
+from flinkray.actors.shared.settings import heartbeat_settings
+from flinkray.actors.task_executor.task_processes import (
+    TASK_PROCESS_FACTORY,
+    TaskProcesses,
+    TaskProcessPlace,
+)
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
+from flinkray.core import options
+from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import (
     AllocationID,
@@ -21,6 +29,7 @@ from flinkray.core.ids import (
     JobID,
     JobMasterId,
 )
+from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -53,23 +62,32 @@ class PythonTasks(TasksOfKind):
     def __init__(
         self,
         endpoint: RpcEndpoint,
-        new_processes: Callable[[Callable[[TaskProcessPlace, str], None]], TaskProcesses],
+        arguments: TaskExecutorArguments,
+        configuration: ReadableConfig,
         parts: DeployedParts,
         *,
-        cancellation_timeout: float,
+        factory: str = TASK_PROCESS_FACTORY,
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """Create the task processes with *new_processes*.
+        """Create the pool of task processes, without processes.
 
         Args:
-            new_processes: gets the function to call for each process that died.
+            factory: creates the endpoint of a task process.
             parts: the parts that deployments refer to.
             on_reports: receives the reports of tasks. A task's final state comes last and once.
         """
         self._endpoint = endpoint
-        self.processes = new_processes(self._process_died)
+        self.processes = TaskProcesses(
+            endpoint,
+            arguments,
+            slots_per_process=configuration.get(options.SLOTS_PER_TASK_PROCESS),
+            heartbeat=heartbeat_settings(configuration),
+            waiting=configuration.get(options.PRESTARTED_TASK_PROCESSES),
+            on_died=self._process_died,
+            factory=factory,
+        )
         self.results = TaskResults(self.processes, self._has_no_results)
-        self._cancellation_timeout = cancellation_timeout
+        self._cancellation_timeout = configuration.get(TASK_CANCELLATION_TIMEOUT)
         self._on_reports = on_reports
         self._parts = parts
         self._tasks: dict[ExecutionAttemptID, _Task] = {}

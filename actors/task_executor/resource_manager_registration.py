@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from flinkray.actors.gateways import ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
@@ -48,11 +49,6 @@ class ResourceManagerRegistration:
         self._services = services
         self._resource_id = registration.location.resource_id
         self._slots = slots
-        self._timeout = RegistrationTimeout(
-            task_executor,
-            configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT),
-            lambda: self._leader.obstacle,
-        )
         self._settings = registration_settings(configuration)
         self._leader: LeaderConnection[ResourceManagerGateway, TaskExecutorRegistrationSuccess] = (
             LeaderConnection(
@@ -66,6 +62,11 @@ class ResourceManagerRegistration:
                 on_rejection=self._rejected,
                 settings=self._settings,
             )
+        )
+        self._timeout = RegistrationTimeout(
+            task_executor,
+            configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT),
+            self._leader,
         )
         self._instance_id: InstanceID | None = None
         """Id of the registration at the present ResourceManager. None while not registered."""
@@ -195,13 +196,15 @@ class RegistrationTimeoutError(FlinkRayError):
 class RegistrationTimeout:
     """Makes an endpoint fail if it is not registered for too long."""
 
-    def __init__(self, endpoint: RpcEndpoint, timeout: float, obstacle: Callable[[], str]) -> None:
+    def __init__(
+        self, endpoint: RpcEndpoint, timeout: float, leader: LeaderConnection[Any, Any]
+    ) -> None:
         """Create a timeout that does not run yet. *timeout* is in seconds.
-        *obstacle* returns a text for people: why the endpoint is not registered.
+        *leader* is the connection that knows why the endpoint is not registered.
         """
         self._endpoint = endpoint
         self._timeout = timeout
-        self._obstacle = obstacle
+        self._leader = leader
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
@@ -220,6 +223,6 @@ class RegistrationTimeout:
             RegistrationTimeoutError(
                 f"{self._endpoint.address} could not register at the ResourceManager within "
                 f"{format_duration(self._timeout)} ({TASK_EXECUTOR_REGISTRATION_TIMEOUT.key}): "
-                f"{self._obstacle()}"
+                f"{self._leader.obstacle}"
             )
         )

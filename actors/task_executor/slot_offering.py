@@ -1,4 +1,4 @@
-"""Offers a TaskExecutor's slots to the JobMasters of their jobs, and compares the slots with the
+"""Offers a TaskExecutor's slots to the SlotPools of their jobs, and compares the slots with the
 lists in the JobMasters' heartbeats (TM-16)."""
 
 from __future__ import annotations
@@ -6,12 +6,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from flinkray.actors.gateways import JobMasterGateway, SlotPoolGateway
+from flinkray.actors.gateways.job_processes import slot_pool_address
 from flinkray.actors.gateways.messages import AllocatedSlotReport
 from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, JobID, ResourceID
+from flinkray.core.ids import AllocationID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.shared.slots import SlotOfferAnswer, WorkerLocation
 from flinkray.scheduler.task_slots.task_slot_table import (
+    Offering,
     SlotDifference,
     SlotTableAction,
     TaskSlotTable,
@@ -20,7 +24,7 @@ from flinkray.scheduler.task_slots.task_slot_table import (
 log = logging.getLogger(__name__)
 
 OFFER_RETRY_DELAY = 0.2
-"""Seconds until slots that the JobMaster could not take are offered again."""
+"""Seconds until slots that the SlotPool could not take are offered again."""
 
 
 class SlotOffering:
@@ -29,13 +33,13 @@ class SlotOffering:
     def __init__(
         self,
         endpoint: RpcEndpoint,
-        resource_id: ResourceID,
+        location: WorkerLocation,
         table: TaskSlotTable,
         job_leaders: JobLeaderService,
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
         self._endpoint = endpoint
-        self._resource_id = resource_id
+        self._location = location
         self._table = table
         self._job_leaders = job_leaders
         self._carry_out = carry_out
@@ -48,7 +52,7 @@ class SlotOffering:
             self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
 
     async def _keep_offering(self, job_id: JobID) -> None:
-        """Offer inactive slots until the JobMaster has answered (TM-13) or is lost."""
+        """Offer inactive slots until the SlotPool has answered (TM-13) or the JobMaster is lost."""
         try:
             while True:
                 master = self._job_leaders.job_master(job_id)
@@ -56,7 +60,7 @@ class SlotOffering:
                 if master is None or offering is None:
                     return
                 try:
-                    answer = await master.offer_slots(self._resource_id, offering.offers)
+                    answer = await self._answer(master, offering)
                 except FlinkRayError as error:
                     log.info("job %s did not take its slots yet: %s", job_id, error)
                     await self._endpoint.rpc_service.pause(OFFER_RETRY_DELAY)
@@ -65,6 +69,14 @@ class SlotOffering:
                 self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
         finally:
             self._offering.discard(job_id)
+
+    async def _answer(self, master: JobMasterGateway, offering: Offering) -> SlotOfferAnswer:
+        """Offer the slots to the SlotPool of *master*, and return its answer."""
+        token = master.fencing_token
+        assert isinstance(token, JobMasterId)
+        address = slot_pool_address(offering.job_id, token)
+        pool = await self._endpoint.connect(address, SlotPoolGateway, token)
+        return await pool.offer_slots(self._location, offering.offers)
 
 
 class SlotComparison:

@@ -26,7 +26,7 @@ from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotRequests,
 )
@@ -93,7 +93,7 @@ class AdoptSlots:
     empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots.
     """
 
-    slots: tuple[RestoredSlot, ...]
+    slots: tuple[HeldSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from flinkray.scheduler.slots.logical_slots import (
     SlotAllocatorAction,
 )
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
@@ -96,13 +96,13 @@ class RegionSlots:
 
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
         """Assign to adopted attempts the slots in which they run already."""
-        adopted: dict[AllocationID, RestoredSlot] = {}
+        adopted: dict[AllocationID, HeldSlot] = {}
         for execution, slot, *_ in transition.running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
             if restored is not None:
                 adopted[slot.allocation_id] = restored
                 self._hold(slot)
-        free = (RestoredSlot(slot) for slot in transition.free)
+        free = (HeldSlot(slot) for slot in transition.free)
         return (AdoptSlots((*adopted.values(), *free)),)
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:

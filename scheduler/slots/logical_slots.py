@@ -19,7 +19,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
@@ -220,7 +220,7 @@ class ExecutionSlotAllocator:
             actions.append(asked)
         return actions
 
-    def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> RestoredSlot | None:
+    def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> HeldSlot | None:
         """Record that an attempt runs in a slot that this allocator did not request. Returns the
         slot for the SlotPool to restore; None if an earlier call has returned the slot for another
         attempt of the group.  Raises ValueError if the group is in another slot, or has requested a
@@ -238,9 +238,7 @@ class ExecutionSlotAllocator:
         self._share(shared, vertex, slot).slot.try_assign_payload(attempt_id)
         if not is_first:
             return None
-        return RestoredSlot(
-            slot, shared.group.constraint, self._new_request_id(), shared.group.profile
-        )
+        return HeldSlot(slot, shared.group.constraint, self._new_request_id(), shared.group.profile)
 
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
         """Handle events of the SlotPool, in their order."""

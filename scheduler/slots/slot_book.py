@@ -9,7 +9,7 @@ from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirement, ResourceShortage
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     SlotAllocated,
     SlotEvent,
     SlotRequestFailure,
@@ -104,11 +104,11 @@ class SlotBook(Protocol):
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
         """Add a free slot with its matched profile.  Call :meth:`serve` afterwards."""
 
-    def take_over(self, restored: RestoredSlot, now: float) -> bool:
+    def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a free slot that the job had under an earlier JobMaster, even if it is not required
         yet. Returns False if no requirement could use the slot.  Call :meth:`serve` afterwards."""
 
-    def restore(self, restored: RestoredSlot, now: float) -> None:
+    def restore(self, restored: HeldSlot, now: float) -> None:
         """Restore a slot that the last pool held, reserved or free."""
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:

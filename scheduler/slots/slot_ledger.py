@@ -13,12 +13,10 @@ from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     ResourceRequirements,
     SameWorkerGroup,
-    SlotOffer,
-    SlotOfferAnswer,
 )
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
@@ -109,33 +107,21 @@ class SlotLedger:
         for allocation_id in returned.allocations:
             self._free(allocation_id)
 
-    def offered(self, offers: Iterable[SlotOffer]) -> None:
-        """Record offers.  Call this before the pool answers which of them it accepts."""
-        for offer in offers:
-            if offer.constraint is not None:
-                self._constraints[offer.allocation_id] = offer.constraint
-
-    def offer_answered(self, offers: Iterable[SlotOffer], answer: SlotOfferAnswer) -> None:
-        """Forget the offers that the pool refused; the pool reports accepted ones separately."""
-        for offer in offers:
-            if offer.allocation_id not in answer.accepted:
-                self._constraints.pop(offer.allocation_id, None)
-
     # --- events of slots --------------------------------------------------------------------------
 
-    def add(self, slot: AllocatedSlot) -> None:
-        """Record that the pool has the slot."""
+    def add(self, slot: AllocatedSlot, constraint: SameWorkerGroup | None = None) -> None:
+        """Record that the pool has the slot. *constraint*: with which the slot was offered."""
         self._slots[slot.allocation_id] = slot
         self._on.setdefault(slot.location.resource_id, {})[slot.allocation_id] = None
+        if constraint is not None:
+            self._constraints[slot.allocation_id] = constraint
 
-    def adopted(self, slots: Iterable[RestoredSlot]) -> None:
+    def adopted(self, slots: Iterable[HeldSlot]) -> None:
         """Record slots that the job had before this JobMaster.
         The caller must send the slots to the pool (:meth:`restored`)."""
         for restored in slots:
             allocation_id = restored.slot.allocation_id
-            self.add(restored.slot)
-            if restored.constraint is not None:
-                self._constraints[allocation_id] = restored.constraint
+            self.add(restored.slot, restored.constraint)
             if restored.request_id is not None:
                 profile = restored.profile or restored.slot.profile
                 self._used[allocation_id] = _Use(restored.request_id, profile)
@@ -212,16 +198,16 @@ class SlotLedger:
         free = tuple(ResourceRequirement(p, n) for p, n in rest.items() if n > 0)
         return replace(set_last, requirements=free + constrained)
 
-    def restored(self) -> Iterator[RestoredSlot]:
+    def restored(self) -> Iterator[HeldSlot]:
         """Yield all slots with the requests for which they are reserved, oldest first. The next
         pool restores them."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)
             if use is None:
-                yield RestoredSlot(slot, constraint)
+                yield HeldSlot(slot, constraint)
             else:
-                yield RestoredSlot(slot, constraint, use.request_id, use.profile)
+                yield HeldSlot(slot, constraint, use.request_id, use.profile)
 
     def pending(self) -> list[SlotRequests]:
         """Return the unanswered requests, in their order; similar ones are combined in one

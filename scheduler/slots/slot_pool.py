@@ -23,7 +23,7 @@ from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo
 from flinkray.scheduler.slots.slot_book import SlotBook
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotEvent,
     SlotRequestFailure,
@@ -208,7 +208,7 @@ class DeclarativeSlotPool:
             book.keep(restarting, required.get(book, []), now)
         return [*self._declare(now), *self._release_idle(now)]
 
-    def restore(self, slots: Iterable[RestoredSlot], now: float) -> list[SlotPoolAction]:
+    def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
         """Restore slots of the job's last pool, which has died, with their reservations.
         Call this before the requests that were pending in the last pool are made again.  Slots that
         were lost in the meantime are reported in the usual way."""
@@ -268,6 +268,18 @@ class DeclarativeSlotPool:
         lost = [slot.allocation_id for slot in self.slots_of(resource_id)]
         return self._lose(lost, reason, now)
 
+    def let_go(self, resource_id: ResourceID) -> bool:
+        """Accept no more offers of a TaskExecutor, unless it has a slot of the pool.
+        Returns whether it has none."""
+        if self.slots_of(resource_id):
+            return False
+        self._task_executors.pop(resource_id, None)
+        return True
+
+    def is_registered(self, location: WorkerLocation) -> bool:
+        """Return whether the pool accepts offers of this TaskExecutor process."""
+        return self._task_executors.get(location.resource_id) == location
+
     def offer_slots(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...], now: float
     ) -> tuple[SlotOfferAnswer, list[SlotPoolAction]]:
@@ -293,7 +305,7 @@ class DeclarativeSlotPool:
             was_awaited = self._was_awaited(offer.allocation_id, now)
             is_taken = self._add(slot, offer.constraint, now, actions)
             if was_awaited and not is_taken:
-                restored = RestoredSlot(slot, offer.constraint)
+                restored = HeldSlot(slot, offer.constraint)
                 is_taken = self._book(offer.constraint).take_over(restored, now)
             if is_taken:
                 gained.append(slot)

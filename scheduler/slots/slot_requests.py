@@ -137,8 +137,8 @@ class TaskExecutorWithoutSlots:
 
 
 @message
-class RestoredSlot:
-    """A slot of the job's last SlotPool, as reported to the next SlotPool."""
+class HeldSlot:
+    """A slot that a SlotPool holds, as told to the JobMaster and to the next SlotPool."""
 
     slot: AllocatedSlot
     constraint: SameWorkerGroup | None = None

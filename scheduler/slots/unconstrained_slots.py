@@ -19,7 +19,7 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.slots.pooled_slots import FreeSlotInfo, PooledSlot, PooledSlots
 from flinkray.scheduler.slots.slot_book import SlotBook
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     SlotAllocated,
     SlotEvent,
     SlotRequest,
@@ -167,14 +167,14 @@ class UnconstrainedSlots(SlotBook):
         self._slots.add(pooled)
         self._reservations.slot_came(slot.profile)
 
-    def take_over(self, restored: RestoredSlot, now: float) -> bool:
+    def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a slot that the job had under an earlier JobMaster. The slot is kept until it has
         been idle for too long. Always returns True.
         """
         self.add(restored.slot, restored.slot.profile, now)
         return True
 
-    def restore(self, restored: RestoredSlot, now: float) -> None:
+    def restore(self, restored: HeldSlot, now: float) -> None:
         pooled = PooledSlot(restored.slot, restored.profile or restored.slot.profile, now)
         self._slots.add(pooled)
         if restored.request_id is not None:

@@ -16,7 +16,7 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.slots.slot_book import SlotBook
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     SlotAllocated,
     SlotEvent,
     SlotRequest,
@@ -226,7 +226,7 @@ class WorkerGroupSlots(SlotBook):
         self._groups.setdefault(location.worker_group, {})[location.bundle_index] = held
         self._note_idle(now)
 
-    def take_over(self, restored: RestoredSlot, now: float) -> bool:
+    def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a slot that the job had under an earlier JobMaster, and return True. Return False if
         the job requires the group already, or the book holds a slot for the same bundle.
         """
@@ -235,7 +235,7 @@ class WorkerGroupSlots(SlotBook):
         self.restore(restored, now)
         return True
 
-    def restore(self, restored: RestoredSlot, now: float) -> None:
+    def restore(self, restored: HeldSlot, now: float) -> None:
         """Restore a slot; its constraint and requested profile define the group."""
         assert restored.constraint is not None
         slot, size = restored.slot, restored.constraint.size

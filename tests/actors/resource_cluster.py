@@ -9,8 +9,10 @@ from typing import TypeVar
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
+    SlotPoolGateway,
     TaskExecutorGateway,
 )
+from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterRegistrationSuccess,
@@ -66,26 +68,45 @@ NEXT_GRAPH = number(ExecutionGraphID, 2)
 """Of the job's next JobMaster."""
 
 
-class Job:
-    """A recording JobMaster in a process of its own, which takes every slot that it is offered, and
-    nothing that an earlier JobMaster has left to run."""
+class TestingJobMaster(TestingGateway[JobMasterGateway]):
+    """A JobMaster and its SlotPool, which only record."""
 
-    def __init__(self, service: RpcService, job_id: JobID, attempt: int = 0) -> None:
+    __test__ = False
+
+    def __init__(self, token: JobMasterId) -> None:
+        super().__init__(JobMasterGateway, token)
+        self.lenient()
+        self.pool = TestingGateway(SlotPoolGateway, token).lenient()
+
+
+class Job:
+    """A recording JobMaster in a process of its own, whose SlotPool takes every slot that it is
+    offered, and nothing that an earlier JobMaster has left to run."""
+
+    def __init__(
+        self, service: RpcService, pool_service: RpcService, job_id: JobID, attempt: int = 0
+    ) -> None:
         self.job_id = job_id
         self.job_master_id = self.id_of(job_id, attempt)
         self.resource_id = ResourceID(service.process_name)
         self.service = service
-        self.master = TestingGateway(JobMasterGateway, self.job_master_id).lenient()
+        self.master = TestingJobMaster(self.job_master_id)
         self.master.start(self.service, "jobmaster")
+        self.master.pool.start(pool_service, "slotpool")
         self.accepted: list[SlotOffer] = []
         self.master.on(JobMasterGateway.register_task_executor).calling(self._registered)
-        self.master.on(JobMasterGateway.offer_slots).calling(self._accept)
+        self.master.pool.on(SlotPoolGateway.offer_slots).calling(self._accept)
         self.manager: ResourceManagerGateway | None = None
 
     @staticmethod
     def id_of(job_id: JobID, attempt: int = 0) -> JobMasterId:
         first = 1000 * int.from_bytes(job_id.value, "big") % 2**120
         return number(JobMasterId, first + attempt)
+
+    @classmethod
+    def pool_process(cls, job_id: JobID, attempt: int = 0) -> str:
+        """The name of the SlotPool's process."""
+        return slot_pool_process(job_id, cls.id_of(job_id, attempt))
 
     def _registered(
         self, job_id: JobID, report: TaskExecutorReport
@@ -98,7 +119,7 @@ class Job:
         executor = await self.service.connect(address, TaskExecutorGateway)
         await executor.adopt_slots(self.job_id, self.job_master_id, NEXT_GRAPH, ())
 
-    def _accept(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+    def _accept(self, _: WorkerLocation, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
         self.accepted += offers
         return SlotOfferAnswer(tuple(offer.allocation_id for offer in offers))
 
@@ -132,13 +153,13 @@ class Job:
         """Return when so many slots were offered in all."""
         offers = 1
         while len(self.accepted) < count:
-            await self.master.wait_for(JobMasterGateway.offer_slots, offers)
+            await self.master.pool.wait_for(SlotPoolGateway.offer_slots, offers)
             offers += 1
 
     async def executor_of(self, index: int) -> TaskExecutorGateway:
         """The TaskExecutor that offered the *index*-th slot."""
-        (resource_id, _) = self.master.calls_of(JobMasterGateway.offer_slots)[index]
-        return await self.service.connect(f"{resource_id}/taskexecutor", TaskExecutorGateway)
+        (location, _) = self.master.pool.calls_of(SlotPoolGateway.offer_slots)[index]
+        return await self.service.connect(location.address, TaskExecutorGateway)
 
 
 class ResourceCluster:
@@ -181,7 +202,9 @@ class ResourceCluster:
 
     def job(self, value: int, attempt: int = 0) -> Job:
         job_id = number(JobID, value)
-        return Job(LocalRpcService(f"JobMaster-{job_id}", self.network), job_id, attempt)
+        service = LocalRpcService(f"JobMaster-{job_id}", self.network)
+        pool_service = LocalRpcService(Job.pool_process(job_id, attempt), self.network)
+        return Job(service, pool_service, job_id, attempt)
 
 
 class Worker:

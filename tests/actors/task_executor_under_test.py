@@ -10,8 +10,10 @@ from pathlib import Path
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
+    SlotPoolGateway,
     TaskExecutorGateway,
 )
+from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     RefusedTask,
@@ -42,7 +44,7 @@ from flinkray.ha import (
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.graph.job_graph import Invokable
-from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, SlotReport
+from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, SlotReport, WorkerLocation
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
     SharedPart,
@@ -52,7 +54,7 @@ from flinkray.scheduler.shared.tasks import (
     attempt_of,
 )
 from flinkray.testing import TestingGateway
-from tests.actors.resource_cluster import GRAPH, ONE_CPU, RM_TOKEN, number
+from tests.actors.resource_cluster import GRAPH, ONE_CPU, RM_TOKEN, TestingJobMaster, number
 
 NAME = ResourceID("TaskExecutor-1")
 RM_NAME = ResourceID("ResourceManager")
@@ -152,23 +154,25 @@ class Bench:
         return executor
 
     def start_job_master(
-        self, token: JobMasterId = MASTER, name: str = "JobMaster-1"
-    ) -> TestingGateway[JobMasterGateway]:
+        self, token: JobMasterId = MASTER, name: str = "JobMaster-1", job_id: JobID = JOB
+    ) -> TestingJobMaster:
         service = LocalRpcService(name, self.network)
-        master = TestingGateway(JobMasterGateway, token).lenient()
+        master = TestingJobMaster(token)
         master.start(service, "jobmaster")
+        pool_service = LocalRpcService(slot_pool_process(job_id, token), self.network)
+        master.pool.start(pool_service, "slotpool")
+        master.pool.on(SlotPoolGateway.offer_slots).calling(accept_all)
         success = TaskExecutorToJobMasterRegistrationSuccess(ResourceID(name))
         master.on(JobMasterGateway.register_task_executor).returning(success)
-        master.on(JobMasterGateway.offer_slots).calling(accept_all)
         return master
 
     async def start_with_slot(
         self,
-    ) -> tuple[TaskExecutorGateway, TestingGateway[JobMasterGateway]]:
+    ) -> tuple[TaskExecutorGateway, TestingJobMaster]:
         """Both, and a JobMaster that has been offered the slot 0."""
         executor, master = await self.start(), self.start_job_master()
         await self.request(executor, 0, A)
-        await master.wait_for(JobMasterGateway.offer_slots)
+        await master.pool.wait_for(SlotPoolGateway.offer_slots)
         return executor, master
 
     async def request(
@@ -188,9 +192,7 @@ class Bench:
         if answer.refusal is not None:
             raise SlotAllocationError(answer.refusal)
 
-    async def next_job_master(
-        self, executor: TaskExecutorGateway
-    ) -> TestingGateway[JobMasterGateway]:
+    async def next_job_master(self, executor: TaskExecutorGateway) -> TestingJobMaster:
         """The second one leads the job, and the TaskExecutor is registered there."""
         second = self.start_job_master(NEXT_MASTER, "JobMaster-2")
         await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
@@ -207,12 +209,12 @@ class Bench:
         return report  # type: ignore[no-any-return]
 
 
-def accept_all(_: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+def accept_all(_: WorkerLocation, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
     return SlotOfferAnswer(tuple(offer.allocation_id for offer in offers))
 
 
 def accept_only(allocation: AllocationID) -> Callable[..., SlotOfferAnswer]:
-    def answer(_: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+    def answer(_: WorkerLocation, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
         taken = [offer.allocation_id for offer in offers if offer.allocation_id == allocation]
         return SlotOfferAnswer(tuple(taken))
 

@@ -10,8 +10,9 @@ from flinkray.actors.gateways.task_process import TaskProcessArguments, TaskProc
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.python_tasks import PythonTasks
-from flinkray.actors.task_executor.task_processes import TaskProcesses
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.core import options
+from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -19,8 +20,8 @@ from flinkray.core.ids import (
     JobVertexID,
     WorkerGroupId,
 )
+from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
 from flinkray.rpc import (
-    HeartbeatSettings,
     LocalNetwork,
     LocalRpcService,
     RpcEndpoint,
@@ -84,16 +85,16 @@ class TasksInDoubles:
         self._parts = DeployedParts()
         self.tasks = PythonTasks(
             endpoint,
-            lambda on_died: TaskProcesses(
-                endpoint,
-                arguments,
-                slots_per_process=slots_per_process,
-                heartbeat=HeartbeatSettings(),
-                on_died=on_died,
-                factory=f"{__name__}:create_double",
+            arguments,
+            ReadableConfig(
+                {
+                    options.SLOTS_PER_TASK_PROCESS.key: str(slots_per_process),
+                    options.PRESTARTED_TASK_PROCESSES.key: "0",
+                    TASK_CANCELLATION_TIMEOUT.key: "60 s",
+                }
             ),
             self._parts,
-            cancellation_timeout=60.0,
+            factory=f"{__name__}:create_double",
             on_reports=on_reports,
         )
 

@@ -23,6 +23,7 @@ from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.slots.slot_requests import HeldSlot
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.simulation import SimulatedProcess
 from flinkray.testing.virtual_time import on_virtual_time
@@ -279,7 +280,7 @@ async def test_late_report_of_a_lost_task_executor_does_not_bring_back_its_slots
     )
 
     slot = AllocatedSlot(number(AllocationID, 1), 0, ONE_CPU, lost)
-    await master.slots_changed(1, 1, (slot,), (), ())
+    await master.slots_changed(1, 1, (HeldSlot(slot),), (), ())
 
     details = await cluster.details(job.job_id)
     assert (details.status, details.exceptions) == (JobStatus.RUNNING, ())

@@ -24,6 +24,7 @@ from flinkray.actors.gateways import (
     SlotPoolGateway,
     TaskExecutorGateway,
 )
+from flinkray.actors.gateways.job_processes import slot_pool_address
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     ClusterArguments,
@@ -241,9 +242,9 @@ class Scene:
         self.executor = await bench.start()
         self.master = bench.start_job_master()
         self.states = States(self.master)
-        self.master.on(JobMasterGateway.offer_slots).calling(accept_all)
+        self.master.pool.on(SlotPoolGateway.offer_slots).calling(accept_all)
         await bench.request(self.executor, 0, A)
-        await self.master.wait_for(JobMasterGateway.offer_slots)
+        await self.master.pool.wait_for(SlotPoolGateway.offer_slots)
         await asyncio.sleep(0.1)
         deployments = TaskDeployments(JOB, GRAPH, 0, PARTS, BOTH)
         assert await self.executor.submit_tasks(deployments, MASTER, None) == ()
@@ -252,9 +253,9 @@ class Scene:
         assert await SPARK_TASK.submit(self.executor) == ()
         if not is_second_slot_free:
             never = asyncio.get_running_loop().create_future()
-            self.master.on(JobMasterGateway.offer_slots).calling(lambda *_: never)
+            self.master.pool.on(SlotPoolGateway.offer_slots).calling(lambda *_: never)
             await bench.request(self.executor, 1, B)
-            await self.master.wait_for(JobMasterGateway.offer_slots, 2)
+            await self.master.pool.wait_for(SlotPoolGateway.offer_slots, 2)
         return self.executor
 
     async def look(self) -> dict[str, object]:
@@ -441,7 +442,9 @@ class JobMasterScene:
             await master.register_task_executor(self.job_id, TaskExecutorReport(location, (), ()))
             declared = self.manager.calls_of(ResourceManagerGateway.declare_required_resources)
             profile = declared[-1][1].requirements[0].profile
-            answer = await master.offer_slots(ResourceID("te"), (SlotOffer(A, 0, profile),))
+            address = slot_pool_address(self.job_id, MASTER)
+            pool = await client.connect(address, SlotPoolGateway, MASTER)
+            answer = await pool.offer_slots(location, (SlotOffer(A, 0, profile),))
             assert answer.accepted == (A,)
             await self.executor.wait_for(TaskExecutorGateway.submit_tasks)
         return master

@@ -561,7 +561,7 @@ async def test_number_of_deployment_messages_does_not_grow_with_the_number_of_ta
     for method in (
         "SlotPoolGateway.request_slots",
         "TaskExecutorGateway.request_slots",
-        "JobMasterGateway.offer_slots",
+        "SlotPoolGateway.offer_slots",
         "TaskExecutorGateway.submit_tasks",
         "TaskProcessGateway.run_tasks",
         "TaskProcessListenerGateway.tasks_reported",
@@ -580,10 +580,10 @@ MESSAGES = (
     "ResourceManagerGateway.declare_required_resources",
     "TaskExecutorGateway.request_slots",
     "JobMasterGateway.register_task_executor",
-    "JobMasterGateway.offer_slots",
+    "SlotPoolGateway.register_task_executors",
     "SlotPoolGateway.offer_slots",
     "JobMasterGateway.slots_changed",
-    "SlotPoolGateway.note",  # before the deployment, for the next JobMaster
+    "SlotPoolGateway.keep",  # before the deployment, for the next JobMaster
     "TaskExecutorGateway.submit_tasks",
     "TaskProcessGateway.run_tasks",
     "TaskProcessListenerGateway.tasks_reported",
@@ -636,8 +636,9 @@ async def test_task_executor_death_reported_repeatedly_is_one_failure(
         assert isinstance(master, JobMaster)
         executor = ResourceID(cluster.processes("TaskExecutor")[0])
 
-        assert master._leaders.resource_manager is not None
-        manager = master._leaders.resource_manager.fencing_token
+        gateway = master._leaders._resource_manager.target_gateway
+        assert gateway is not None
+        manager = gateway.fencing_token
         assert isinstance(manager, ResourceManagerId)
         for _ in master._slots.ledger.on(executor):
             await master.notify_task_executor_lost(manager, executor, "it was faster")

@@ -79,5 +79,5 @@ async def test_task_executor_without_slots_is_kept_while_its_results_are_needed(
         deployments = job_master(cluster)._scheduler._outbox.bulk
         assert where not in deployments.task_executors, "what it was sent is forgotten"
         assert second in deployments.task_executors
-        assert not slots._offers_in_flight
+        assert not slots._letting_go
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED

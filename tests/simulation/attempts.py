@@ -2,8 +2,8 @@
 
 - No attempt is begun twice.
 - Where only masters die, no task is restarted, but where all have gone who knew something: which
-  attempts were deployed (the JobMaster, its SlotPool, the coordinator of the sources and a
-  TaskExecutor), how far a source is (the same), or what has finished (all but the coordinator).  A
+  attempts were deployed (the JobMaster, its SlotPool and a TaskExecutor), how far a source is (the
+  same, and the coordinator of the sources), or what has finished (the same as deployed).  A
   TaskExecutor knows it as long as the job has slots there.
 - An elastic job is restarted there with another parallelism, too, or when the JobMaster has died
   that was about to do so.
@@ -34,8 +34,6 @@ from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
 from tests.simulation.inside import endpoint_in, keeps_any, restarts_of
-
-COORDINATOR = "StreamCoordinator"
 
 
 class Attempts(CallObserver):
@@ -106,12 +104,8 @@ class Attempts(CallObserver):
             self._loses_all(frozen)
         if call.method == "keep_part":
             self._kept(call.arguments[-1], call.sender, call.receiver)
-        elif call.method == "note" and call.receiver.kind in ("SlotPool", COORDINATOR):
-            self._noted(call.arguments[-1], call.sender, call.receiver)
-        elif call.method == "keep" and call.receiver.kind == "TaskExecutor":
-            self._kept_at_task_executor(call)
-        elif call.method == "note_finished" and call.sender in self._has_finished:
-            self._has_finished[call.receiver] = None
+        elif call.method == "keep" and call.receiver.kind in ("SlotPool", "TaskExecutor"):
+            self._piece_kept(call)
         elif call.method == "tasks_reported" and call.receiver.kind == "JobMaster":
             states = (it for it in call.arguments[0] if isinstance(it, TaskExecutionState))
             if any(state.state is ExecutionState.FINISHED for state in states):
@@ -120,13 +114,11 @@ class Attempts(CallObserver):
             self._run(call.receiver, call.arguments[0])
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
-        if call.method == "hand_over_part":
-            assert isinstance(result, KeptPart)
-            self._kept(result, call.sender)
-        elif call.method == "hand_over_finished" and call.receiver in self._has_finished:
-            self._has_finished[call.sender] = None
-        elif call.method == "hand_over" and isinstance(result, KeptPiece) and result.part:
-            self._kept(result.part, call.sender)
+        if isinstance(result, KeptPiece):
+            if result.finished and call.receiver in self._has_finished:
+                self._has_finished[call.sender] = None
+            if result.part is not None:
+                self._kept(result.part, call.sender)
 
     def _kept(self, part: KeptPart, *by: SimulatedProcess) -> None:
         known = self._parts.get(part.vertex_id)
@@ -137,7 +129,7 @@ class Attempts(CallObserver):
             self._keep[part.vertex_id] = {}
         self._keep[part.vertex_id] |= {process: None for process in by if _can_be_asked(process)}
 
-    def _kept_at_task_executor(self, call: ObservedCall) -> None:
+    def _piece_kept(self, call: ObservedCall) -> None:
         piece = call.arguments[-1]
         assert isinstance(piece, KeptPiece)
         if piece.finished and call.sender in self._has_finished:

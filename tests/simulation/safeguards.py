@@ -305,7 +305,7 @@ async def _offered_once(self: SlotOffering, job_id: Any) -> None:
 
     async def offer() -> None:
         if master is not None and offering is not None:
-            answer = await master.offer_slots(self._resource_id, offering.offers)
+            answer = await self._answer(master, offering)
             now = self._endpoint.clock.monotonic()
             self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
 
@@ -725,7 +725,7 @@ def _drains_nothing() -> AbstractContextManager[object]:
 
 
 def _hands_over_nothing(_: Any) -> Any:
-    async def left(self: PastCopies, reports: Any, notes: Any) -> None:
+    async def left(self: PastCopies, reports: Any) -> None:
         return None
 
     return left

@@ -15,7 +15,7 @@ from tests.simulation.elastic_job import ElasticJob, ElasticUser
 from tests.simulation.job_user import JobUser
 from tests.simulation.streaming_job import FAULTS, MASTERS_FAULTS
 from tests.simulation.streaming_world import StreamingWorld
-from tests.simulation.test_take_over import Deaths, Moment, job_masters, of
+from tests.simulation.test_take_over import NOTES, Deaths, Moment, job_masters, of
 
 
 @simulate(seeds=3, nodes=2, faults=FAULTS)
@@ -56,11 +56,11 @@ class ShrinkingJob(ElasticJob):
 
 
 def is_being_scaled(call: ObservedCall) -> bool:
-    return of("SlotPool", "note")(call) and call.arguments[-1].is_being_scaled
+    return NOTES(call) and call.arguments[0].notes.is_being_scaled
 
 
 def is_smaller(call: ObservedCall) -> bool:
-    return of("SlotPool", "note")(call) and max(call.arguments[-1].parallelisms) == 1
+    return NOTES(call) and max(call.arguments[0].notes.parallelisms) == 1
 
 
 MOMENTS: dict[str, list[Moment]] = {
@@ -116,7 +116,7 @@ def test_next_job_master_runs_a_job_that_waited_with_the_slots_that_are_availabl
     """The JobMaster does not request all slots that the job would like: such requests would fail
     in the end."""
     simulation = Simulation(1, nodes=2)
-    deaths = Deaths(simulation, job_masters(of("SlotPool", "note")))
+    deaths = Deaths(simulation, job_masters(NOTES))
     job = ShrinkingJob(simulation, only_masters_die=True, observers=(deaths,))
     job.sizes, job.node = [6, 6], ResourceProfile(1, 2**34)
     job.settings = {

@@ -10,12 +10,12 @@ from itertools import count, permutations
 
 import pytest
 
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import RpcConnectionError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.streaming.errors import UnavailableError
 from flinkray.testing.simulation import Simulation
@@ -79,6 +79,14 @@ def of(kind: str, method: str) -> Moment:
     return lambda call: call.receiver.kind == kind and call.method == method
 
 
+def slot_pool_keeps(is_such: Callable[[KeptPiece], bool]) -> Moment:
+    """A SlotPool is told such a piece of the notes."""
+    return lambda call: of("SlotPool", "keep")(call) and is_such(call.arguments[0])
+
+
+NOTES = slot_pool_keeps(lambda piece: piece.notes is not None)
+
+
 def a_task_has_finished(call: ObservedCall) -> bool:
     return of("JobMaster", "tasks_reported")(call) and any(
         isinstance(report, TaskExecutionState) and report.state is ExecutionState.FINISHED
@@ -99,13 +107,13 @@ def after(number: int, moment: Moment) -> Moment:
 
 A_CHECKPOINT = of("StreamCoordinator", "checkpoint_ended")
 MOMENTS: dict[str, list[Moment]] = {
-    "the first attempts are noted": [after(1, of("SlotPool", "note"))],
+    "the first attempts are noted": [after(1, NOTES)],
     "a task has finished": [a_task_has_finished],
-    "that a task has finished is noted": [of("SlotPool", "note_finished")],
+    "that a task has finished is noted": [slot_pool_keeps(lambda piece: bool(piece.finished))],
     "a checkpoint has ended": [A_CHECKPOINT],
     "its successor asks what is there": [A_CHECKPOINT, of("SlotPool", "hand_over")],
     "its successor says what it adopts": [A_CHECKPOINT, of("TaskExecutor", "adopt_slots")],
-    "its successor notes what it has adopted": [A_CHECKPOINT, of("SlotPool", "note")],
+    "its successor notes what it has adopted": [A_CHECKPOINT, NOTES],
 }
 
 
@@ -119,7 +127,7 @@ def test_no_task_is_restarted_when_a_job_master_dies_at_any_critical_moment(mome
 
 
 def test_no_task_is_restarted_when_a_job_master_dies_with_its_slot_pool() -> None:
-    """The source coordinator also has the notes."""
+    """A TaskExecutor also has the notes."""
     simulation = Simulation(1, nodes=2)
     moments = [("SlotPool", A_CHECKPOINT), *job_masters(A_CHECKPOINT)]
     deaths = Deaths(simulation, moments)
@@ -222,7 +230,7 @@ A_TASK = ("TaskProcess", of("TaskProcess", "order_checkpoint"))
 RESTARTS = {
     "tasks are cancelled": (A_TASK, of("TaskExecutor", "cancel_tasks")),
     "readers are reset": (A_TASK, of("StreamCoordinator", "reset_subtasks")),
-    "the next attempts are noted": (A_TASK, of("SlotPool", "note")),
+    "the next attempts are noted": (A_TASK, NOTES),
     "the next attempts are deployed": (A_TASK, of("TaskExecutor", "submit_tasks")),
 }
 
@@ -271,7 +279,7 @@ def coordinators(*moments: Moment) -> list[tuple[str, Moment]]:
 COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
     "readers ask first": coordinators(of("StreamCoordinator", "exchange")),
     "what readers are given is to be kept": coordinators(of("JobMaster", "keep_part")),
-    "it is being kept": coordinators(of("SlotPool", "keep_part")),
+    "it is being kept": coordinators(slot_pool_keeps(lambda piece: piece.part is not None)),
     "it is asked for its cut": coordinators(of("StreamCoordinator", "snapshot")),
     "readers are about to take their snapshots": coordinators(
         of("StreamCoordinator", "exchange_until_cut")
@@ -284,14 +292,10 @@ COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
         ("StreamCoordinator", A_CHECKPOINT),
         ("JobMaster", A_CHECKPOINT),
     ],
-    "its JobMaster dies as the next one begins": [
-        ("StreamCoordinator", A_CHECKPOINT),
-        ("JobMaster", of("StreamCoordinator", "note")),
-    ],
     "the SlotPool dies": [("StreamCoordinator", A_CHECKPOINT), ("SlotPool", A_CHECKPOINT)],
     "its JobMaster has died as it told the next SlotPool": [
         ("SlotPool", A_CHECKPOINT),
-        ("JobMaster", of("SlotPool", "note")),
+        ("JobMaster", NOTES),
         ("StreamCoordinator", of("SlotPool", "hand_over")),
     ],
     "the next JobMaster adopts it": [
@@ -314,81 +318,6 @@ def test_no_task_is_restarted_when_a_source_coordinator_dies_at_any_critical_mom
         if not deaths.moments:
             return
     pytest.fail("the moment has come in none of the seeds")
-
-
-@dataclass
-class DiesBeforeItTells(CallObserver):
-    """A SlotPool dies, and its JobMaster.  The next one has the notes of the coordinator, which
-    stands still; both die when the next pool has these notes, and nothing yet of the sources."""
-
-    simulation: Simulation
-    deaths: Deaths
-    silent: SimulatedProcess | None = None
-    is_over: bool = False
-
-    def succeeded(self, call: ObservedCall, result: object) -> None:
-        if self.deaths.moments or self.is_over:
-            return
-        if of("StreamCoordinator", "note")(call):
-            self.silent = call.receiver
-            self.simulation.hang(self.silent)
-        elif self.silent is not None and of("SlotPool", "note")(call):
-            self.is_over = True
-            self.simulation.crash(self.silent)
-            self.simulation.crash(call.sender)
-
-
-def test_sources_whose_coordinator_died_unrecorded_are_restored_from_the_checkpoint() -> None:
-    """The notes must not suggest that readers were told nothing: all splits would be read again
-    (seed 42266)."""
-    simulation = Simulation(1, nodes=2)
-    deaths = Deaths(simulation, [("SlotPool", A_CHECKPOINT), ("JobMaster", A_CHECKPOINT)])
-    dies = DiesBeforeItTells(simulation, deaths)
-    simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())
-    assert dies.is_over
-
-
-@dataclass
-class LosesTheNote(CallObserver):
-    """That the first attempts are deployed does not reach the coordinator of the sources: the
-    connection to it is reset."""
-
-    simulation: Simulation
-    lost: list[ObservedCall] = field(default_factory=list)
-    known: JobNotes | None = None
-    """To the coordinator."""
-
-    def begins(self, call: ObservedCall) -> None:
-        if self.lost or not of("StreamCoordinator", "note")(call):
-            return
-        assert isinstance(call.endpoint, StreamCoordinator)
-        self.known = call.endpoint._notes
-        if self.known is None:
-            return  # where it is itself
-        self.lost.append(call)
-        for connection in self.simulation.network.connections():
-            ends = {connection.near.process, connection.far.process}
-            if ends == {call.sender, call.receiver}:
-                connection.break_off("the connection was reset")
-
-    def succeeded(self, call: ObservedCall, result: object) -> None:
-        if call in self.lost:
-            assert isinstance(call.endpoint, StreamCoordinator)
-            call.endpoint._notes = self.known
-
-
-def test_source_coordinator_without_the_last_recovery_notes_hands_over_no_old_ones() -> None:
-    """By the earlier notes the first attempts were never deployed, and would be deployed again
-    (seed 205982). All processes with the last notes die."""
-    simulation = Simulation(1, nodes=2)
-    loses = LosesTheNote(simulation)
-    reported = of("JobMaster", "tasks_reported")
-    moments = [("TaskExecutor", after(2, reported)), ("SlotPool", reported), *job_masters(reported)]
-    deaths = Deaths(simulation, moments)
-    simulation.run(SmallJob(simulation, observers=(loses, deaths)).run())
-    assert loses.lost
-    assert not deaths.moments
-    assert [*deaths.attempts] == [0, 1]
 
 
 @dataclass

@@ -99,7 +99,7 @@ CLOSED = (
     *("TaskExecutor.request_slots", "TaskProcess.run_tasks") * 2,
     *("TaskExecutor.tasks_reported", "TaskExecutor.submit_tasks"),
     *("JobMaster.slots_changed", "SlotPool.request_slots", "SlotPool.return_slots"),
-    *("JobMaster.offer_slots", "JobMaster.tasks_reported"),
+    *("SlotPool.offer_slots", "JobMaster.tasks_reported"),
     "JobMaster.disconnect_task_executor",
     *("Dispatcher.job_reached_terminal_state", "ResourceManager.release_job"),
 )
@@ -112,7 +112,7 @@ REPEATABLE = (
     *("JobMaster.register_task_executor", "JobMaster.keep_part", "JobMaster.resize"),
     *("ResourceManager.register_task_executor", "ResourceManager.register_job_master"),
     *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),
-    *("SlotPool.note", "SlotPool.note_finished", "SlotPool.keep_part"),
+    "SlotPool.keep",
     *("StreamCoordinator.checkpoint_ended", "StreamCoordinator.exchange"),
 )
 """What is called until it is answered: it may come twice."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     TaskExecutorHeartbeat,
@@ -78,13 +78,17 @@ class Surroundings:
     master: JobMasterGateway
 
     async def register(self, location: WorkerLocation | None = None) -> None:
-        report = TaskExecutorReport(self.location if location is None else location, (), ())
+        self.location = self.location if location is None else location
+        report = TaskExecutorReport(self.location, (), ())
         answer = await self.master.register_task_executor(self.job_id, report)
         assert isinstance(answer, TaskExecutorToJobMasterRegistrationSuccess)
 
     async def offer(self, allocation_id: AllocationID, index: int = 0) -> bool:
         offer = SlotOffer(allocation_id, index, ONE_CPU)
-        answer = await self.master.offer_slots(self.location.resource_id, (offer,))
+        (name,) = self.cluster.processes("SlotPool")
+        token = self.master.fencing_token
+        pool = await self.cluster.client.connect(f"{name}/slotpool", SlotPoolGateway, token)
+        answer = await pool.offer_slots(self.location, (offer,))
         return answer.accepted == (allocation_id,)
 
     def answer_heartbeats(self) -> None:

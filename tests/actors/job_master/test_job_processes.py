@@ -25,7 +25,6 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
@@ -55,8 +54,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
             arguments,
             "the SlotPool",
             HEARTBEAT,
-            on_started=lambda *, is_first: None,
-            on_lost=lambda _: None,
+            on_lost=lambda: None,
         )
         await pool.start()
 
@@ -66,9 +64,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
         services = ClusterServices.create(self.rpc_service, CLUSTER)
         beginning = SourcesBeginning(self.fencing_token, 0, None, (), ExecutionGraphID.generate())
-        kinds = CoordinatorProcesses(
-            self, GRAPH, services, "no:driver", lambda coordinator: beginning, noted, print
-        )
+        kinds = CoordinatorProcesses(self, GRAPH, services, "no:driver", noted, print)
         started: list[CoordinatorID] = []
 
         class Listener(CoordinatorListener):
@@ -87,7 +83,12 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
                 raise AssertionError(event)
 
         runner = CoordinatorRunner(self, kinds, Listener(), HEARTBEAT)
-        runner.start(StartCoordinator(CoordinatorID(kind, None, 0)), None)
+        coordinator = CoordinatorID(kind, None, 0)
+        if kind is CoordinatorKind.SOURCE_ENUMERATORS:
+            spec = kinds.source_enumerators.spec(coordinator, beginning, None)
+            runner.start(coordinator, spec)
+        else:
+            runner.start(coordinator, kinds.master_formats.spec())
         await eventually(lambda: started, 50, "the coordinator")
 
 

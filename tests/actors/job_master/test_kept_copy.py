@@ -6,9 +6,10 @@ import asyncio
 
 from flinkray.actors.gateways import TaskExecutorGateway
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
-from flinkray.actors.job_master.kept_for_successor import KeptCopy
-from flinkray.actors.job_master.left_by_past_job_masters import Left, PastCopies
+from flinkray.actors.job_master.kept_copy import KeptCopy
+from flinkray.actors.job_master.left_by_past_job_masters import PastCopies
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.kept_notes import KeptNotes
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, ResourceID, WorkerGroupId
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings, LocalNetwork, LocalRpcService
@@ -93,12 +94,10 @@ class Keeping:
         self.first, self.second = Holder(network, "te-1"), Holder(network, "te-2")
         self.all = (self.first, self.second)
         self.notes = notes(1)
-        self.copy = KeptCopy(
-            self.master,
-            GRAPH,
-            self.connections,
-            lambda: (KeptPiece(part=PART), KeptPiece(notes=self.notes)),
-        )
+        self.changes = 0
+        self.book = KeptNotes()
+        self.book.add(KeptPiece(part=PART))
+        self.copy = KeptCopy(self.master, GRAPH, self.connections, self.book, on_kept=lambda: None)
         self.past = PastCopies(self.master, GRAPH, self.connections)
 
     async def begin(self, *with_notes: Holder) -> None:
@@ -112,7 +111,13 @@ class Keeping:
         self.notes = JobNotes(
             number(ExecutionGraphID, 1), (1,), b"", restores, task_executors=places
         )
-        return self.copy.noted(self.notes)
+        return self.add(KeptPiece(notes=self.notes))
+
+    def add(self, piece: KeptPiece) -> int:
+        self.changes += 1
+        self.book.add(piece)
+        self.copy.add(self.changes, piece)
+        return self.changes
 
     async def has(self, change: int) -> bool:
         """Within a second."""
@@ -131,7 +136,7 @@ async def test_change_of_recovery_data_is_safe_once_the_backup_has_all_data_and_
     assert await keeping.has(change)
     pieces = [piece for _, piece in keeping.first.kept]
     assert pieces == [KeptPiece(part=PART), KeptPiece(notes=keeping.notes)]
-    later = keeping.copy.add(KeptPiece(part=PART))
+    later = keeping.add(KeptPiece(part=PART))
     assert not keeping.copy.has(later)
     assert await keeping.has(later)
     assert [copy for copy, _ in keeping.first.kept] == [1, 1, 1]
@@ -155,7 +160,7 @@ async def test_next_backup_task_executor_gets_all_recovery_data_when_the_first_o
     await keeping.begin()
     assert await keeping.has(keeping.note(1, *keeping.all))
     keeping.first.may_answer.clear()
-    change = keeping.copy.add(KeptPiece(part=PART))
+    change = keeping.add(KeptPiece(part=PART))
     keeping.second.may_answer.clear()
     keeping.connections.lose(keeping.first.resource_id, "it is silent")
     assert not await keeping.has(change)
@@ -249,7 +254,7 @@ async def test_next_job_master_restores_the_latest_of_several_backups_of_recover
         keeping.first.report(notes(2), KeptPiece(part=later)),
         keeping.second.report(notes(1), KeptPiece(part=earlier)),
     ]
-    left = await keeping.past.left(reports, None)
+    left = await keeping.past.left(reports)
     assert left is not None
     assert left.notes == notes(2)
     assert left.parts == (later,)
@@ -261,7 +266,7 @@ async def test_backups_of_recovery_notes_of_two_execution_graphs_are_not_restore
     keeping = Keeping()
     await keeping.begin()
     reports = [keeping.first.report(notes(1)), keeping.second.report(notes(1, graph=2))]
-    assert await keeping.past.left(reports, None) is None
+    assert await keeping.past.left(reports) is None
 
 
 @on_virtual_time
@@ -270,16 +275,4 @@ async def test_no_backup_of_recovery_notes_is_restored_when_the_latest_cannot_be
     await keeping.begin()
     reports = [keeping.first.report(notes(2)), keeping.second.report(notes(1))]
     keeping.network.kill("te-1")
-    assert await keeping.past.left(reports, None) is None
-
-
-@on_virtual_time
-async def test_backup_is_restored_unless_the_coordinator_has_later_recovery_notes() -> None:
-    keeping = Keeping()
-    await keeping.begin()
-    reports = [keeping.first.report(notes(2), KeptPiece(part=PART))]
-    left = await keeping.past.left(reports, notes(2))
-    assert isinstance(left, Left)
-    assert left.parts == (PART,)
-    for others in (notes(3), notes(2, graph=2), notes(2, restores=1)):
-        assert await keeping.past.left(reports, others) is None
+    assert await keeping.past.left(reports) is None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pool_process
 from flinkray.actors.gateways.slot_pool import HandedOver
+from flinkray.actors.gateways.stream_coordinator import KeptPiece
 from flinkray.actors.job_master.left_by_past_job_masters import PastPools
 from flinkray.core.errors import RpcTimeoutError, SlotAllocationError
 from flinkray.core.ids import (
@@ -69,8 +68,9 @@ class Successor:
         if isinstance(left, Exception):
             handing_over.raising(left)
         else:
-            handing_over.returning(replace(left, finished=len(tasks)))
-        pool.on(SlotPoolGateway.hand_over_finished).calling(lambda _, first: tasks[first:][:1])
+            handing_over.returning(left)
+        pieces = dict(enumerate(KeptPiece(finished=(task,)) for task in tasks))
+        pool.on(SlotPoolGateway.hand_over_piece).calling(lambda _, number_: pieces.get(number_))
         name = slot_pool_process(JOB, token)
         pool.start(LocalRpcService(name, self.network), "slotpool")
         return name

@@ -10,6 +10,7 @@ from flinkray.core.ids import JobID, JobMasterId, ResourceID, WorkerGroupId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
+from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
@@ -28,7 +29,7 @@ class Surroundings:
         token = number(JobMasterId, 1)
         self.master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", token)
         self.master.start()
-        self.found = Reconciliation(self.master, number(JobID, 1))
+        self.found = Reconciliation(self.master, number(JobID, 1), SlotLedger())
         self.executor = TestingGateway(TaskExecutorGateway).lenient()
         self.executor.start(LocalRpcService(NAME, self.network), "taskexecutor")
 

@@ -7,18 +7,19 @@ from typing import cast
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.source_coordination import SourceCoordination
-from flinkray.core.ids import ExecutionGraphID
-from flinkray.rpc import LocalRpcService
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import ResetSubtasks
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.job_master.test_kept_parts import VERTEX, Surroundings
+from tests.actors.job_master.test_notes import COORDINATOR, TOKEN, VERTEX
+from tests.actors.resource_cluster import number
 
-COORDINATOR = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
 RESET = ResetSubtasks(4, {"records": ((0, 3),)})
 
 
@@ -36,26 +37,27 @@ class Coordinated:
     """A JobMaster whose notes are acknowledged when they may be."""
 
     def __init__(self) -> None:
-        around = Surroundings()
+        network = LocalNetwork()
+        service = LocalRpcService("JobMaster", network)
+        master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", TOKEN)
+        master.start()
         self.may_be_noted = asyncio.Event()
         self.resets: list[object] = []
         process = TestingGateway(StreamCoordinatorGateway)
         process.on(StreamCoordinatorGateway.reset_subtasks).calling(self._reset)
-        process.start(LocalRpcService("StreamCoordinator", around.network), "streams")
+        process.start(LocalRpcService("StreamCoordinator", network), "streams")
         self.sources = SourceCoordination(
-            around.master,
-            lambda: cast(CoordinatorRunner, Running(process.address)),
+            master,
+            cast(CoordinatorRunner, Running(process.address)),
             (VERTEX,),
-            around.parts,
+            cast(NotesForSuccessor, self),
             new_restart_strategy(FixedDelayRestart(3, 0.0)),
             lambda why: None,
-            ExecutionGraphID.generate,
-            self._noted,
         )
-        self.sources.beginning(COORDINATOR)
+        self.sources.beginning(COORDINATOR, number(ExecutionGraphID, 1))
         self.sources.started(COORDINATOR)
 
-    async def _noted(self) -> None:
+    async def acknowledged(self) -> None:
         await self.may_be_noted.wait()
 
     async def _reset(self, *arguments: object) -> None:

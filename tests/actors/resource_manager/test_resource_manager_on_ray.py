@@ -69,8 +69,9 @@ class RayResources:
     async def job(self) -> Job:
         job_id = JobID.generate()
         service = await RayRpcService.open(self.namespace, f"JobMaster-{job_id}")
-        self.services.append(service)
-        job = Job(service, job_id)
+        pool_service = await RayRpcService.open(self.namespace, Job.pool_process(job_id))
+        self.services += [service, pool_service]
+        job = Job(service, pool_service, job_id)
         await job.register()
         return job
 

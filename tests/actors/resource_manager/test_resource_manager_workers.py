@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotAnswer, WantedSlot
 from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import WorkerGroupRequest
@@ -278,12 +278,12 @@ async def test_a_killed_task_executor_is_replaced_in_the_same_bundle(tmp_path: P
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
-    victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[1]
+    victim = job.master.pool.calls_of(SlotPoolGateway.offer_slots)[1][0].resource_id
     bundle = int(victim.split("-")[2])
     cluster.network.crash(victim)
     assert (await job.master.wait_for(JobMasterGateway.notify_task_executor_lost))[1] == victim
     await job.has_slots(3)
-    replacement, _ = job.master.calls_of(JobMasterGateway.offer_slots)[2]
+    replacement = job.master.pool.calls_of(SlotPoolGateway.offer_slots)[2][0].resource_id
     assert replacement != victim
     assert int(replacement.split("-")[2]) == bundle
     assert len(cluster.workers.created_groups) == 1
@@ -315,7 +315,7 @@ async def test_worker_starts_and_releases_do_not_list_all_task_executors(
     looks = cluster.workers.lists
     for value in range(1, 6):
         job = await running_job(cluster, value, slots=2)
-        victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[0]
+        victim = job.master.pool.calls_of(SlotPoolGateway.offer_slots)[0][0].resource_id
         cluster.network.crash(victim)
         await job.has_slots(3)
         await manager.release_job(job.job_id, DISPATCHER, "it has ended")
@@ -338,7 +338,7 @@ async def test_recovered_task_executors_are_listed_once_for_all_worker_groups(
     for job in jobs:
         await job.register()
         await job.declare(2)
-    victim, _ = jobs[0].master.calls_of(JobMasterGateway.offer_slots)[0]
+    victim = jobs[0].master.pool.calls_of(SlotPoolGateway.offer_slots)[0][0].resource_id
     cluster.network.crash(victim)
     await jobs[0].has_slots(3)
     assert len(cluster.workers.starts) == 5
@@ -361,7 +361,7 @@ async def test_task_executor_dead_before_reregistration_is_replaced_at_once(
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, slots=2)
-    victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[0]
+    victim = job.master.pool.calls_of(SlotPoolGateway.offer_slots)[0][0].resource_id
     occupied = cluster.workers.occupied
 
     def dies(group_id: WorkerGroupId) -> dict[int, ResourceID]:
@@ -580,7 +580,8 @@ async def test_shutting_down_ends_every_worker_and_the_resource_manager(tmp_path
     assert cluster.workers.groups == {}
     assert used(cluster) == [NOTHING]
     await asyncio.sleep(0.1)
-    assert set(cluster.network.services) == {"client", job.resource_id, waiting.resource_id}
+    others = {name for name in cluster.network.services if not name.startswith("SlotPool-")}
+    assert others == {"client", job.resource_id, waiting.resource_id}
     with pytest.raises(FlinkRayError):
         await manager.request_resource_overview()
 

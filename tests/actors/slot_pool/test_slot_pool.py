@@ -16,7 +16,7 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.core.errors import (
     FencingTokenError,
@@ -25,6 +25,7 @@ from flinkray.core.errors import (
     RpcError,
     RpcTimeoutError,
     SlotAllocationError,
+    UnknownTaskExecutorError,
 )
 from flinkray.core.ids import (
     AllocationID,
@@ -116,7 +117,9 @@ class Surroundings:
             .start(service, "resourcemanager")
         )
 
-    async def start(self, configuration: dict[str, str] | None = None) -> SlotPoolGateway:
+    async def start(
+        self, configuration: dict[str, str] | None = None, *, is_registered: bool = True
+    ) -> SlotPoolGateway:
         service = LocalRpcService("SlotPool", self.network)
         cluster = ClusterArguments("test", configuration or {}, "nowhere")
         arguments = SlotPoolArguments(cluster, JOB, MASTER_ID, self.master.address)
@@ -124,7 +127,10 @@ class Surroundings:
         self.pool = SlotPool(service, arguments, master)
         self.pool.start()
         client = LocalRpcService("client", self.network)
-        return await client.connect(self.pool.address, SlotPoolGateway, MASTER_ID)
+        pool = await client.connect(self.pool.address, SlotPoolGateway, MASTER_ID)
+        if is_registered:
+            await pool.register_task_executors((self.location,))
+        return pool
 
     async def connect(self, pool: SlotPoolGateway, n: int = 1) -> None:
         manager = self.managers[n - 1]
@@ -273,6 +279,33 @@ async def test_closing_slot_pool_declares_no_slots_while_its_slots_are_freed() -
 
 
 @on_virtual_time
+async def test_offer_of_a_task_executor_is_refused_until_the_job_master_has_registered_it() -> None:
+    """SP-03: the TaskExecutor keeps the slot, and offers it again."""
+    around = Surroundings()
+    pool = await around.start(is_registered=False)
+    await pool.request_slots(wanted(1))
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, ALLOCATION, 0)
+    await pool.register_task_executors((around.location,))
+    assert await around.offer(pool, ALLOCATION, 0)
+
+
+@on_virtual_time
+async def test_slot_pool_lets_a_task_executor_go_only_if_it_holds_no_slot_there() -> None:
+    """JM-15: the JobMaster may not know yet that the pool has just taken a slot."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    resource_id = around.location.resource_id
+    assert not await pool.let_go(resource_id)
+    await pool.fail_allocation(ALLOCATION, "broken")
+    assert await pool.let_go(resource_id)
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, OTHER_ALLOCATION, 0)
+
+
+@on_virtual_time
 async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
     """SP-03, TM-09: before the TaskExecutor hears that the offer is accepted."""
     around = Surroundings()
@@ -280,9 +313,9 @@ async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
     await pool.request_slots(wanted(1))
     assert await around.offer(pool, ALLOCATION, 0)
     ((_, _, gained, lost, events),) = around.master.calls_of(JobMasterGateway.slots_changed)
-    assert [slot.allocation_id for slot in gained] == [ALLOCATION]
+    assert [held.slot.allocation_id for held in gained] == [ALLOCATION]
     assert lost == ()
-    assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0]),)
+    assert events == (SlotAllocated(number(SlotRequestId, 1), gained[0].slot),)
     assert not await around.offer(pool, OTHER_ALLOCATION, 1)
 
 
@@ -426,7 +459,9 @@ async def test_slots_of_a_restarted_task_executor_are_reported_as_lost() -> None
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
     around.location = replace(around.location, pid=2)
-    assert not await around.offer(pool, OTHER_ALLOCATION, 0)
+    with pytest.raises(UnknownTaskExecutorError):
+        await around.offer(pool, OTHER_ALLOCATION, 0)
+    await pool.register_task_executors((around.location,))
     *_, lost, events = await around.master.wait_for(JobMasterGateway.slots_changed, 2)
     assert lost == (ALLOCATION,)
     assert [event.allocations for event in events if isinstance(event, SlotsLost)] == [lost]
@@ -476,24 +511,24 @@ async def test_orphaned_slot_pool_hands_over_the_latest_recovery_notes() -> None
     """Together with the finished tasks of the execution graph, in as many messages as necessary."""
     around = Surroundings()
     pool = await around.start()
-    await pool.note(notes(1, 1))
-    await pool.note_finished((finished(around, 1, 0), finished(around, 1, 1)))
-    await pool.note(notes(2, 1))
-    await pool.note_finished(tuple(finished(around, 2, n) for n in range(2001)))
-    await pool.note_finished((finished(around, 2, 7, attempt=3),))
-    await pool.note(notes(2, 4))
+    await pool.keep(KeptPiece(notes=notes(1, 1)))
+    await pool.keep(KeptPiece(finished=(finished(around, 1, 0), finished(around, 1, 1))))
+    await pool.keep(KeptPiece(notes=notes(2, 1)))
+    await pool.keep(KeptPiece(finished=tuple(finished(around, 2, n) for n in range(2001))))
+    await pool.keep(KeptPiece(finished=(finished(around, 2, 7, attempt=3),)))
+    await pool.keep(KeptPiece(notes=notes(2, 4)))
     with pytest.raises(SlotAllocationError, match="lives"):
-        await pool.hand_over_finished(number(JobMasterId, 2), 0)
+        await pool.hand_over_piece(number(JobMasterId, 2), 0)
     around.network.kill("JobMaster")
     await asyncio.sleep(1)
     successor = number(JobMasterId, 2)
-    assert await pool.hand_over(successor) == HandedOver((), (), notes(2, 4), 2001)
-    first = await pool.hand_over_finished(successor, 0)
-    then = await pool.hand_over_finished(successor, len(first))
-    assert (len(first), len(then)) == (2000, 1)
+    assert await pool.hand_over(successor) == HandedOver((), (), notes(2, 4))
+    pieces = [await pool.hand_over_piece(successor, number_) for number_ in range(3)]
+    first, then = (() if piece is None else piece.finished for piece in pieces[:2])
+    assert (len(first), len(then), pieces[2]) == (2000, 1, None)
     assert {task.state.attempt_id.attempt_number for task in first} == {0, 3}
     with pytest.raises(RecipientUnreachableError, match="was left by JobMaster"):
-        await pool.note(notes(2, 5))
+        await pool.keep(KeptPiece(notes=notes(2, 5)))
     await asyncio.sleep(100)
     assert not around.pool.is_running
 
@@ -511,9 +546,7 @@ async def test_orphaned_slot_pool_refuses_calls_of_its_past_job_master() -> None
     declared = around.declared()
     calls: list[Callable[[], Awaitable[object]]] = [
         pool.request_heartbeat,
-        lambda: pool.note(notes(1, 1)),
-        lambda: pool.note_finished((finished(around, 1, 0),)),
-        lambda: pool.keep_part(KeptPart(None, 0, 1)),
+        lambda: pool.keep(KeptPiece(notes=notes(1, 1))),
         lambda: pool.expect_slots((OTHER_ALLOCATION,)),
         lambda: pool.request_slots(wanted(3)),
         lambda: pool.return_slots(ReturnSlots((ALLOCATION,), "done")),
@@ -537,17 +570,14 @@ async def test_orphaned_slot_pool_hands_over_the_latest_progress_of_each_source(
     pool = await around.start()
     source = number(JobVertexID, 1)
     last = KeptPart(source, 0, 2), KeptPart(None, 0, 1)
-    await pool.note(notes(1, 1))
+    await pool.keep(KeptPiece(notes=notes(1, 1)))
     for part in (KeptPart(source, 0, 1), *last, KeptPart(source, 0, 1)):
-        await pool.keep_part(part)
+        await pool.keep(KeptPiece(part=part))
     around.network.kill("JobMaster")
     await asyncio.sleep(1)
     successor = number(JobMasterId, 2)
-    assert (await pool.hand_over(successor)).parts == 2
-    assert (
-        await pool.hand_over_part(successor, 0),
-        await pool.hand_over_part(successor, 1),
-    ) == last
+    pieces = [await pool.hand_over_piece(successor, number_) for number_ in range(3)]
+    assert pieces == [*(KeptPiece(part=part) for part in last), None]
 
 
 @on_virtual_time
@@ -570,11 +600,11 @@ async def test_slot_pool_with_a_living_job_master_hands_over_nothing() -> None:
     pool = await around.start()
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
-    await pool.keep_part(KeptPart(None, 0, 1))
+    await pool.keep(KeptPiece(part=KeptPart(None, 0, 1)))
     with pytest.raises(SlotAllocationError, match="lives"):
         await pool.hand_over(number(JobMasterId, 2))
     with pytest.raises(SlotAllocationError, match="lives"):
-        await pool.hand_over_part(number(JobMasterId, 2), 0)
+        await pool.hand_over_piece(number(JobMasterId, 2), 0)
     assert await pool.request_heartbeat() == 1
 
 

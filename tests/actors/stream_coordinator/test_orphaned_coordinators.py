@@ -16,12 +16,11 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
-from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
+from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
@@ -92,13 +91,9 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
     around = Surroundings()
     coordinator = await around.start()
     await coordinator.restore(FIRST, RestoredCoordinators(3, 0, ()))
-    notes = JobNotes(number(ExecutionGraphID, 1), (), b"", 3)
-    await coordinator.note(FIRST, notes)
     around.begin(SECOND)
     for _ in range(2):  # the answer may be lost
-        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(
-            ENUMERATORS, 3, False, notes
-        )
+        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(ENUMERATORS, 3, False)
 
     await coordinator.request_heartbeat(SECOND)
     assert await coordinator.snapshot(SECOND, 1, 0, "nowhere") == ()
@@ -112,8 +107,6 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
         await coordinator.reset_subtasks(FIRST, 0, {})
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.checkpoint_ended(FIRST, CheckpointCompleted(1))
-    with pytest.raises(CoordinatorReplacedError):
-        await coordinator.note(FIRST, notes)
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.stop(FIRST)
     assert await coordinator.report_watermark(FIRST, "group", "member", 7) == 7

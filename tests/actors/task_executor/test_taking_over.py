@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.job_processes import job_master_process
 from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
@@ -136,7 +136,7 @@ async def test_next_job_master_gets_running_and_ended_tasks(tmp_path: Path) -> N
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     runs, ends = task(A), task(B, attempt=3)
     restored = replace(
         runs.deployments.tasks[0], restored=RestoredTask(7, None), coordinator_attempt=2, restores=1
@@ -428,7 +428,7 @@ async def test_adopted_task_continues_and_its_end_is_reported(tmp_path: Path) ->
     await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
     assert bench.endpoint.heartbeat_payload(JOB).attempts == (task(A).attempt_id,)
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    assert second.calls_of(JobMasterGateway.offer_slots) == []
+    assert second.pool.calls_of(SlotPoolGateway.offer_slots) == []
     bench.runner.failures[task(A).attempt_id].set_result(None)
     await second.wait_for(JobMasterGateway.tasks_reported)
     assert told(second) == [TaskExecutionState(JOB, task(A).attempt_id, ExecutionState.FINISHED)]
@@ -469,7 +469,7 @@ async def test_task_that_stops_with_a_savepoint_is_reported_as_stopping_at_a_tak
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     stops, goes_on = task(A), task(B, attempt=1)
     await stops.submit(executor)
     await goes_on.submit(executor)
@@ -500,7 +500,7 @@ async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) ->
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     await task(A).submit(executor)
     await task(B, attempt=1).submit(executor)
     await asyncio.sleep(0.1)
@@ -548,7 +548,7 @@ async def test_task_is_reported_with_the_producers_of_its_deployment(
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     where = WorkerLocation(ResourceID("w"), "w/w", "n", "127.0.0.1", 1, WorkerGroupId("g"), 0)
 
     def locations(attempt: int) -> PartitionLocations:
@@ -579,7 +579,7 @@ async def with_result(bench: Bench) -> TaskExecutorGateway:
     """A task has finished and left a result; another one runs."""
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     produces = vertex(1, finishes, RESULT)
     parts = (SharedPart(2, 0, vertex(2, waits)),)
     message = deployments(produces, TaskDeployment(1, 0, 0, A), TaskDeployment(2, 0, 0, B))
@@ -674,7 +674,7 @@ async def test_task_report_at_a_take_over_that_exceeds_the_message_limit_is_shor
     bench = Bench(tmp_path, {"rpc.frame-size": "64 kb"})
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
-    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     running = task(B, attempt=1)
     await running.submit(executor)
     for subtask in range(1, failures + 1):
@@ -693,7 +693,7 @@ async def test_task_report_at_a_take_over_that_exceeds_the_message_limit_is_shor
         assert not bench.runner.failures[running.attempt_id].done()
     else:
         assert (report.slots, report.graphs) == ((), ())
-        _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+        _, offers = await second.pool.wait_for(SlotPoolGateway.offer_slots)
         assert {o.allocation_id for o in offers} <= {A, B}
         assert bench.runner.failures[running.attempt_id].cancelled()
 

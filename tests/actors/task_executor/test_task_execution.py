@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.errors import FlinkRayError
@@ -94,7 +94,7 @@ async def start(bench: Bench) -> tuple[TaskExecutorGateway, TestingGateway[JobMa
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     return executor, master
 
 

@@ -11,6 +11,7 @@ import pytest
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
+    SlotPoolGateway,
 )
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
@@ -36,7 +37,7 @@ from flinkray.ha import (
     StandaloneHaServices,
 )
 from flinkray.rpc import RegistrationRejection
-from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
+from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
@@ -85,7 +86,7 @@ async def test_next_job_master_gets_slots_and_the_past_job_master_is_refused(
     await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
-    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+    _, offers = await second.pool.wait_for(SlotPoolGateway.offer_slots)
     assert [offer.allocation_id for offer in offers] == [B]
     with pytest.raises(TaskError, match="does not lead the job here"):
         await task(B, attempt=1).submit(executor)
@@ -96,7 +97,7 @@ async def test_next_job_master_gets_slots_and_the_past_job_master_is_refused(
     assert "is held until the job's next JobMaster has adopted it" in refused.cause
     assert refused.lost_slot == A
     await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
-    _, offers = await second.wait_for(JobMasterGateway.offer_slots, 2)
+    _, offers = await second.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     assert [offer.allocation_id for offer in offers] == [A]
     assert await task(A, 1, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER) == ()
     assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
@@ -114,9 +115,9 @@ async def test_kept_slot_is_offered_to_the_next_job_master_once_clean(
     bench.network.crash("JobMaster-1")
     second = await bench.next_job_master(executor)
     await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
-    assert second.calls_of(JobMasterGateway.offer_slots) == []
+    assert second.pool.calls_of(SlotPoolGateway.offer_slots) == []
     bench.runner.may_clean.set()
-    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+    _, offers = await second.pool.wait_for(SlotPoolGateway.offer_slots)
     assert [offer.allocation_id for offer in offers] == [A]
     await task(A, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
     assert bench.client.clock.monotonic() < 2
@@ -221,7 +222,7 @@ async def test_end_of_a_past_job_masters_task_is_reported_under_the_id_of_that_j
     await task(A).submit(executor)
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
-    await second.wait_for(JobMasterGateway.offer_slots)
+    await second.pool.wait_for(SlotPoolGateway.offer_slots)
     await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
     await task(B, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
 
@@ -248,13 +249,13 @@ async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer
         await may_answer.wait()
         return success
 
-    def take(resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
+    def take(location: WorkerLocation, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
         if not known:
-            raise UnknownTaskExecutorError(f"{resource_id} is not (any more) connected")
-        return accept_all(resource_id, offers)
+            raise UnknownTaskExecutorError(f"{location.resource_id} is not registered here")
+        return accept_all(location, offers)
 
     master.on(JobMasterGateway.register_task_executor).calling(answers_late)
-    master.on(JobMasterGateway.offer_slots).calling(take)
+    master.pool.on(SlotPoolGateway.offer_slots).calling(take)
     await bench.request(executor, 0, A)
     await master.wait_for(JobMasterGateway.register_task_executor)
     known.clear()
@@ -263,7 +264,7 @@ async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
 
     await bench.request(executor, 1, B)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await task(B).submit(executor)
 
     assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 2
@@ -285,7 +286,7 @@ async def test_slot_for_a_job_master_that_was_disconnected_causes_a_new_registra
 
     await bench.request(executor, 1, B)
     await master.wait_for(JobMasterGateway.register_task_executor, 2)
-    _, offers = await master.wait_for(JobMasterGateway.offer_slots, 2)
+    _, offers = await master.pool.wait_for(SlotPoolGateway.offer_slots, 2)
 
     assert [offer.allocation_id for offer in offers] == [B]
     assert bench.client.clock.monotonic() < 1
@@ -315,7 +316,7 @@ async def test_job_master_that_registers_again_after_a_disconnect_is_still_follo
     await master.wait_for(JobMasterGateway.register_task_executor, 3)
     await asyncio.sleep(0.1)
     await executor.adopt_slots(JOB, MASTER, GRAPH, ())
-    await master.wait_for(JobMasterGateway.offer_slots, 2)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots, 2)
 
     await executor.job_master_changed(JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN)
     await task(A).submit(executor)
@@ -334,7 +335,7 @@ async def test_silent_job_master_gets_goodbye_and_a_new_registration(tmp_path: P
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     bench.runner.may_clean.clear()
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await task(A).submit(executor)
     resource_id, reason = await master.wait_for(JobMasterGateway.disconnect_task_executor)
     assert resource_id == NAME
@@ -355,7 +356,7 @@ async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path
     await bench.request(executor, 0, A)
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     assert bench.client.clock.monotonic() < 1
-    assert master.calls_of(JobMasterGateway.offer_slots) == []
+    assert master.pool.calls_of(SlotPoolGateway.offer_slots) == []
 
 
 @on_virtual_time
@@ -367,7 +368,7 @@ async def test_slots_that_only_job_master_or_task_executor_knows_are_failed_or_f
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await task(A).submit(executor)
     await task(B, attempt=1).submit(executor)
     only_there = number(AllocationID, 12)
@@ -393,7 +394,7 @@ async def test_cancelled_task_is_reported_and_the_other_task_runs(tmp_path: Path
     executor, master = await bench.start(), bench.start_job_master()
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     first, second = task(A), task(B, attempt=1)
     await first.submit(executor)
     await second.submit(executor)

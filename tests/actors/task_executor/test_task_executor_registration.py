@@ -10,6 +10,7 @@ import pytest
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
+    SlotPoolGateway,
 )
 from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
 from flinkray.actors.task_executor.resource_manager_registration import RegistrationTimeoutError
@@ -231,7 +232,7 @@ async def test_task_executor_registers_at_a_job_master_again_once_it_leads_again
     await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     await bench.request(executor, 0, A)
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     leaders.master.tell(None, None)
@@ -255,11 +256,11 @@ async def test_elected_job_master_is_followed_instead_of_the_one_named_by_a_requ
     await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     await bench.request(executor, 0, A)
     leaders.master.tell("JobMaster-2/jobmaster", NEXT_MASTER)
-    await elected.wait_for(JobMasterGateway.offer_slots)
+    await elected.pool.wait_for(SlotPoolGateway.offer_slots)
     await asyncio.sleep(1)  # it has accepted it
     await task(A).submit(executor, NEXT_MASTER)
     await bench.request(executor, 1, B)
-    await elected.wait_for(JobMasterGateway.offer_slots, 2)
+    await elected.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     (end,) = bench.runner.failures.values()
     assert not end.done(), "its task has ended"
     with pytest.raises(FencingTokenError):
@@ -281,7 +282,7 @@ async def test_the_next_elected_job_master_is_followed_without_a_request(tmp_pat
     await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
     await bench.request(executor, 0, A)
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
-    await first.wait_for(JobMasterGateway.offer_slots)
+    await first.pool.wait_for(SlotPoolGateway.offer_slots)
     await asyncio.sleep(1)  # it has accepted it
     leaders.master.tell("JobMaster-2/jobmaster", NEXT_MASTER)
     await second.wait_for(JobMasterGateway.register_task_executor)

@@ -10,6 +10,7 @@ import pytest
 from flinkray.actors.gateways import (
     JobMasterGateway,
     ResourceManagerGateway,
+    SlotPoolGateway,
 )
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
@@ -81,7 +82,7 @@ async def test_refused_slot_does_not_affect_the_other_slots_of_the_request(
     assert (first, third) == (SlotAnswer(SlotID(NAME, 0)), SlotAnswer(SlotID(NAME, 1)))
     assert second.slot_id == SlotID(NAME, 0)
     assert second.refusal is not None
-    _, offers = await master.wait_for(JobMasterGateway.offer_slots)
+    _, offers = await master.pool.wait_for(SlotPoolGateway.offer_slots)
     assert [offer.allocation_id for offer in offers] == [A, B], "both by one message"
 
 
@@ -94,8 +95,8 @@ async def test_slots_are_offered_once_the_job_master_has_started(tmp_path: Path)
     await bench.request(executor, 1, B)
     await asyncio.sleep(2)
     master = bench.start_job_master()
-    resource_id, offers = await master.wait_for(JobMasterGateway.offer_slots)
-    assert resource_id == NAME
+    location, offers = await master.pool.wait_for(SlotPoolGateway.offer_slots)
+    assert location == bench.endpoint.location
     assert [(offer.allocation_id, offer.slot_index) for offer in offers] == [(A, 0), (B, 1)]
     assert master.calls_of(JobMasterGateway.register_task_executor) == [
         (JOB, TaskExecutorReport(bench.endpoint.location, (), ()))
@@ -107,7 +108,7 @@ async def test_rejected_slot_of_two_offered_ones_is_free_again(tmp_path: Path) -
     """TM-10"""
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
-    master.on(JobMasterGateway.offer_slots).calling(accept_only(A))
+    master.pool.on(SlotPoolGateway.offer_slots).calling(accept_only(A))
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
     freed = await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available)
@@ -135,10 +136,10 @@ async def test_task_that_is_submitted_before_its_slot_offer_is_answered_runs(
         await may_answer.wait()
         return SlotOfferAnswer(())
 
-    master.on(JobMasterGateway.offer_slots).calling(accept_none)
+    master.pool.on(SlotPoolGateway.offer_slots).calling(accept_none)
     await bench.request(executor, 0, A)
     await bench.request(executor, 1, B)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await task(A).submit(executor)
     may_answer.set()
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
@@ -159,14 +160,14 @@ async def test_slot_offer_without_an_answer_is_repeated_and_the_slot_is_kept(
         await asyncio.Event().wait()
         raise AssertionError
 
-    master.on(JobMasterGateway.offer_slots).calling(never)
+    master.pool.on(SlotPoolGateway.offer_slots).calling(never)
     await bench.request(executor, 0, A)
     await asyncio.sleep(5)
     await task(A).submit(executor)  # active: it does not time out itself
     await bench.request(executor, 1, B)
     await asyncio.sleep(5.1)
-    master.on(JobMasterGateway.offer_slots).calling(accept_all)
-    _, offers = await master.wait_for(JobMasterGateway.offer_slots, 2)
+    master.pool.on(SlotPoolGateway.offer_slots).calling(accept_all)
+    _, offers = await master.pool.wait_for(SlotPoolGateway.offer_slots, 2)
     assert [offer.allocation_id for offer in offers] == [B]
     await asyncio.sleep(20)
     assert allocations(await bench.latest_report(executor)) == [A, B]
@@ -176,12 +177,12 @@ async def test_slot_offer_without_an_answer_is_repeated_and_the_slot_is_kept(
 async def test_slot_offer_is_repeated_until_the_job_master_has_a_slot_pool(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await bench.start(), bench.start_job_master()
-    master.on(JobMasterGateway.offer_slots).raising(
+    master.pool.on(SlotPoolGateway.offer_slots).raising(
         RecipientUnreachableError("no SlotPool at present")
     )
     await bench.request(executor, 0, A)
-    await master.wait_for(JobMasterGateway.offer_slots, 3)
-    master.on(JobMasterGateway.offer_slots).calling(accept_all)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots, 3)
+    master.pool.on(SlotPoolGateway.offer_slots).calling(accept_all)
     await asyncio.sleep(20)
     assert allocations(await bench.latest_report(executor)) == [A, None]
 
@@ -209,7 +210,7 @@ async def test_slot_is_offered_again_after_a_stall_before_its_timeout_frees_the_
     await asyncio.sleep(9.5)
     master = bench.start_job_master()
     block_for(100)
-    await master.wait_for(JobMasterGateway.offer_slots)
+    await master.pool.wait_for(SlotPoolGateway.offer_slots)
     await asyncio.sleep(30)
     assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
 

@@ -8,8 +8,6 @@ from flinkray.core.ids import ResourceID, SlotRequestId
 from flinkray.scheduler.shared.slots import (
     ResourceRequirement,
     SameWorkerGroup,
-    SlotOffer,
-    SlotOfferAnswer,
 )
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
@@ -105,16 +103,6 @@ def test_ledger_drops_the_requirement_of_a_request_answered_with_an_unknown_slot
     assert slots.requirements() == requirements((SMALL, 1))
 
 
-def test_ledger_drops_the_constraint_of_a_slot_offer_that_was_not_accepted() -> None:
-    slots = held()
-    own = SameWorkerGroup("default", 2)
-    offers = tuple(SlotOffer(allocation(n), 0, SMALL, own) for n in (1, 9))
-    slots.offered(offers)
-    slots.offer_answered(offers, SlotOfferAnswer((allocation(1),)))
-    slots.add(slot_on("te-0", 9))
-    assert [restored.constraint for restored in slots.restored()] == [own, None, None, None]
-
-
 def test_ledger_keeps_worker_group_requests_apart_from_other_requirements() -> None:
     """The next pool declares the worker group itself, because of its requests."""
     own = SameWorkerGroup("default", 2)
@@ -133,10 +121,7 @@ def test_ledger_keeps_worker_group_requests_apart_from_other_requirements() -> N
     slots.requested(wanted)
     assert slots.pending() == [wanted]
     assert slots.requirements() == set_once
-    offers = (SlotOffer(allocation(1), 0, SMALL, own),)
-    slots.offered(offers)
-    slots.add(slot_on("te-0", 1))
-    slots.offer_answered(offers, SlotOfferAnswer((allocation(1),)))
+    slots.add(slot_on("te-0", 1), own)
     slots.told([SlotAllocated(id_of(SlotRequestId, 0), slot_on("te-0", 1))])
     assert slots.requirements() == set_once
     (held,) = slots.restored()
@@ -209,8 +194,7 @@ def test_bundle_that_comes_after_its_request_was_cancelled_counts_for_its_group(
     slots.set_requirements(requirements((SMALL, 1)))
     wanted = SlotRequests(SMALL, (SlotRequest(id_of(SlotRequestId, 1)),), constraint=own)
     slots.requested(wanted)
-    slots.offered((SlotOffer(allocation(1), 0, SMALL, own),))
-    slots.add(slot_on("te-0", 1))
+    slots.add(slot_on("te-0", 1), own)
     slots.cancelled(CancelSlotRequests((id_of(SlotRequestId, 1),), "not needed"))
     slots.told([SlotAllocated(id_of(SlotRequestId, 1), slots.all()[0])])
     assert slots.requirements() == requirements((SMALL, 1))

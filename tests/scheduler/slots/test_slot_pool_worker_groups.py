@@ -437,7 +437,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
             match action:
                 case SlotsChanged(gained, lost):
                     for slot in gained:
-                        self.ledger.add(slot)
+                        self.ledger.add(slot, OWN)
                     self.ledger.remove(lost)
                     self.held.update({slot.allocation_id: slot for slot in gained})
                     for allocation_id in lost:
@@ -532,10 +532,8 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         if given is None:
             given = self.alive[bundle] = allocation(next(self.ids))
         one = SlotOffer(given, 0, SMALL, OWN)
-        self.ledger.offered((one,))
         answer, actions = self.pool.offer_slots(where.resource_id, (one,), self.now)
         assert answer.accepted == (given,), "what is required is taken"
-        self.ledger.offer_answered((one,), answer)
         self.carry_out(actions)
 
     @precondition(lambda self: self.alive)

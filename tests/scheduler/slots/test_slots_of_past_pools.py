@@ -22,7 +22,7 @@ from flinkray.scheduler.slots.slot_pool import (
     SlotsChanged,
 )
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     ReturnSlots,
     SlotAllocated,
     SlotRequest,
@@ -178,7 +178,7 @@ def test_closed_pool_refuses_expected_and_restored_slots() -> None:
     with pytest.raises(IllegalTransitionError, match="expect slots"):
         pool.expect_slots((allocation(1),), 1.0)
     with pytest.raises(IllegalTransitionError, match="restore slots"):
-        pool.restore((RestoredSlot(slot_on("te", 1)),), 1.0)
+        pool.restore((HeldSlot(slot_on("te", 1)),), 1.0)
     with pytest.raises(IllegalTransitionError, match="take requests"):
         pool.request_slots(_wanted(), 1.0)
     assert pool.resource_manager_changed(1.0) == []
@@ -192,8 +192,8 @@ def restored(
     profile: ResourceProfile = SMALL,
     request: int | None = None,
     requested: ResourceProfile | None = None,
-) -> RestoredSlot:
-    return RestoredSlot(
+) -> HeldSlot:
+    return HeldSlot(
         slot_on(of, number, index, profile),
         None,
         None if request is None else id_of(SlotRequestId, request),
@@ -236,7 +236,7 @@ def test_pool_restored_without_slots_declares_empty_requirements() -> None:
 def test_restored_bundles_declare_and_serve_their_worker_group() -> None:
     pool = new_pool()
     slots = [
-        RestoredSlot(
+        HeldSlot(
             slot_on(f"te{bundle}", 1 + bundle),
             OWN,
             id_of(SlotRequestId, 1) if bundle == 0 else None,

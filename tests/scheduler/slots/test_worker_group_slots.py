@@ -15,7 +15,7 @@ from flinkray.scheduler.shared.slots import (
     SameWorkerGroup,
 )
 from flinkray.scheduler.slots.slot_requests import (
-    RestoredSlot,
+    HeldSlot,
     SlotRequest,
     SlotRequestFailed,
     SlotRequestFailure,
@@ -203,7 +203,7 @@ def test_restored_slot_requires_its_group_with_the_requested_profile_or_its_own(
 ) -> None:
     slots = WorkerGroupSlots(NAME)
     large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
-    slots.restore(RestoredSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 1.0)
+    slots.restore(HeldSlot(large, TWO.constraint, id_of(SlotRequestId, 0), requested), 1.0)
     profile = requested or LARGE
     assert slots.requirements(1.0) == (ResourceRequirement(profile, 2, SameWorkerGroup(NAME, 2)),)
     assert slots.is_reserved(allocation(7))
@@ -216,8 +216,8 @@ def test_required_group_is_that_of_a_restored_request_and_not_of_a_free_slot(
 ) -> None:
     slots = WorkerGroupSlots(NAME)
     large = AllocatedSlot(allocation(7), 0, LARGE, allocated_slot(7, 0).location)
-    free = RestoredSlot(large, SameWorkerGroup(NAME, 1))
-    used = RestoredSlot(allocated_slot(8, 1), TWO.constraint, id_of(SlotRequestId, 1), SMALL)
+    free = HeldSlot(large, SameWorkerGroup(NAME, 1))
+    used = HeldSlot(allocated_slot(8, 1), TWO.constraint, id_of(SlotRequestId, 1), SMALL)
     for restored in (free, used) if is_free_first else (used, free):
         slots.restore(restored, 1.0)
     assert slots.requirements(1.0) == (TWO,)
