@@ -1,4 +1,5 @@
-"""Starts the process with the enumerators of a job's sources for the JobMaster."""
+"""Starts the process with the enumerators of a job's sources and the global part of its output
+formats for the JobMaster."""
 
 from __future__ import annotations
 
@@ -44,6 +45,11 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
             yield vertex
 
 
+def _code_of(vertex: JobVertex) -> VertexCode:
+    code = vertex.invokable.code
+    return VertexCode(vertex.vertex_id, source_operator_of(vertex), vertex.name, code)
+
+
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
     """The owner and the state with which an attempt of the source coordinator begins."""
@@ -86,14 +92,9 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         self._services = services
         self._job_master = job_master
         self._graph = graph
-        self._vertices = tuple(
-            VertexCode(
-                vertex.vertex_id,
-                source_operator_of(vertex),
-                vertex.name,
-                vertex.invokable.code,
-            )
-            for vertex in stream_sources_of(graph)
+        self._vertices = tuple(map(_code_of, stream_sources_of(graph)))
+        self._formats = tuple(
+            _code_of(vertex) for vertex in graph.vertices if vertex.has_global_formats
         )
 
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
@@ -114,7 +115,8 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             beginning.kept,
             beginning.graph_id,
             self._services.configuration.with_values(graph.configuration).get(MAX_WAITING_EPOCHS),
-            self._services.configuration.get(STORAGE_PERMISSIONS),
+            formats=self._formats,
+            storage_permissions=self._services.configuration.get(STORAGE_PERMISSIONS),
         )
         return EndpointSpec(
             "StreamCoordinator",

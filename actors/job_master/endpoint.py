@@ -436,8 +436,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     # that the job could still be taken over. It ends with this JobMaster.
                     if not (self._has_ended and self._coordinators.outlives_us(action.coordinator)):
                         self._coordinators.stop(action)
-                case act.AskCoordinator():
-                    self._coordinators.ask(action)
+                case act.CallGlobalFormats(call):
+                    self._sources.call_global_formats(call, self._leaders, self._told)
                 case act.StartTimer():
                     self._start_timer(action)
                 case act.JobStatusChanged(status):
@@ -629,6 +629,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- operator coordinators --------------------------------------------------------------------
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        self._told(coordinator, event)
+
+    def _told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
     async def confirm_leadership(self) -> None:
@@ -739,7 +742,3 @@ class _CoordinatorEvents(CoordinatorListener):
         self._sources.gone(coordinator, cause, goes_on=goes_on)
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
             self._notes.coordinator_is_gone(coordinator.attempt_number)
-
-    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_told(coordinator, event, now))

@@ -129,13 +129,13 @@ class TakingOver:
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters)
         has_all = left.notes is not None
-        if left.notes is None and self._graph.has_stream_sources:
+        if left.notes is None and self._graph.has_stream_coordinator:
             notes = await steps.timed(
                 "notes", partial(self._past_coordinators.notes, self._patience)
             )
             left = replace(left, notes=notes)
         is_copy = left.notes is None
-        if not has_all and self._graph.has_stream_sources:
+        if not has_all and self._graph.has_stream_coordinator:
             copied = await steps.timed("copies", partial(self._copied, left))
             has_all, left = copied is not None, copied or left
         adopting = self._job_master.create_task(

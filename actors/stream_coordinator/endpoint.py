@@ -35,6 +35,7 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
+from flinkray.actors.stream_coordinator.global_formats import GlobalFormats
 from flinkray.actors.stream_coordinator.printed_lines_store import PrintedLines
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
@@ -58,7 +59,7 @@ from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
-from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure, GlobalFormatsCall
 from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
@@ -147,6 +148,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         name = f"{rpc_service.process_name}#{arguments.coordinator.attempt_number}"
         self._printed = PrintedLines(rpc_service, name)
         self._aggregates = AggregateUpdates(rpc_service, name, self._provide_files)
+        self._formats = GlobalFormats(
+            rpc_service, arguments.formats, self._provide_code, self._failed
+        )
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
@@ -387,6 +391,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                     host.checkpoint_aborted(order.checkpoint_id)
             await self._all_kept()
 
+    async def call_global_formats(
+        self, job_master_id: JobMasterId, call: GlobalFormatsCall, blob_server: str | None
+    ) -> None:
+        self._refuse_other_leaders(job_master_id)
+        await self._formats.call(call, blob_server)
+
     async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
         """Return whether the reader belongs to the last restore of the sources.
         A reader that belongs to a later restore waits for this restore.
@@ -403,10 +413,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         execution = self._execution()
 
         async def load(blob_server: str | None) -> Source[object]:
-            await self._provide_files(blob_server)
-            code = vertex.code
-            if isinstance(code, BlobKey):
-                code = await self._fetch(blob_server, code)
+            code = await self._provide_code(vertex.code, blob_server)
             source = await call_user_code(self.rpc_service, lambda: _load_source(code))
             if isinstance(source, SparkSource):
                 location = published_location(self._storage_dir, self._job_id, source.vertex_id)
@@ -425,6 +432,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             checkpoint_id,
             kept.progress if kept is not None and is_present else None,
         )
+
+    async def _provide_code(self, code: bytes | BlobKey, blob_server: str | None) -> bytes:
+        """Return code of the job, after making importable what the code imports."""
+        await self._provide_files(blob_server)
+        return await self._fetch(blob_server, code) if isinstance(code, BlobKey) else code
 
     async def _provide_files(self, blob_server: str | None) -> None:
         """Fetch and unpack the files that user code of the job imports."""

@@ -20,11 +20,7 @@ from flinkray.rpc import (
     LocalNetwork,
     LocalRpcService,
 )
-from flinkray.scheduler.job.coordinator_events import (
-    CoordinatorEvent,
-    CoordinatorID,
-    CoordinatorKind,
-)
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
@@ -81,11 +77,6 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
             def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
                 raise AssertionError("it was not stopped")
 
-            def coordinator_answered(
-                self, coordinator: CoordinatorID, event: CoordinatorEvent
-            ) -> None:
-                raise AssertionError(event)
-
         runner = CoordinatorRunner(self, kinds, Listener(), HEARTBEAT)
         runner.start(StartCoordinator(CoordinatorID(kind, None, 0)), None)
         await eventually(lambda: started, 50, "the coordinator")
@@ -94,7 +85,6 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 STARTS: dict[str, Callable[[Owner], Awaitable[None]]] = {
     "SlotPool": Owner.start_slot_pool,
     "StreamCoordinator": lambda owner: owner.start_coordinator(CoordinatorKind.SOURCE_ENUMERATORS),
-    "MasterFormats": lambda owner: owner.start_coordinator(CoordinatorKind.MASTER_FORMATS),
 }
 
 
