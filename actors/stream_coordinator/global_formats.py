@@ -11,13 +11,14 @@ from flinkray.actors.gateways.stream_coordinator import VertexCode
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core.blobs import BlobKey
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobVertexID
 from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job.coordinator_events import GlobalFormatsCall
 from flinkray.streaming.errors import OperatorError, operator_error
-from flinkray.streaming.sinks.output_format import GlobalFormat, global_formats
+from flinkray.streaming.program.chain_plan import global_formats
+from flinkray.streaming.sinks.output_format import GlobalFormat
 from flinkray.user_code import load_function
 
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class GlobalFormats:
 
         Args:
             fetch: makes the job's files importable and returns the code, given the address of a
-                blob server. Raises RpcError if that is not possible now.
+                blob server. Raises RpcError if that is not possible now, and FlinkRayError or
+                OSError if it is not possible.
             on_failed: called with the error of a format.
         """
         self._rpc_service = rpc_service
@@ -55,7 +57,7 @@ class GlobalFormats:
         """Carry out a call.
 
         Raises:
-            OperatorError: a format has failed.
+            OperatorError: a format has failed, or cannot be loaded.
             RpcError: the code of a format cannot be fetched now.
         """
         async with self._turn:
@@ -72,8 +74,14 @@ class GlobalFormats:
     async def _formats_of(self, vertex: VertexCode, blob_server: str | None) -> list[GlobalFormat]:
         formats = self._formats.get(vertex.vertex_id)
         if formats is None:
-            code = await self._fetch(vertex.code, blob_server)
-            formats = await self._run(f"output formats of {vertex.name}", partial(_load, code))
+            name = f"output formats of {vertex.name}"
+            try:
+                code = await self._fetch(vertex.code, blob_server)
+            except RpcError:
+                raise
+            except (FlinkRayError, OSError) as error:
+                raise self._failed(_described(name, error)) from error
+            formats = await self._run(name, partial(_load, code))
             self._formats[vertex.vertex_id] = formats
         return formats
 
@@ -81,9 +89,12 @@ class GlobalFormats:
         try:
             return await call_user_code(self._rpc_service, function, partial(_described, name))
         except OperatorError as error:
-            self._failure = error
-            self._on_failed(error)
-            raise
+            raise self._failed(error) from None
+
+    def _failed(self, error: OperatorError) -> OperatorError:
+        self._failure = error
+        self._on_failed(error)
+        return error
 
 
 def _described(name: str, error: BaseException) -> OperatorError:

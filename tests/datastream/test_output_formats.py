@@ -191,6 +191,24 @@ def test_what_is_no_output_format_is_refused() -> None:
         stream.write_using_output_format(print)  # type: ignore[arg-type]
 
 
+def test_output_of_a_job_that_is_stopped_with_a_savepoint_is_closed_and_finished(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    env = on(cluster)
+    env.enable_checkpointing(3_600_000)
+    slow = DataGeneratorSource(int, 1_000_000, RateLimiterStrategy.per_second(20))
+    numbers = env.from_source(slow, WatermarkStrategy.no_watermarks(), "slow")
+    numbers.write_using_output_format(Story(tmp_path))
+    program = env.execute_async()
+    wait_until(lambda: "write 1" in story_in(tmp_path), 150, "a record")
+    program.stop_with_savepoint(False, str(tmp_path / "savepoints")).result()
+    cluster.client.job(program.get_job_id()).result(timeout=300)
+    story = story_in(tmp_path)
+    assert sorted(story[-3:-1]) == ["close 0", "close 1"]
+    assert story[-1] == "finish 2"
+    assert not any(line.startswith("clean up") for line in story)
+
+
 # --- formats that fail
 
 

@@ -29,9 +29,15 @@ from flinkray.streaming.program.chain_builder import (
     channel_targets,
     prepared_partitioner,
 )
-from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
+from flinkray.streaming.program.chain_plan import (
+    ChainPlan,
+    PlannedResult,
+    edges_of,
+    global_formats,
+    plan_chain,
+)
 from flinkray.streaming.program.graph import Chain, StreamGraph
-from flinkray.streaming.sinks.output_format import GlobalFormat, global_formats
+from flinkray.streaming.sinks.output_format import GlobalFormat
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all
 from flinkray.streaming.time.time_service import (
     ProcessingTimeService,

@@ -13,7 +13,6 @@ from typing_extensions import TypeVar
 
 from flinkray.core import cloud_pickle
 from flinkray.streaming.operators.operator import StreamOperator
-from flinkray.streaming.program.chain_plan import ChainPlan
 from flinkray.streaming.records.elements import Block
 
 logger = logging.getLogger(__name__)
@@ -126,12 +125,15 @@ class OutputFormatOperator(StreamOperator):
 
     def close(self) -> None:
         is_open, self._is_open = self._is_open, False
-        if is_open and self._has_failed:
-            self._try(self.format.close)
-        elif is_open:
-            self._call(self.format.close)
-        if self._has_failed and isinstance(self.format, CleanupWhenUnsuccessful):
-            self._try(self.format.try_cleanup_on_error)
+        try:
+            if is_open and self._has_failed:
+                self._try(self.format.close)
+            elif is_open:
+                self._call(self.format.close)
+        finally:
+            has_failed, self._has_failed = self._has_failed, False
+            if has_failed and isinstance(self.format, CleanupWhenUnsuccessful):
+                self._try(self.format.try_cleanup_on_error)
 
     def _call(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -187,12 +189,3 @@ def is_global(operator: StreamOperator) -> bool:
     return isinstance(operator, OutputFormatOperator) and isinstance(
         operator.format, (InitializeOnMaster, FinalizeOnMaster)
     )
-
-
-def global_formats(plan: ChainPlan) -> list[GlobalFormat]:
-    """Return a new :class:`GlobalFormat` for each operator of the chain that needs one."""
-    return [
-        GlobalFormat(planned.name, planned.operator.format, plan.job_parameters)
-        for planned in plan.operators
-        if isinstance(planned.operator, OutputFormatOperator) and is_global(planned.operator)
-    ]

@@ -69,12 +69,13 @@ class Coordinator:
         vertices = stream_job(env.get_stream_graph()).vertices
         assert [v.name for v in vertices if v.has_global_formats] == ["a", "b"]
         self.vertices = [v for v in vertices if v.has_global_formats]
-        self.has_code = True
+        self.error: Exception | None = None
+        """Raised instead of the code."""
         self.failures: list[FlinkRayError] = []
 
         async def fetch(code: bytes | BlobKey, blob_server: str | None) -> bytes:
-            if not self.has_code:
-                raise RpcConnectionError("no blob server")
+            if self.error is not None:
+                raise self.error
             assert blob_server == "blobs"
             assert isinstance(code, bytes)
             return code
@@ -128,10 +129,22 @@ async def test_failure_of_a_format_is_reported_once_and_ends_all_further_calls()
 @on_virtual_time
 async def test_code_that_cannot_be_fetched_now_is_no_failure_of_a_format() -> None:
     coordinator = Coordinator()
-    coordinator.has_code = False
+    coordinator.error = RpcConnectionError("no blob server")
     with pytest.raises(RpcConnectionError):
         await coordinator.call(is_end=False)
     assert coordinator.failures == []
-    coordinator.has_code = True
+    coordinator.error = None
     await coordinator.call(is_end=False)
     assert STORY == ["prepare a 2", "prepare b 2"]
+
+
+@pytest.mark.parametrize("error", [FlinkRayError("it is gone"), OSError("disk full")], ids=str)
+@on_virtual_time
+async def test_code_that_cannot_be_provided_at_all_is_reported_as_a_failure(
+    error: Exception,
+) -> None:
+    coordinator = Coordinator()
+    coordinator.error = error
+    with pytest.raises(OperatorError, match=str(error)):
+        await coordinator.call(is_end=False)
+    assert len(coordinator.failures) == 1
