@@ -16,6 +16,7 @@ from flinkray.datastream import (
     DataStream,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
+    WatermarkStrategy,
 )
 from flinkray.datastream.common.io import (
     CleanupWhenUnsuccessful,
@@ -23,6 +24,7 @@ from flinkray.datastream.common.io import (
     InitializeOnMaster,
     OutputFormat,
 )
+from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.streaming.errors import OperatorError
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -196,7 +198,7 @@ def test_output_of_a_job_that_is_stopped_with_a_savepoint_is_closed_and_finished
 ) -> None:
     env = on(cluster)
     env.enable_checkpointing(3_600_000)
-    slow = DataGeneratorSource(int, 1_000_000, RateLimiterStrategy.per_second(20))
+    slow: DataGeneratorSource[int] = DataGeneratorSource(lambda n: n, 1_000_000, 20)
     numbers = env.from_source(slow, WatermarkStrategy.no_watermarks(), "slow")
     numbers.write_using_output_format(Story(tmp_path))
     program = env.execute_async()
