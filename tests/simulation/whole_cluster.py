@@ -112,6 +112,7 @@ REPEATABLE = (
     *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),
     *("SlotPool.note", "SlotPool.note_finished", "SlotPool.keep_part"),
     *("StreamCoordinator.checkpoint_ended", "StreamCoordinator.exchange"),
+    "StreamCoordinator.call_global_formats",
 )
 """What is called until it is answered: it may come twice."""
 FAULTS = Faults(

@@ -38,7 +38,7 @@ class Noted(OutputFormat[Any], CleanupWhenUnsuccessful):
         self._note("clean up")
 
 
-def test_output_format_is_opened_gets_each_record_and_is_closed_at_the_end_of_the_input() -> None:
+def test_output_format_is_opened_gets_each_record_and_is_closed_at_the_end() -> None:
     noted = Noted()
     h = OperatorHarness(OutputFormatOperator(noted), subtask_index=1, parallelism=2)
     h.process(1, 2, at=[3, 4])
@@ -97,7 +97,7 @@ def test_close_that_fails_at_the_end_of_the_input_is_cleaned_up_and_not_repeated
     assert noted.calls == ["open 0 of 1", "close", "clean up"]
 
 
-def test_close_that_fails_when_the_task_ends_early_is_cleaned_up_and_raises_its_error() -> None:
+def test_failed_close_of_a_task_that_ends_early_is_cleaned_up_and_raised() -> None:
     noted = Noted("close")
     h = OperatorHarness(OutputFormatOperator(noted))
     with pytest.raises(ValueError, match="cannot close"):
