@@ -1,7 +1,6 @@
 """Operator coordinators: user code of vertices that runs in processes beside the JobMaster."""
 
 __all__ = [
-    "master_formats",
     "process",
     "processes",
     "runner",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from flinkray.actors.coordinators.master_formats_process import MasterFormatsProcess
 from flinkray.actors.coordinators.process import CoordinatorProcess
 from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
 from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
@@ -16,9 +15,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorKind
 
 
 class CoordinatorProcesses:
-    """Holds a CoordinatorProcess for each kind of coordinator that a job may have.
-    Requests for formats go to the process of the job's formats. The other kinds take no requests.
-    """
+    """Holds a CoordinatorProcess for each kind of coordinator that a job may have."""
 
     def __init__(
         self,
@@ -34,7 +31,6 @@ class CoordinatorProcesses:
         *noted* returns when the notes for the next JobMaster, with all begun attempts, are kept.
         *on_replaced* gets the reason when another JobMaster has taken over a coordinator.
         """
-        self.master_formats = MasterFormatsProcess(job_master, graph)
         self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, on_replaced)
         self.spark_drivers = SparkDriverProcess(
             job_master, graph, services, spark_driver_factory, noted, on_replaced
@@ -42,7 +38,6 @@ class CoordinatorProcesses:
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
             CoordinatorKind.SPARK_DRIVER: self.spark_drivers,
             CoordinatorKind.SOURCE_ENUMERATORS: self.source_enumerators,
-            CoordinatorKind.MASTER_FORMATS: self.master_formats,
         }
 
     def __getitem__(self, kind: CoordinatorKind) -> CoordinatorProcess:

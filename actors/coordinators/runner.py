@@ -19,14 +19,8 @@ from flinkray.rpc import (
     TerminationWatch,
 )
 from flinkray.rpc.spec import split_address
-from flinkray.scheduler.job.coordinator_events import (
-    CoordinatorEvent,
-    CoordinatorID,
-)
-from flinkray.scheduler.job.job_scheduler_actions import (
-    AskCoordinator,
-    StopCoordinator,
-)
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
+from flinkray.scheduler.job.job_scheduler_actions import StopCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +40,6 @@ class CoordinatorListener(Protocol):
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
         """Called when the process of a coordinator that was to stop is gone, or never existed."""
-
-    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        """Called when the answer to an AskCoordinator has arrived."""
 
 
 @dataclass
@@ -138,19 +129,6 @@ class CoordinatorRunner:
 
         running.watch = self._owner.watch(connected.gateway, died)
         self._monitor(running.process, connected)
-
-    def ask(self, action: AskCoordinator) -> None:
-        """Send a request to its coordinator in the background.
-        The listener gets the answer or the failure.
-        """
-        running = self._running.get(action.coordinator)
-        if running is not None and running.address is not None:
-            self._owner.create_task(self._ask(running.address, action), f"ask {running.process}")
-
-    async def _ask(self, address: str, action: AskCoordinator) -> None:
-        formats = self._kinds.master_formats
-        answer = await formats.ask(self._owner.rpc_service, address, action.request)
-        self._listener.coordinator_answered(action.coordinator, answer)
 
     # --- watching ---------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Starts the process with the enumerators of a job's sources for the JobMaster."""
+"""Starts the process with the enumerators of a job's sources and the global part of its output
+formats for the JobMaster."""
 
 from __future__ import annotations
 
@@ -52,6 +53,16 @@ def has_master_hook(graph: JobGraph, vertex: JobVertex) -> bool:
     return graph.checkpoints is not None and MASTER_HOOK in vertex.invokable.configuration
 
 
+def _code_of(graph: JobGraph, vertex: JobVertex) -> VertexCode:
+    return VertexCode(
+        vertex.vertex_id,
+        source_operator_of(vertex),
+        vertex.name,
+        vertex.invokable.code,
+        has_master_hook(graph, vertex),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
     """The owner and the state with which an attempt of the source coordinator begins."""
@@ -91,15 +102,9 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         self._services = services
         self._job_master = job_master
         self._graph = graph
-        self._vertices = tuple(
-            VertexCode(
-                vertex.vertex_id,
-                source_operator_of(vertex),
-                vertex.name,
-                vertex.invokable.code,
-                has_master_hook(graph, vertex),
-            )
-            for vertex in stream_sources_of(graph)
+        self._vertices = tuple(_code_of(graph, vertex) for vertex in stream_sources_of(graph))
+        self._formats = tuple(
+            _code_of(graph, vertex) for vertex in graph.vertices if vertex.has_global_formats
         )
 
     def spec(
@@ -125,9 +130,12 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             beginning.kept,
             beginning.graph_id,
             self._services.configuration.with_values(graph.configuration).get(MAX_WAITING_EPOCHS),
-            self._services.configuration.get(STORAGE_PERMISSIONS),
-            blob_server,
-            ReadableConfig(graph.configuration).get(STATE_RECOVERY_IGNORE_UNCLAIMED),
+            formats=self._formats,
+            storage_permissions=self._services.configuration.get(STORAGE_PERMISSIONS),
+            blob_server=blob_server,
+            allow_non_restored_state=ReadableConfig(graph.configuration).get(
+                STATE_RECOVERY_IGNORE_UNCLAIMED
+            ),
         )
         return EndpointSpec(
             "StreamCoordinator",

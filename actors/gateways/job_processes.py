@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import JobID, JobMasterId
 
-KINDS = ("SlotPool", "StreamCoordinator", "MasterFormats", "SparkDriver")
+KINDS = ("SlotPool", "StreamCoordinator", "SparkDriver")
 """Kinds of processes whose names begin with the prefix from :func:`processes_of_job`."""
 
 

@@ -17,7 +17,7 @@ from flinkray.rpc import RpcGateway, ask_timeout
 from flinkray.rpc.gateway import runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobFile
-from flinkray.scheduler.job.coordinator_events import CoordinatorID
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, GlobalFormatsCall
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.streaming.sources.source_progress import SourceProgress
 
@@ -68,11 +68,12 @@ class RestoredCoordinators:
 
 @message
 class VertexCode:
-    """A vertex of the job with the pickled code that its source is loaded from."""
+    """A vertex of the job with its pickled code, from which its source or its output formats are
+    loaded."""
 
     vertex_id: JobVertexID
     operator_id: str
-    """Operator id of the source with which the vertex begins."""
+    """Operator id of the vertex's first operator."""
     name: str
     code: bytes | BlobKey
     has_hook: bool = False
@@ -166,6 +167,8 @@ class StreamCoordinatorArguments:
     """Execution graph of the tasks that the coordinator serves."""
     max_waiting_epochs: int = MAX_WAITING_EPOCHS.default
     """Number of waiting epochs from which on a Spark vertex counts as behind."""
+    formats: tuple[VertexCode, ...] = ()
+    """Vertices with output formats that prepare or finish their outputs in the coordinator."""
     storage_permissions: str = STORAGE_PERMISSIONS.default
     """Value of ``storage.permissions``: who may read the files that the coordinator writes."""
     blob_server: str | None = None
@@ -463,6 +466,21 @@ class StreamCoordinatorGateway(RpcGateway):
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
+        """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def call_global_formats(
+        self, job_master_id: JobMasterId, call: GlobalFormatsCall, blob_server: str | None
+    ) -> None:
+        """Prepare or finish the outputs of all output formats. May be repeated: a repeated call
+        waits for the end of the first. *blob_server*: address of the server for code that did not
+        travel with the job.
+
+        Raises:
+            CoordinatorReplacedError: another JobMaster gives the orders.
+            OperatorError: a format failed. The coordinator also reports this to the JobMaster.
+            RpcError: the code of a format cannot be fetched now.
         """
 
     @abstractmethod

@@ -408,8 +408,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
                     # that the job could still be taken over. It ends with this JobMaster.
                     if not (self._has_ended and self._coordinators.outlives_us(action.coordinator)):
                         self._coordinators.stop(action)
-                case act.AskCoordinator():
-                    self._coordinators.ask(action)
+                case act.CallGlobalFormats(call):
+                    self._sources.call_global_formats(call, self._leaders, self._told)
                 case act.StartTimer():
                     self._start_timer(action)
                 case act.JobStatusChanged(status):
@@ -597,8 +597,6 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
                 return self._processes.source_enumerators.spec(coordinator, beginning, blob_server)
             case CoordinatorKind.SPARK_DRIVER:
                 return self._processes.spark_drivers.spec(action, self._leaders.blob_server)
-            case CoordinatorKind.MASTER_FORMATS:
-                return self._processes.master_formats.spec()
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
@@ -618,10 +616,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self._sources.gone(coordinator, "it was stopped")
         self._apply(self._scheduler.coordinator_stopped(coordinator, self._now))
 
-    def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        self._apply(self._scheduler.coordinator_told(coordinator, event, self._now))
-
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
+        self._told(coordinator, event)
+
+    def _told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
     async def confirm_leadership(self) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
@@ -30,12 +31,28 @@ from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
 from flinkray.scheduler.execution.restarts import RestartBackoffTimeStrategy
 from flinkray.scheduler.job import transitions as t
-from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorKind,
+    GlobalFormatsCall,
+    GlobalFormatsCalled,
+)
 from flinkray.scheduler.job.job_scheduler_actions import OrderCoordinators, ResetSubtasks
 
 log = logging.getLogger(__name__)
 
 Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
+
+
+class KnowsBlobServer(Protocol):
+    """Knows where code is that did not travel with the job."""
+
+    @property
+    def blob_server(self) -> str | None:
+        """Address of the blob server; None if it is not known now."""
+
+
 Tell = Callable[[t.CheckpointEvent], None]
 States = Mapping[str, StateLocation | None]
 """Operator id -> state of the operator's coordinator."""
@@ -291,6 +308,25 @@ class SourceCoordination:
         """Tell the coordinator that a checkpoint is complete or aborted."""
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.checkpoint_ended(token, action.order)))
+
+    def call_global_formats(
+        self,
+        call: GlobalFormatsCall,
+        blobs: KnowsBlobServer,
+        tell: Callable[[CoordinatorID, CoordinatorEvent], None],
+    ) -> None:
+        """Let the output formats prepare or finish their outputs. *tell* gets the answer.
+        The coordinator itself reports a failure of a format, to :meth:`JobMaster.coordinator_told`.
+        """
+
+        async def send(process: StreamCoordinatorGateway) -> None:
+            await process.call_global_formats(
+                self._job_master.fencing_token, call, blobs.blob_server
+            )
+            if self._process is not None:
+                tell(self._process, GlobalFormatsCalled(call))
+
+        self._add(_Waiting(send))
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ class TakingOver:
             steps.timed("checkpoints", partial(self._recovered, recover)), "recover the checkpoints"
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters)
-        is_copy = left.notes is None and self._graph.has_stream_sources
+        is_copy = left.notes is None and self._graph.has_stream_coordinator
         if is_copy:
             left = await steps.timed("copies", partial(self._copied, left))
         adopting = self._job_master.create_task(

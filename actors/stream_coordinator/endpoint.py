@@ -35,6 +35,7 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code, described
 from flinkray.actors.stream_coordinator.global_aggregates import AggregateUpdates
+from flinkray.actors.stream_coordinator.global_formats import GlobalFormats
 from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
 from flinkray.actors.stream_coordinator.printed_lines_store import PrintedLines
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
@@ -60,7 +61,7 @@ from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
-from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure, GlobalFormatsCall
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.sources.source_progress import EnumeratorState, SourceProgress
@@ -160,6 +161,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         name = f"{rpc_service.process_name}#{arguments.coordinator.attempt_number}"
         self._printed = PrintedLines(rpc_service, name)
         self._aggregates = AggregateUpdates(rpc_service, name, self._provide_files)
+        self._formats = GlobalFormats(
+            rpc_service, arguments.formats, self._provide_code, self._failed
+        )
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
 
@@ -407,6 +411,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                     host.checkpoint_aborted(order.checkpoint_id)
             await self._all_kept()
 
+    async def call_global_formats(
+        self, job_master_id: JobMasterId, call: GlobalFormatsCall, blob_server: str | None
+    ) -> None:
+        self._refuse_other_leaders(job_master_id)
+        await self._formats.call(call, blob_server)
+
     async def _is_of_the_present(self, restores: int) -> bool:
         """Return whether a reader belongs to the last restore of the sources.
         A reader that belongs to a later restore waits for this restore. *restores*: how often the
@@ -445,15 +455,17 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def _load(self, vertex: VertexCode, blob_server: str | None) -> Source[object]:
         """Load the source with which a vertex begins."""
-        await self._provide_files(blob_server)
-        code = vertex.code
-        if isinstance(code, BlobKey):
-            code = await self._fetch(blob_server, code)
+        code = await self._provide_code(vertex.code, blob_server)
         return await call_user_code(
             self.rpc_service,
             lambda: _load_source(code),
             lambda error: described(error, f"enumerator of {vertex.name}"),
         )
+
+    async def _provide_code(self, code: bytes | BlobKey, blob_server: str | None) -> bytes:
+        """Return code of the job, after making importable what the code imports."""
+        await self._provide_files(blob_server)
+        return await self._fetch(blob_server, code) if isinstance(code, BlobKey) else code
 
     async def _provide_files(self, blob_server: str | None) -> None:
         """Fetch and unpack the files that user code of the job imports."""

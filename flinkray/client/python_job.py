@@ -20,7 +20,6 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
-    MasterFormat,
     RestartStrategy,
     ResultPartitionType,
     SchedulerMode,
@@ -98,7 +97,6 @@ class PythonJobBuilder:
         memory: int | str = 0,
         slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
         co_location_group: str | None = None,
-        master_format: MasterFormat | None = None,
     ) -> PythonVertex:
         """Add a vertex whose subtasks call *function*, which is pickled here.
 
@@ -128,7 +126,6 @@ class PythonJobBuilder:
             min_parallelism,
             slot_sharing_group,
             co_location_group,
-            master_format=master_format,
         )
         self._vertices[vertex.vertex_id] = _Vertex(vertex)
         return PythonVertex(vertex.vertex_id, label)

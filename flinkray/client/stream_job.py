@@ -43,6 +43,7 @@ from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode
+from flinkray.streaming.sinks.output_format import is_global
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sinks.sink_operators import CommitterOperator
@@ -194,6 +195,7 @@ def _vertex(
             for node in chain.nodes
         ),
         non_parallel=any(node.non_parallel for node in chain.nodes),
+        has_global_formats=any(is_global(node.operator) for node in chain.nodes),
     )
 
 

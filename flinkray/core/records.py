@@ -20,7 +20,7 @@ import msgpack
 
 from flinkray.core.errors import FlinkRayError, StoredFormatError
 from flinkray.core.ids import AbstractID
-from flinkray.core.schema import Schema, schema_named, schema_of, stored_fields
+from flinkray.core.schema import Schema, is_retired, schema_named, schema_of, stored_fields
 
 RecordT = TypeVar("RecordT")
 
@@ -149,6 +149,8 @@ def _raise(value: dict[Any, Any], readers: list[_Reader]) -> Any:
 
 
 def _reader(name: str, version: int, names: tuple[str, ...] | None) -> _Reader:
+    if is_retired(name):
+        return lambda payload: None
     schema = schema_named(name)
     if schema is None:
         raise StoredFormatError(

@@ -49,6 +49,7 @@ class Schema:
 
 _by_name: dict[str, Schema] = {}
 _by_type: dict[type, Schema] = {}
+_retired: set[str] = set()
 
 
 def stored(
@@ -74,6 +75,17 @@ def stored(
         return cls
 
     return declare
+
+
+def retired(name: str) -> None:
+    """Declare that records may hold a type that no longer exists; it is read as None.
+    The migrations of the types that held it drop these fields."""
+    _retired.add(name)
+
+
+def is_retired(name: str) -> bool:
+    """Return whether a stored type of that name existed in an earlier version."""
+    return name in _retired
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:

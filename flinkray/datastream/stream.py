@@ -71,6 +71,7 @@ from flinkray.streaming.records.partitioners import (
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
+from flinkray.streaming.sinks.output_format import OutputFormat, OutputFormatOperator
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
@@ -456,6 +457,12 @@ class DataStream(StreamSettings, Generic[T]):
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
         return self.end_with("Sink: Writer", SinkWriterOperator(sink, self._stream.type_info))
+
+    def write_using_output_format(self, output_format: OutputFormat[T]) -> DataStreamSink:
+        """Write the stream with an OutputFormat."""
+        if not isinstance(output_format, OutputFormat):
+            raise TypeError(f"write_using_output_format takes an OutputFormat: {output_format!r}")
+        return self.end_with("Sink: Unnamed", OutputFormatOperator(output_format))
 
     def to_spark(
         self,

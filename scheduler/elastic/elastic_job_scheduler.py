@@ -188,7 +188,7 @@ class ElasticJobScheduler(JobScheduler):
 
     # transitions
 
-    def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
+    def _begin(self, transition: t.StartJob, now: float) -> Steps:
         """Start the job's coordinators and declare the slots; tasks begin when slots arrive."""
         steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
         return [*steps, *self._declare(), *self._scale(self._scaling.start(now))]
@@ -316,7 +316,8 @@ class ElasticJobScheduler(JobScheduler):
                 case WaitFor(delay, generation):
                     steps.append(StartTimer(TimerKey(TimerPurpose.SCALING, generation), delay))
                 case Execute(_, reason) if self._is_executing:
-                    steps.append(t.StopEverything(f"to be scaled: {reason}"))
+                    if not self._graph.is_finished:  # its outputs may still have to be finished
+                        steps.append(t.StopEverything(f"to be scaled: {reason}"))
                 case Execute(parallelism, reason):
                     steps.append(ExecuteWith(parallelism, reason))
                 case _:

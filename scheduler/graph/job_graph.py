@@ -11,7 +11,7 @@ from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
-from flinkray.core.schema import stored, with_defaults
+from flinkray.core.schema import retired, stored, with_defaults
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 
 
@@ -222,23 +222,19 @@ class JobEdge:
     """Index of the reading operator's input that the edge feeds."""
 
 
-def _without_splits(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert a stored MasterFormat of version 1, when formats also divided inputs into splits."""
-    return {name: value for name, value in values.items() if name != "makes_splits"}
+retired("MasterFormat")
 
 
-@stored("MasterFormat", version=2, migrations={1: _without_splits})
-@message
-class MasterFormat:
-    """User code that runs once per job for a vertex, outside the tasks. Before the job is
-    scheduled, an output format prepares its output.  After all tasks are finished, the format
-    commits.  The JobMaster runs the code in a separate process."""
-
-    code: bytes
-    finalizes: bool = False
+def _without_master_format(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert a stored JobVertex of version 4, which had a format with code of its own."""
+    return {name: value for name, value in values.items() if name != "master_format"}
 
 
-@stored("JobVertex", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
+@stored(
+    "JobVertex",
+    version=5,
+    migrations={**dict.fromkeys((1, 2, 3), with_defaults), 4: _without_master_format},
+)
 @message
 class JobVertex:
     """A chain of operators that runs as ``parallelism`` subtasks, each in a slot of
@@ -260,7 +256,6 @@ class JobVertex:
     """Subtasks of the group's vertices with the same index share a slot; None: no group."""
     results: tuple[IntermediateDataSet, ...] = ()
     inputs: tuple[JobEdge, ...] = ()
-    master_format: MasterFormat | None = None
     operators: tuple[VertexOperator, ...] = ()
     """Operators of a chain of stream operators, head first; checkpoints contain their state."""
     non_parallel: bool = False
@@ -269,6 +264,9 @@ class JobVertex:
     """Max parallelism of a rescaled elastic job that has none configured.
     Set if the new parallelism would derive another number, so that state keeps its key groups;
     otherwise None."""
+    has_global_formats: bool = False
+    """Whether the vertex has output formats with work to do once for all subtasks: before the
+    job's first task begins, or when all tasks are finished."""
 
     @property
     def key_groups(self) -> int:
@@ -400,6 +398,11 @@ class JobGraph:
     def has_stream_sources(self) -> bool:
         """Whether any of the vertices is a streaming source, which has an enumerator."""
         return any(v.invokable.kind == STREAM and not v.inputs for v in self.vertices)
+
+    @property
+    def has_stream_coordinator(self) -> bool:
+        """Whether the job needs a StreamCoordinator, for its sources or its output formats."""
+        return self.has_stream_sources or any(v.has_global_formats for v in self.vertices)
 
 
 @stored("VertexOperator")

@@ -158,6 +158,8 @@ class JobAdoption:
         place = notes.source_coordinator
         if place is not None:
             self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
+        if self._notebook.has_deployed:
+            self._coordinators.tasks_were_deployed()
         deployed = plan.deployed
         new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
         of_sources = notes.restores if place is None else place.restores

@@ -17,7 +17,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message, register
 from flinkray.core.recurring_errors import ProgramError
-from flinkray.scheduler.graph.job_graph import DistributionPattern, MasterFormat
+from flinkray.scheduler.graph.job_graph import DistributionPattern
 from flinkray.scheduler.shared.spark_reports import (
     SparkExecutorInfo,
     SparkProgress,
@@ -33,9 +33,8 @@ class CoordinatorKind(Enum):
     SPARK_DRIVER = "spark-driver"
     """Runs one attempt of a Spark vertex; belongs to the region of this vertex."""
     SOURCE_ENUMERATORS = "source-enumerators"
-    """Divides the input of the job's sources into splits; belongs to the job."""
-    MASTER_FORMATS = "master-formats"
-    """Prepares and commits for input and output formats; belongs to the job."""
+    """Divides the input of the job's sources into splits, and prepares and finishes the outputs of
+    output formats; belongs to the job."""
 
 
 @message
@@ -120,66 +119,28 @@ class SparkExecutors:
     """Subtasks whose executors were registered before and are not registered now."""
 
 
-# --- master formats -------------------------------------------------------------------------------
+# --- the StreamCoordinator ------------------------------------------------------------------------
 
 
 @message
-class InitializeFormat:
-    """Asks the coordinator to prepare a vertex's format."""
+class GlobalFormatsCall:
+    """Asks the StreamCoordinator to prepare or to finish the outputs of all output formats."""
 
-    vertex_id: JobVertexID
-    master_format: MasterFormat
-    parallelism: int
-
-
-@message
-class FinalizeFormat:
-    """Asks the coordinator to commit a vertex's format, because all tasks are finished."""
-
-    vertex_id: JobVertexID
-    master_format: MasterFormat
-    parallelism: int
-    generation: int
-    """Returned with the answer, so that answers to requests before a restart are ignored."""
-
-
-FormatRequest = InitializeFormat | FinalizeFormat
+    is_end: bool
+    """Whether to finish the outputs, because all tasks are finished. False: to prepare them."""
+    restarts: int
+    """Number of restarts of the job. A repeated call with the same number does nothing."""
+    parallelism: tuple[tuple[JobVertexID, int], ...]
+    """(vertex, its parallelism) for each vertex with such formats."""
 
 
 @message
-class FormatInitialized:
-    """Answer to an InitializeFormat that was carried out."""
+class GlobalFormatsCalled:
+    """Reports that the StreamCoordinator has carried out a call."""
 
-    vertex_id: JobVertexID
-
-
-@message
-class FormatFinalized:
-    """Answer to a FinalizeFormat that was carried out."""
-
-    vertex_id: JobVertexID
-    generation: int
-
-
-@message
-class FormatFailed:
-    """Reports an error of the user's format; *generation* is 0 for an InitializeFormat."""
-
-    vertex_id: JobVertexID
-    generation: int
-    text: str
-    traceback: str | None = None
-    suppress_restarts: bool = False
-    program_error: ProgramError | None = None
-    """``suppress_restarts`` and ``program_error`` are as in :class:`CoordinatorFailure`."""
+    call: GlobalFormatsCall
 
 
 CoordinatorEvent = (
-    CoordinatorFailure
-    | SparkExecutors
-    | SparkProgress
-    | SparkResult
-    | FormatInitialized
-    | FormatFinalized
-    | FormatFailed
+    CoordinatorFailure | SparkExecutors | SparkProgress | SparkResult | GlobalFormatsCalled
 )

@@ -11,12 +11,19 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
     CoordinatorKind,
+    GlobalFormatsCall,
+    GlobalFormatsCalled,
 )
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.operator_coordinators import JobCoordinator, RegionCoordinator
+from flinkray.scheduler.job.job_scheduler_actions import CallGlobalFormats
+from flinkray.scheduler.job.operator_coordinators import (
+    CoordinatorState,
+    JobCoordinator,
+    RegionCoordinator,
+)
 from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import GlobalFailure
+from flinkray.scheduler.job.transitions import GlobalFailure, NothingRuns
 from flinkray.scheduler.shared.failure import Failure
 
 
@@ -49,35 +56,50 @@ def coordinators_of_regions(
 
 
 def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoordinator, ...]:
-    """Create the coordinators that belong to the whole job, except the coordinator of its
-    formats."""
-    return (SourceEnumerators(record),) if job_graph.has_stream_sources else ()
+    """Create the coordinators that belong to the whole job."""
+    return (SourceEnumerators(job_graph, record),) if job_graph.has_stream_coordinator else ()
 
 
 class SourceEnumerators(JobCoordinator):
-    """Coordinates the enumerators of all sources, which run in one process. If no other process
-    knows how far the sources have been read, the loss of this process is a failure of the whole
-    job, and the restart starts the next attempt.  Otherwise the next attempt starts at once."""
+    """Coordinates the enumerators of all sources and the output formats, which run in one process.
 
-    tasks_wait = True
+    If no other process knows how far the sources have been read, the loss of this process is a
+    failure of the whole job, and the restart starts the next attempt.  Otherwise the next attempt
+    starts at once.
 
-    def __init__(self, record: JobRecord) -> None:
+    Output formats prepare their outputs before the first task is deployed, and finish them when all
+    tasks are finished. A job that fails finishes no output (EG-11)."""
+
+    def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.SOURCE_ENUMERATORS, "the coordinator of the job's sources")
         self._record = record
+        self._with_formats = [v.vertex_id for v in job_graph.vertices if v.has_global_formats]
+        self._are_prepared = self.has_finished = not self._with_formats
+        self._call: GlobalFormatsCall | None = None
+        """The call that is not answered yet."""
 
     def job_begins(self, now: float) -> Steps:
+        if self._are_prepared:  # subtasks are executed again, so outputs are to be finished later
+            self._call = None
+            self.has_finished = not self._with_formats
         return self.ensure(now)
 
     def _on_lost(self, cause: str, now: float) -> Steps:
         return self._failed(Failure(f"the coordinator of the job's sources died: {cause}"))
 
+    def _on_running(self, now: float) -> Steps:
+        return self._calling()
+
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
         match event:
+            case GlobalFormatsCalled(call):
+                return self._called(call)
             case CoordinatorFailure(text=text, traceback=traceback):
                 failure = Failure(
                     text,
                     traceback or None,
-                    event.suppress_restarts,
+                    # before the first task, only an output format can have failed
+                    event.suppress_restarts or not self._are_prepared,
                     program_error=event.program_error,
                 )
                 return [*self.stop(now), *self._failed(failure)]
@@ -85,3 +107,44 @@ class SourceEnumerators(JobCoordinator):
 
     def _failed(self, failure: Failure) -> Steps:
         return () if self._record.is_ending else (GlobalFailure(failure),)
+
+    # --- output formats ---------------------------------------------------------------------------
+
+    @property
+    def tasks_wait(self) -> bool:
+        return self.state is CoordinatorState.STARTING or not self._are_prepared
+
+    def prepare(self, graph: ExecutionGraph, now: float) -> Steps:
+        if self._are_prepared or self._call is not None:
+            return ()
+        self._call = self._new_call(graph, is_end=False)
+        return self._calling()
+
+    def tasks_were_deployed(self) -> None:
+        self._are_prepared = True
+
+    def finish(self, graph: ExecutionGraph, now: float) -> Steps:
+        if self._call is not None:
+            return ()
+        self._call = self._new_call(graph, is_end=True)
+        return [*self.ensure(now), *self._calling()]
+
+    def _new_call(self, graph: ExecutionGraph, *, is_end: bool) -> GlobalFormatsCall:
+        parallelism = {v.vertex.vertex_id: v.parallelism for v in graph.vertices}
+        of_formats = tuple((it, parallelism[it]) for it in self._with_formats)
+        return GlobalFormatsCall(is_end, self._record.restarts, of_formats)
+
+    def _calling(self) -> Steps:
+        if self._call is None or self.state is not CoordinatorState.RUNNING:
+            return ()
+        return (CallGlobalFormats(self._call),)
+
+    def _called(self, call: GlobalFormatsCall) -> Steps:
+        if call != self._call:
+            return ()
+        self._call = None
+        if not call.is_end:
+            self._are_prepared = True
+            return ()
+        self.has_finished = True
+        return (NothingRuns(),)

@@ -134,11 +134,11 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Return the TaskExecutors that run attempts; empty for a job without streaming sources.
+        """Return the TaskExecutors that run attempts; empty for a job without a StreamCoordinator.
         Other jobs are deployed in many steps, and each step would note all TaskExecutors again.
         Until an attempt has a slot, the TaskExecutors that an earlier JobMaster has noted are
         returned, because it may have been about to deploy there."""
-        if not self._graph.job_graph.has_stream_sources:
+        if not self._graph.job_graph.has_stream_coordinator:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)
         places = (slot.location for slot in slots if slot is not None)

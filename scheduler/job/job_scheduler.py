@@ -62,7 +62,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerPurpose,
 )
 from flinkray.scheduler.job.kv_state_locations import KvStateLocationRegistry
-from flinkray.scheduler.job.master_formats import MasterFormats
 from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
@@ -98,7 +97,6 @@ from flinkray.scheduler.slots.slot_requests import SlotEvent
 _AT_ITS_TIME: Mapping[TimerPurpose, Callable[[int], Transition]] = {
     TimerPurpose.RESTART: t.RestartDelayOver,
     TimerPurpose.SCALING: t.ScalingDelayOver,
-    TimerPurpose.FORMATS: t.FormatsPauseOver,
 }
 
 NOTHING_BEGUN: Mapping[int, str] = {}
@@ -160,8 +158,7 @@ class JobScheduler:
         )
         self._outbox = Outbox()
         self._loop = TransitionLoop(f"job {job_graph.job_id} ({job_graph.name})", self._outbox.add)
-        self._formats = MasterFormats(job_graph, self._job)
-        self._of_job = (self._formats, *coordinators_of_job(job_graph, self._job))
+        self._of_job = coordinators_of_job(job_graph, self._job)
         self._build(ExecutionGraph(job_graph, new_graph_id(), now))
 
     def _build(
@@ -212,7 +209,7 @@ class JobScheduler:
         self._results = Results(graph, regions, self._tracker)
         self._kv_states = KvStateLocationRegistry(graph)
         self._coordinators = OperatorCoordinators(
-            coordinators_of_regions(graph, regions, self._job, restarts), self._of_job
+            graph, coordinators_of_regions(graph, regions, self._job, restarts), self._of_job
         )
         self._adoption = JobAdoption(graph, self._job, self._coordinators, self._outbox.notebook)
         self._wire()
@@ -240,7 +237,6 @@ class JobScheduler:
         wire(t.CoordinatorGone, coordinators.gone)
         wire(t.CoordinatorTold, coordinators.told, notebook.coordinator_told)
         wire(t.RestartDelayOver, failover.delay_is_over)
-        wire(t.FormatsPauseOver, self._formats.pause_over)
         # checkpoints
         wire(t.CheckpointPrepared, checkpoints.told)
         wire(t.CheckpointNotPrepared, checkpoints.told)
@@ -261,7 +257,6 @@ class JobScheduler:
         wire(t.CoordinatorsAdopted, coordinators.adopted)
         wire(t.CheckpointsAdopted, checkpoints.adopted)
         # regions
-        wire(t.BeginExecution, self._begin)
         wire(t.StartScheduling, execution.start_scheduling)
         wire(t.ScheduleRegions, execution.schedule, phases.scheduled)
         wire(t.RequestSlots, region_slots.request)
@@ -314,7 +309,7 @@ class JobScheduler:
         # the job
         wire(t.AwaitReports, self._await_reports)
         wire(t.TakeOverJob, self._adoption.adopt, self._adopted, phases.taken_over)
-        wire(t.StartJob, self._start)
+        wire(t.StartJob, self._begin)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
         wire(t.FailJob, self._fail)
@@ -796,10 +791,6 @@ class JobScheduler:
         """Check whether the job is over, after the changes that adopt its tasks."""
         return (t.NothingRuns(),)
 
-    def _start(self, transition: t.StartJob, now: float) -> Steps:
-        steps = self._formats.initialize(now)
-        return steps if self._formats.is_working else (t.BeginExecution(),)
-
     def _cancel(self, transition: t.CancelJob, now: float) -> Steps:
         steps = self._job.change(JobStatus.CANCELLING, now, "cancelled by its user")
         return [*steps, t.CancelEverything()]
@@ -808,7 +799,7 @@ class JobScheduler:
         self._job.suspend(transition.reason, now)
         return (t.CancelEverything(),)
 
-    def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
+    def _begin(self, transition: t.StartJob, now: float) -> Steps:
         steps = self._job.change(JobStatus.RUNNING, now)
         subtasks = tuple(self._graph.subtasks)
         then = (t.StartJobCoordinators(), t.StartScheduling())
@@ -826,10 +817,12 @@ class JobScheduler:
         end = self._job.decided_end
         if end is not None:
             return (t.EndJob(end),)
-        if self._restarts or not self._graph.is_finished or self._formats.is_working:
+        is_running = self.status is JobStatus.RUNNING and not self._restarts
+        if not is_running or not self._graph.is_finished:
             return ()
-        steps = self._formats.finalize(now)
-        return steps if self._formats.is_working else (t.EndJob(JobStatus.FINISHED),)
+        if not self._coordinators.have_finished:
+            return self._coordinators.finish(now)
+        return (t.EndJob(JobStatus.FINISHED),)
 
     def _end(self, transition: t.EndJob, now: float) -> Steps:
         status = transition.status

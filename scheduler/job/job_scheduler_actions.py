@@ -17,7 +17,7 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorInput,
     CoordinatorResult,
-    FormatRequest,
+    GlobalFormatsCall,
 )
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirements, WorkerLocation
@@ -39,7 +39,6 @@ class TimerPurpose(Enum):
 
     RESTART = "restart"
     SCALING = "scaling"
-    FORMATS = "formats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +169,11 @@ class StopCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
-class AskCoordinator:
-    """Send a request to the coordinator of formats; ``coordinator_told`` brings the answer."""
+class CallGlobalFormats:
+    """Send the call to the StreamCoordinator, which may get the same call more than once.
+    Call ``coordinator_told`` with GlobalFormatsCalled when the call is carried out."""
 
-    coordinator: CoordinatorID
-    request: FormatRequest
+    call: GlobalFormatsCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ JobSchedulerAction = (
     | ReleasePartitions
     | StartCoordinator
     | StopCoordinator
-    | AskCoordinator
+    | CallGlobalFormats
     | StartTimer
     | JobStatusChanged
     | CheckpointAction

@@ -12,9 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
-from typing import ClassVar
 
 from flinkray.core.ids import ExecutionGraphID, JobVertexID, WorkerGroupId
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -212,9 +212,6 @@ class JobCoordinator(OperatorCoordinator):
     """A coordinator that belongs to the whole job. If it is lost, or was stopped after a failure,
     it is started again when the job restarts."""
 
-    tasks_wait: ClassVar[bool] = False
-    """Whether no task is deployed while this coordinator starts."""
-
     def __init__(self, kind: CoordinatorKind, name: str) -> None:
         super().__init__(kind, None, name)
         self._is_awaited = False
@@ -239,12 +236,30 @@ class JobCoordinator(OperatorCoordinator):
         return self.start(now)
 
     def job_begins(self, now: float) -> Steps:
-        """Start the coordinator if it must run while the job runs. Called when the job begins or
-        restarts."""
+        """Start the coordinator if it must run while the job runs. Called when the job begins, and
+        when some of its subtasks will be executed again."""
         return ()
 
-    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        """Handle regions that will be executed again."""
+    # --- work before the first task, and after the last task --------------------------------------
+
+    @property
+    def tasks_wait(self) -> bool:
+        """Whether no task may be deployed yet."""
+        return False
+
+    def prepare(self, graph: ExecutionGraph, now: float) -> Steps:
+        """Do the work without which :attr:`tasks_wait`, because regions have their slots."""
+        return ()
+
+    def tasks_were_deployed(self) -> None:
+        """Note that an earlier JobMaster has deployed tasks, so that nothing is to be prepared."""
+
+    has_finished = True
+    """Whether the work that follows the end of all tasks is done, so that the job may finish."""
+
+    def finish(self, graph: ExecutionGraph, now: float) -> Steps:
+        """Do the work that follows the end of all tasks. Called again while tasks are finished and
+        :attr:`has_finished` is False."""
         return ()
 
 
@@ -253,8 +268,12 @@ class OperatorCoordinators:
     nothing (EX-11)."""
 
     def __init__(
-        self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
+        self,
+        graph: ExecutionGraph,
+        of_regions: Iterable[RegionCoordinator],
+        of_job: Iterable[JobCoordinator],
     ) -> None:
+        self._graph = graph
         self._of_regions = tuple(of_regions)
         self._by_region: dict[int, list[RegionCoordinator]] = {}
         for coordinator in self._of_regions:
@@ -271,6 +290,11 @@ class OperatorCoordinators:
     def adopt(self, kind: CoordinatorKind, attempt_number: int, now: float) -> None:
         """Adopt a running attempt of a coordinator of the job from an earlier JobMaster."""
         self._all[kind, None].adopt(attempt_number, now)
+
+    def tasks_were_deployed(self) -> None:
+        """Note that an earlier JobMaster has deployed tasks of the job."""
+        for coordinator in self._of_job:
+            coordinator.tasks_were_deployed()
 
     def replace_adopted(self, kind: CoordinatorKind, attempt_number: int, now: float) -> Steps:
         """Adopt a running attempt and stop it; the next attempt starts afterwards."""
@@ -315,11 +339,7 @@ class OperatorCoordinators:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
-        steps = coordinator.started(now)
-        if not self._held or self._somebody_starts:
-            return steps
-        regions, self._held = tuple(self._held), {}
-        return [*steps, UseSlots(regions)]
+        return [*coordinator.started(now), *self._use_held(now)]
 
     def gone(self, transition: CoordinatorGone, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
@@ -329,7 +349,9 @@ class OperatorCoordinators:
 
     def told(self, transition: CoordinatorTold, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
-        return () if coordinator is None else coordinator.told(transition.event, now)
+        if coordinator is None:
+            return ()
+        return [*coordinator.told(transition.event, now), *self._use_held(now)]
 
     def _current(self, coordinator_id: CoordinatorID) -> OperatorCoordinator | None:
         coordinator = self._all.get((coordinator_id.kind, coordinator_id.vertex_id))
@@ -340,17 +362,20 @@ class OperatorCoordinators:
     # --- events of regions and of the job ---------------------------------------------------------
 
     def regions_ready(self, transition: RegionsReady, now: float) -> Steps:
-        """Deploy the regions now, or when all coordinators of the job have started. If the
-        JobMaster dies before that, nothing was deployed, and the next JobMaster begins the job
-        without a restart."""
-        if not self._somebody_starts:
-            return (UseSlots(transition.regions),)
+        """Deploy the regions now, or when all coordinators of the job have started and have
+        prepared the outputs. If the JobMaster dies before that, nothing was deployed, and the next
+        JobMaster begins the job without a restart."""
         self._held.update(dict.fromkeys(transition.regions))
-        return ()
+        return self._use_held(now)
 
-    @property
-    def _somebody_starts(self) -> bool:
-        return any(c.tasks_wait and c.state is CoordinatorState.STARTING for c in self._of_job)
+    def _use_held(self, now: float) -> Steps:
+        if not self._held:
+            return ()
+        steps = [step for c in self._of_job for step in c.prepare(self._graph, now)]
+        if any(coordinator.tasks_wait for coordinator in self._of_job):
+            return steps
+        regions, self._held = tuple(self._held), {}
+        return [*steps, UseSlots(regions)]
 
     def region_deployed(self, transition: DeployRegion, now: float) -> Steps:
         """Start the region's coordinators.  Called before the executions are deployed."""
@@ -369,13 +394,19 @@ class OperatorCoordinators:
         return steps
 
     def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        steps: list[Step] = [StartJobCoordinators()]
-        for coordinator in self._of_job:
-            steps += coordinator.regions_reset(transition, now)
-        return steps
+        return (StartJobCoordinators(),)
 
     def job_begins(self, transition: StartJobCoordinators, now: float) -> Steps:
         return [step for c in self._of_job for step in c.job_begins(now)]
+
+    @property
+    def have_finished(self) -> bool:
+        """Whether all work that follows the end of all tasks is done."""
+        return all(coordinator.has_finished for coordinator in self._of_job)
+
+    def finish(self, now: float) -> Steps:
+        """Do the work that follows the end of all tasks."""
+        return [step for c in self._of_job for step in c.finish(self._graph, now)]
 
     def job_ends(self, now: float) -> Steps:
         """Stop the coordinators of the job, because nothing else of the job runs any more."""

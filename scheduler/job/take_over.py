@@ -170,9 +170,7 @@ def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
     """Return why no task can keep running, whatever is reported; None if tasks may keep running."""
     if notes is None:
         return "its last JobMaster has left no notes"
-    if any(vertex.master_format is not None for vertex in job_graph.vertices):
-        return "it has formats whose work is kept by its JobMaster"
-    if job_graph.has_stream_sources and notes.source_coordinator is None:
+    if job_graph.has_stream_coordinator and notes.source_coordinator is None:
         return "the coordinator of its sources is lost"
     if notes.is_being_scaled:
         return "its last JobMaster was stopping it, to execute it with another parallelism"

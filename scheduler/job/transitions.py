@@ -285,14 +285,6 @@ class ScalingDelayOver(Transition):
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class FormatsPauseOver(Transition):
-    """The pause is over after which another process for the initialisation of formats may start."""
-
-    loss: int
-    """Number of processes lost when the pause began."""
-
-
 # --- taking over ----------------------------------------------------------------------------------
 
 
@@ -357,11 +349,6 @@ class CheckpointsAdopted(Transition):
 
 
 # --- regions --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BeginExecution(Transition):
-    """The job begins to run: start its coordinators, then schedule its first regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -644,7 +631,7 @@ class StartJobCoordinators(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StartJob(Transition):
-    """Start the job: initialise its formats, if there are any, then begin to run."""
+    """The job begins to run: start its coordinators, then schedule its first regions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.coordinators.master_formats import FormatsEndpoint, MasterFormatsGateway
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways import (
     DispatcherGateway,
@@ -137,7 +136,6 @@ FENCED: dict[type[FencedRpcEndpoint[Any]], type[FencedRpcGateway]] = {
     JobMaster: JobMasterGateway,
     ResourceManager: ResourceManagerGateway,
     SlotPool: SlotPoolGateway,
-    FormatsEndpoint: MasterFormatsGateway,
 }
 FENCED_METHODS = [
     pytest.param(endpoint, method, id=method.full_name)

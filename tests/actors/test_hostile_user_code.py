@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from flinkray.client.python_job import PythonJobBuilder, python_job
-from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
+from flinkray.client.stream_job import stream_job
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.common.io import InitializeOnMaster, OutputFormat
+from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
-from flinkray.user_code import dump_function
 from tests.actors.conftest import QUICK
 
 SECONDS = 10
@@ -231,15 +233,20 @@ async def test_any_error_of_a_format_fails_its_job_with_the_cause(
 ) -> None:
     raises, cause = RAISED[raised]
 
-    class Format:
+    class Format(OutputFormat[int], InitializeOnMaster):
+        def open(self, task_number: int, num_tasks: int) -> None:
+            """Never called."""
+
+        def write_record(self, record: int) -> None:
+            """Never called."""
+
         def initialize_global(self, parallelism: int) -> None:
             raises()
 
-    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
-    code = dump_function(Format)
-    builder.add(lambda context: None, name="n", master_format=MasterFormat(code))
-    job_id = await cluster.submit(builder.build())
+    env = StreamExecutionEnvironment()
+    env.from_collection([1]).write_using_output_format(Format()).name("n")
+    job_id = await cluster.submit(stream_job(env.get_stream_graph()))
     result = await asyncio.wait_for(cluster.result(job_id), SECONDS)
     assert result.status is JobStatus.FAILED
-    assert "the format of n failed: " in str(result.failure)
+    assert "in operator 'output format of n'" in str(result.failure)
     assert cause.partition(": ")[2] in str(result.failure)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.rpc.wire.envelope import Envelope
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart, MasterFormat, NoRestart
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually
-from flinkray.user_code import dump_function
 from tests.actors.bad_moments import (
     NODE,
     losing_answer,
     on_cluster,
-    start_slowly,
-    starts_of,
-    until_up,
 )
 from tests.actors.chaos_cluster import ChaosCluster
 from tests.simulation import inside
@@ -66,37 +61,6 @@ async def test_task_whose_start_was_not_answered_does_not_run_beside_its_success
 
     (attempt,) = running_tasks(cluster)
     assert attempt.attempt_number > 0
-
-
-class _Format:
-    def finalize_global(self, parallelism: int) -> None:
-        """Nothing is to be committed."""
-
-
-@on_cluster(NODE, configuration=ONE_SLOT)
-async def test_job_survives_the_death_of_the_process_that_prepares_its_formats(
-    cluster: ChaosCluster,
-) -> None:
-    """Seed 2: the job FAILED although nothing ran yet. With several formats, each is prepared
-    again, by one process (seed 1000)."""
-
-    async def finishes(context: Any) -> None:
-        """Has nothing to do."""
-
-    start_slowly(cluster, "MasterFormats", 0.3)
-    builder = PythonJobBuilder("formats", restart_strategy=NoRestart())
-    for number in range(2):
-        code = dump_function(partial(_Format))
-        builder.add(
-            finishes, name=f"sink {number}", master_format=MasterFormat(code, finalizes=True)
-        )
-    job = builder.build()
-    await cluster.submit(job)
-    await until_up(cluster, "MasterFormats")
-    cluster.crash("MasterFormats")
-
-    assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
-    assert starts_of(cluster, "MasterFormats") == 2
 
 
 @on_cluster(NODE, configuration=ONE_SLOT)

@@ -42,6 +42,7 @@ SURFACE: list[tuple[Any, str]] = [
         "name get_name uid set_parallelism set_max_parallelism force_non_parallel map flat_map "
         "filter key_by union connect broadcast shuffle rebalance rescale forward project "
         "partition_custom process assign_timestamps_and_watermarks window_all add_sink "
+        "write_using_output_format "
         "get_side_output start_new_chain disable_chaining slot_sharing_group execute_and_collect "
         "print map_batches",
     ),

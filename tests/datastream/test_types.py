@@ -42,6 +42,7 @@ AsyncDataStream.ordered_wait(words, Ask(), Time.seconds(1))
 words.sink_to(NumberSink())
 words.sink_to(CallbackSink(total))
 words.add_sink(total)
+words.write_using_output_format(NumberFormat())
 taken: DataStream[str] = numbers
 first: str = numbers.execute_and_collect(1)[0]
 source: DataStream[str] = env.from_source(NumberSequenceSource(1, 2))
@@ -59,6 +60,7 @@ from flinkray.datastream import (
 from flinkray.datastream.connectors import (
     CallbackSink, NumberSequenceSource, Sink, SinkWriter, WriterContext,
 )
+from flinkray.datastream.common.io import OutputFormat
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TimeWindow, TumblingEventTimeWindows
 
@@ -102,6 +104,12 @@ class Ask(AsyncFunction[int, int]):
 
 class NumberSink(Sink[int]):
     def create_writer(self, context: WriterContext) -> SinkWriter:
+        raise NotImplementedError
+
+class NumberFormat(OutputFormat[int]):
+    def open(self, task_number: int, num_tasks: int) -> None:
+        raise NotImplementedError
+    def write_record(self, record: int) -> None:
         raise NotImplementedError
 
 def total(number: int) -> None: ...

@@ -29,7 +29,7 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.common import SimpleStringSchema
-from flinkray.datastream.common.io import InputFormat
+from flinkray.datastream.common.io import InputFormat, OutputFormat
 from flinkray.datastream.connectors import (
     CallbackSink,
     CollectionSource,
@@ -147,6 +147,14 @@ class Letters(InputFormat[str, int]):
 
     def next_record(self) -> str | None:
         return None
+
+
+class Lines(OutputFormat[str]):
+    def open(self, task_number: int, num_tasks: int) -> None:
+        return
+
+    def write_record(self, record: str) -> None:
+        return
 
 
 class Bounds(ProcessWindowFunction[float, str, str, TimeWindow]):
@@ -267,6 +275,7 @@ assert_type(AsyncDataStream.unordered_wait(keyed, AskRow(), Time.seconds(1)), Da
 seen: list[int] = []
 numbers.sink_to(CallbackSink(seen.append))
 numbers.add_sink(seen.append)
+words.write_using_output_format(Lines())
 any_stream: DataStream = words
 assert_type(any_stream.map(lambda value: value.anything), DataStream[Any])
 collect: Callable[[], CloseableIterator[Pair]] = pairs.execute_and_collect

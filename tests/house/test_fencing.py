@@ -145,10 +145,6 @@ EXCEPTIONS: dict[str, str] = {
         )
     },
     **{
-        f"MasterFormatsGateway.{name}": OWN
-        for name in ("request_heartbeat", "stop", "initialize", "finalize")
-    },
-    **{
         f"SparkExecutorsGateway.{name}": (
             "the name of the driver's process has the execution graph and the attempt of the task "
             "in it"
@@ -261,5 +257,4 @@ def test_gateways_of_leaders_are_fenced_with_the_token_of_the_leader() -> None:
         "ResourceManagerGateway",
         "SlotPoolGateway",
         "CoordinatorListenerGateway",
-        "MasterFormatsGateway",
     }

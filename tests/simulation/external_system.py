@@ -61,6 +61,10 @@ class ExternalSystem:
         """Split and number of each record -> the transaction."""
         self.transactions: dict[str, None] = {}
         """Those that are committed, in order."""
+        self.output_is_prepared = self.output_is_finished = False
+        """Of the output format, as a whole."""
+        self.closed_outputs: set[int] = set()
+        """Subtasks that have closed their part of the output."""
         self.failing = 0.0
         """Share of the calls that fail, some of them after they had their effect."""
         self.may_commit = self._may

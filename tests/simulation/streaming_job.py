@@ -9,7 +9,8 @@ What must hold at every step, :class:`~tests.simulation.streaming_world.Streamin
 :class:`~tests.simulation.external_system.ExternalSystem` and :mod:`tests.simulation.channel_credit`
 ask.  Besides, when the faults are over,
 
-- within :data:`BOUND` seconds the job finishes, and every record is committed;
+- within :data:`BOUND` seconds the job finishes, every record is committed, and the output of its
+  output format is finished;
 - within :data:`CLEANING` seconds of that no checkpoint of it is left.
 """
 
@@ -162,6 +163,7 @@ class StreamingJob:
             table=stream(self.simulation.seed, "table").choice((0, 0, 1, 3)),
             sink=stream(self.simulation.seed, "sink").choice(SINKS),
             has_hook=self.has_hook,
+            has_format=stream(self.simulation.seed, "format").random() < 0.3,
         )
         return self._with_savepoints(program) if self.takes_savepoints else program
 
@@ -228,6 +230,8 @@ class StreamingJob:
         assert playing.done(), f"no result long after the last fault; {self._progress(program)}"
         result = playing.result()
         assert result.status is JobStatus.FINISHED, result
+        is_whole = self.external.output_is_finished or not program.has_format
+        assert is_whole, "the output was never finished"
         missing = program.all_records - set(self.external.committed)
         assert not missing, f"never committed: {sorted(missing)}"
         missing_numbers = self.external.numbers_that_are_missing()

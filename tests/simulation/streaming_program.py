@@ -23,6 +23,7 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.cluster_execution import job_of
 from flinkray.datastream.common import Types
+from flinkray.datastream.common.io import FinalizeOnMaster, InitializeOnMaster, OutputFormat
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.state.descriptors import ListStateDescriptor
@@ -90,6 +91,8 @@ class Program:
     """Which of :data:`SINKS` writes the transactions."""
     has_windows: bool = False
     """Whether the records of each key are counted until event time ends, too."""
+    has_format: bool = False
+    """Whether a :class:`WholeOutput` gets all results, too."""
     is_held: bool = False
     """Whether the last record of each split is held back as long as a :class:`Hold` says so."""
     has_hook: bool = False
@@ -392,6 +395,38 @@ class TransactionCommitter(Committer[str]):
                 request.retry_later(error)
 
 
+class WholeOutput(OutputFormat[Result], InitializeOnMaster, FinalizeOnMaster):
+    """An output that is prepared before its first subtask begins and finished after the last."""
+
+    def initialize_global(self, parallelism: int) -> None:
+        pause_thread(0.05, 0.3)
+        _external().output_is_prepared = True
+
+    def open(self, task_number: int, num_tasks: int) -> None:
+        self._me = task_number
+        if not _external().output_is_prepared:
+            _external().violated(f"subtask {task_number} writes to an output that is not prepared")
+
+    def write_record(self, record: Result) -> None:
+        """Nothing is done with it."""
+
+    def close(self) -> None:
+        _external().closed_outputs.add(self._me)
+
+    def finalize_global(self, parallelism: int) -> None:
+        external = _external()
+        missing = set(range(parallelism)) - external.closed_outputs
+        if missing:
+            external.violated(f"the output is finished without its subtasks {sorted(missing)}")
+        pause_thread(0.05, 0.3)
+        external.output_is_finished = True
+
+
+def _external() -> ExternalSystem:
+    external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
+    return external
+
+
 def job_graph(program: Program) -> JobGraph:
     """The job."""
     configuration = Configuration()
@@ -418,6 +453,9 @@ def job_graph(program: Program) -> JobGraph:
     else:
         sink = counted.sink_to(TransactionSink(program.sink == "sink in order"))
     sink.set_parallelism(program.counters).uid("transactions")
+    if program.has_format:
+        output = counted.write_using_output_format(WholeOutput())
+        output.set_parallelism(program.counters).uid("output")
     # by name, not by value: pickles of classes have ids that no seed decides
     with patch.object(user_code, "_is_users_own", lambda module: False):
         return job_of(env.get_stream_graph("streaming"), {}, env._job_settings(), ())

@@ -24,7 +24,7 @@ NOTICED_SOON = {
 NOTICED_LATER = {
     "fencing": 11,
     "reconciliation": 400,
-    "slot comparison": 14,
+    "slot comparison": 40,
     "ends of tasks told again": 150,
 }
 """The same, of those that few seeds notice: which ones do changes with every new message."""

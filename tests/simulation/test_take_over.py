@@ -33,7 +33,8 @@ class SmallJob(StreamingJob):
 
     def program(self) -> Program:
         program = super().program()
-        return replace(program, sources=2, counters=2, splits=4, records=6, longest_pause=0.2)
+        small = replace(program, sources=2, counters=2, splits=4, records=6, longest_pause=0.2)
+        return replace(small, has_format=False)
 
 
 @dataclass

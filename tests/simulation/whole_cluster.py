@@ -8,7 +8,7 @@ fault is over,
 - within :data:`BOUND` seconds every job that is not endless ends, as it should, and an endless one
   as soon when it is cancelled then; a job that was acknowledged to be cancelled does not run on;
 - of a finished job of Python tasks each record has come once through each vertex, also through
-  Spark stages between them and after a file of a result was lost, and its formats have committed;
+  Spark stages between them and after a file of a result was lost;
 - within :data:`CLEANING` seconds of a job's end nothing is left of it: no process, no worker
   group, no slot, no task, no result in a task process, nobody who follows its JobMaster, no file
   but the one that tells how it ended.
@@ -20,7 +20,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -48,7 +47,6 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
-    MasterFormat,
     ResultMedium,
     ResultPartitionType,
 )
@@ -114,6 +112,7 @@ REPEATABLE = (
     *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),
     "SlotPool.keep",
     *("StreamCoordinator.checkpoint_ended", "StreamCoordinator.exchange"),
+    "StreamCoordinator.call_global_formats",
 )
 """What is called until it is answered: it may come twice."""
 FAULTS = Faults(
@@ -340,19 +339,6 @@ def mixed_job(name: str, stages: Sequence[tuple[int, Invokable]]) -> JobGraph:
     return JobGraph(JobID.generate(), name, tuple(vertices), FOR_EVER, JobType.BATCH)
 
 
-class Committing:
-    """An output format that tells when it commits."""
-
-    def __init__(self, job_id: JobID, vertex: str) -> None:
-        self._job_id = job_id
-        self._vertex = vertex
-
-    def finalize_global(self, parallelism: int) -> None:
-        from tests.simulation.world import World
-
-        World.current().commits(self._job_id, self._vertex, parallelism)
-
-
 def widest_at_first(graph: JobGraph) -> int:
     """The widest of the vertices that run as soon as the job does: none of their inputs has to be
     complete before, neither directly nor further up."""
@@ -462,10 +448,7 @@ class WholeCluster:
         is_batch = random.random() < 0.5
         job_type = JobType.BATCH if is_batch else JobType.STREAMING
         failures = random.choice((0, 1, 1, 2))
-        job_id = JobID.generate()
-        builder = PythonJobBuilder(
-            name, job_type=job_type, restart_strategy=FOR_EVER, job_id=job_id
-        )
+        builder = PythonJobBuilder(name, job_type=job_type, restart_strategy=FOR_EVER)
         widths = [random.randint(1, self.scale.others) for _ in range(random.randint(1, 3))]
         widths[random.randrange(len(widths))] = parallelism
         narrows = is_batch and is_endless and len(widths) > 1 and random.random() < 0.7
@@ -482,7 +465,6 @@ class WholeCluster:
                 ),
                 name=f"vertex {i}",
                 parallelism=width,
-                master_format=self._format(job_id, f"vertex {i}"),
             )
             for i, width in enumerate(widths)
         ]
@@ -520,11 +502,6 @@ class WholeCluster:
         has = [f"row {record}" for record in records] or ["read"]
         fails = ["register", "pause 0.5", *has, "fail as the test wants it"]
         return script(*[fails] * failures, ["register", *has, f"pause {pause}", "finish"])
-
-    def _format(self, job_id: JobID, vertex: str) -> MasterFormat | None:
-        if self.simulation.random.random() < 0.7:
-            return None
-        return MasterFormat(dump_function(partial(Committing, job_id, vertex)), finalizes=True)
 
     async def _lose_results(self) -> None:
         """Now and then a file of a result is gone."""
@@ -567,9 +544,6 @@ class WholeCluster:
                 assert subtask in self.world.finished, f"FINISHED without {subtask}"
                 had += self.world.finished[subtask]
             assert sorted(had) == sorted(expected), f"{job.graph.name}, {vertex.name} had {had}"
-            if vertex.master_format is not None:
-                commits = self.world.committed.get((job.job_id, vertex.name), 0)
-                assert commits, f"{job.graph.name}, {vertex.name} has not committed"
 
     async def _submit(self, job: Job) -> None:
         while True:

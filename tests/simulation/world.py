@@ -11,7 +11,7 @@ Asked at every step, of the process that ran, and of every call whose handler ra
 - *each slot has one owner*: an allocation is of one slot and one job for ever, and no slot is
   allocated twice at the same time;
 - *every effect once*: no attempt of a task runs twice in one process; no JobMaster and no Spark
-  driver is started for a job that has ended; a format commits when all its tasks have finished.
+  driver is started for a job that has ended.
 
 Asked when no fault is at work any more, see :meth:`World.disagreements` and :meth:`World.remains`:
 everybody knows the same of what runs and of what slots there are, and nothing is left of what has
@@ -68,8 +68,6 @@ class World(CallObserver):
         self.accepted: dict[JobID, None] = {}
         self.finished: dict[Subtask, list[str]] = {}
         """What the last attempt of a Python subtask had when it ended."""
-        self.committed: dict[tuple[JobID, str], int] = {}
-        """Of each vertex with a format: how often it has committed."""
         self._running: set[tuple[SimulatedProcess, JobID, str, int, int]] = set()
         """Attempts of Python subtasks, by their processes."""
         self.most_task_executors = 0
@@ -219,13 +217,6 @@ class World(CallObserver):
         if files:
             self._disk.discard(random.choice(files))
         return bool(files)
-
-    def commits(self, job_id: JobID, vertex: str, parallelism: int) -> None:
-        """The format of a vertex does, once for all its tasks."""
-        missing = [i for i in range(parallelism) if (job_id, vertex, i) not in self.finished]
-        if missing:
-            self.violated(f"{vertex} of job {job_id} commits without its subtasks {missing}")
-        self.committed[job_id, vertex] = self.committed.get((job_id, vertex), 0) + 1
 
     # --- of every call ----------------------------------------------------------------------------
 

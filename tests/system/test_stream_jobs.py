@@ -39,6 +39,7 @@ from flinkray.datastream import (
     TimestampAssigner,
     WatermarkStrategy,
 )
+from flinkray.datastream.common.io import FinalizeOnMaster, InitializeOnMaster, OutputFormat
 from flinkray.datastream.connectors import DiscardingSink, FileSink
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
@@ -170,6 +171,60 @@ def test_kill_of_the_stream_coordinator_begins_a_new_global_aggregate(
         kill(pid)
     (tmp_path / "go").touch()
     assert list(results) == [("lost", ["a"])]
+
+
+class Noting(OutputFormat[str], InitializeOnMaster, FinalizeOnMaster):
+    """Notes each call, with the process, as a file. Its first attempt to finish is stuck."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def note(self, text: str) -> None:
+        Path(self.folder, f"{text} {os.getpid()}").touch()
+
+    def initialize_global(self, parallelism: int) -> None:
+        self.note(f"prepare {parallelism}")
+
+    def open(self, task_number: int, num_tasks: int) -> None:
+        self.note(f"open {task_number}")
+
+    def write_record(self, record: str) -> None:
+        self.note(f"write {record}")
+
+    def finalize_global(self, parallelism: int) -> None:
+        is_first = not any(noted(self.folder, "finish"))
+        self.note(f"finish {parallelism}")
+        if is_first:
+            wait_until(lambda: False, 300, "the kill")
+
+
+def noted(folder: str | Path, prefix: str) -> Iterator[tuple[str, int]]:
+    """(text, pid) of the notes that begin so."""
+    for path in Path(folder).glob(f"{prefix}*"):
+        text, _, pid = path.name.rpartition(" ")
+        yield text, int(pid)
+
+
+@pytest.mark.kill
+@pytest.mark.smoke
+def test_output_is_finished_although_the_process_that_finishes_it_is_killed(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    """EG-11."""
+    env = on(streams)
+    env.from_collection(["a", "b"]).write_using_output_format(Noting(tmp_path))
+    job = streams.job(env.execute_async().get_job_id())
+    wait_until(lambda: any(noted(tmp_path, "finish")), 300, "the output to be finished")
+    (first,) = dict(noted(tmp_path, "finish")).values()
+    kill(first)
+    job.result(timeout=300)
+    finished = [pid for _, pid in noted(tmp_path, "finish 2")]
+    assert len(finished) == 2, "by two processes"
+    assert [*noted(tmp_path, "prepare")] == [("prepare 2", first)]
+    assert sorted(text for text, _ in noted(tmp_path, "write")) == ["write a", "write b"]
+    of_tasks = {pid for _, pid in noted(tmp_path, "open")}
+    assert len(of_tasks) == 2
+    assert of_tasks.isdisjoint(finished)
 
 
 def test_random_stream_programs_give_the_results_of_a_naive_evaluator(

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -31,8 +32,15 @@ from flinkray.streaming.program.chain_builder import (
     channel_targets,
     prepared_partitioner,
 )
-from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
+from flinkray.streaming.program.chain_plan import (
+    ChainPlan,
+    PlannedResult,
+    edges_of,
+    global_formats,
+    plan_chain,
+)
 from flinkray.streaming.program.graph import Chain, StreamGraph
+from flinkray.streaming.sinks.output_format import GlobalFormat
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all
@@ -63,6 +71,9 @@ class LocalJob:
         self.tasks: list[StreamTask] = []
         self._running: list[LocalTask] = []
         self._sources: list[LocalSource] = []
+        self._formats: list[tuple[GlobalFormat, int]] = []
+        """The formats with work for all subtasks together, each with its parallelism."""
+        self._formats_are_done = False
         self._copies = OperatorCopies()
         self._alignment_groups = AlignmentGroups()
         self._alignments: list[TaskAlignment] = []
@@ -93,6 +104,7 @@ class LocalJob:
         tasks = [self._make_task(chain, plan, subtask) for subtask in range(chain.parallelism)]
         self.tasks += tasks
         self._running += [LocalTask(task, self.wake) for task in tasks]
+        self._formats += [(one, chain.parallelism) for one in global_formats(plan)]
         if isinstance(chain.head.operator, SourceOperator):
             self._sources.append(LocalSource(chain.head.operator.source, tasks, self.clock))
 
@@ -162,6 +174,8 @@ class LocalJob:
 
     def _open(self) -> None:
         with self._closing_on_failure():
+            for one, parallelism in self._formats:
+                self._guarded(one, partial(one.initialize, parallelism))
             for source in self._sources:
                 self._guarded(source, source.start)
             for running in self._running:
@@ -186,9 +200,15 @@ class LocalJob:
             for source in self._sources:
                 if self._guarded(source, source.serve):
                     progressed = True
+            if not self._formats_are_done and all(task.finished for task in self.tasks):
+                self._formats_are_done = True
+                for one, parallelism in self._formats:
+                    self._guarded(one, partial(one.finalize, parallelism))
         return progressed
 
-    def _guarded(self, acting: LocalTask | LocalSource, action: Callable[[], Any]) -> Any:
+    def _guarded(
+        self, acting: LocalTask | LocalSource | GlobalFormat, action: Callable[[], Any]
+    ) -> Any:
         try:
             return action()
         except (Exception, SystemExit) as error:  # a function must not end the program

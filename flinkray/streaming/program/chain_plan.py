@@ -13,6 +13,7 @@ from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode
 from flinkray.streaming.records.partitioners import StreamPartitioner
+from flinkray.streaming.sinks.output_format import GlobalFormat, OutputFormatOperator, is_global
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,15 @@ class ChainPlan:
     def is_source(self) -> bool:
         """Whether the chain's head reads splits of a source, and no other chain."""
         return isinstance(self.operators[0].operator, SourceOperator)
+
+
+def global_formats(plan: ChainPlan) -> list[GlobalFormat]:
+    """Return a new :class:`GlobalFormat` for each operator of the chain that needs one."""
+    return [
+        GlobalFormat(planned.name, planned.operator.format, plan.job_parameters)
+        for planned in plan.operators
+        if isinstance(planned.operator, OutputFormatOperator) and is_global(planned.operator)
+    ]
 
 
 def edges_of(graph: StreamGraph) -> list[StreamEdge]:

@@ -4,6 +4,7 @@ __all__ = [
     "file_formats",
     "file_policies",
     "files",
+    "output_format",
     "result_files",
     "simple",
     "sink",

@@ -20,11 +20,7 @@ from flinkray.rpc import (
     LocalNetwork,
     LocalRpcService,
 )
-from flinkray.scheduler.job.coordinator_events import (
-    CoordinatorEvent,
-    CoordinatorID,
-    CoordinatorKind,
-)
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
@@ -77,25 +73,15 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
             def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
                 raise AssertionError("it was not stopped")
 
-            def coordinator_answered(
-                self, coordinator: CoordinatorID, event: CoordinatorEvent
-            ) -> None:
-                raise AssertionError(event)
-
         runner = CoordinatorRunner(self, kinds, Listener(), HEARTBEAT)
         coordinator = CoordinatorID(kind, None, 0)
-        if kind is CoordinatorKind.SOURCE_ENUMERATORS:
-            spec = kinds.source_enumerators.spec(coordinator, beginning, None)
-            runner.start(coordinator, spec)
-        else:
-            runner.start(coordinator, kinds.master_formats.spec())
+        runner.start(coordinator, kinds.source_enumerators.spec(coordinator, beginning, None))
         await eventually(lambda: started, 50, "the coordinator")
 
 
 STARTS: dict[str, Callable[[Owner], Awaitable[None]]] = {
     "SlotPool": Owner.start_slot_pool,
     "StreamCoordinator": lambda owner: owner.start_coordinator(CoordinatorKind.SOURCE_ENUMERATORS),
-    "MasterFormats": lambda owner: owner.start_coordinator(CoordinatorKind.MASTER_FORMATS),
 }
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.ids import JobID
-from flinkray.scheduler.graph.job_graph import MasterFormat, NoRestart
+from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.mini_cluster import MiniCluster
-from flinkray.user_code import dump_function
 from tests.actors.conftest import QUICK
 
 INTERRUPTS = {**QUICK, "task.cancellation.interval": "20 ms"}
@@ -149,44 +148,3 @@ async def test_system_exit_in_user_code_only_fails_its_task(impatient: MiniClust
     job_id = await impatient.submit(python_job(exits, restart_strategy=NoRestart()))
     result = await asyncio.wait_for(impatient.result(job_id), 30)
     assert (result.status, result.failure) == (JobStatus.FAILED, "SystemExit: 3")
-
-
-async def test_format_on_the_master_prepares_before_the_tasks_and_commits_after_them(
-    impatient: MiniCluster, tmp_path: Path
-) -> None:
-    """EG-11."""
-    path = tmp_path / "story"
-    story = str(path)
-
-    class Format:
-        def initialize_global(self, parallelism: int) -> None:
-            with open(story, "a") as file:
-                file.write(f"prepared for {parallelism}\n")
-
-        def finalize_global(self, parallelism: int) -> None:
-            with open(story, "a") as file:
-                file.write(f"committed {parallelism}\n")
-
-    def works(context: Any) -> None:
-        with open(story, "a") as file:
-            file.write("worked\n")
-
-    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
-    output = MasterFormat(dump_function(lambda: Format()), finalizes=True)
-    builder.add(works, parallelism=2, master_format=output)
-    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
-    assert result.status is JobStatus.FINISHED, result.failure
-    lines = path.read_text().splitlines()
-    assert lines == ["prepared for 2", "worked", "worked", "committed 2"]
-
-
-async def test_failing_format_on_the_master_fails_the_job(impatient: MiniCluster) -> None:
-    class Format:
-        def initialize_global(self, parallelism: int) -> None:
-            raise OSError("no such bucket")
-
-    builder = PythonJobBuilder("with a format", restart_strategy=NoRestart())
-    builder.add(lambda context: None, name="n", master_format=MasterFormat(dump_function(Format)))
-    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
-    assert result.status is JobStatus.FAILED
-    assert "the format of n failed: OSError: no such bucket" in (result.failure or "")

@@ -69,7 +69,6 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobType,
     JobVertex,
-    MasterFormat,
     NoRestart,
     ParallelismBounds,
     ResultPartitionType,
@@ -118,7 +117,7 @@ def streaming_job() -> StoredJob:
         Invokable("stream", b"opaque code", {"fetch.size": "1m"}),
         max_parallelism=128,
         results=(pipelined, bounded),
-        master_format=MasterFormat(b"opaque format", finalizes=True),
+        has_global_formats=True,
     )
     sink = _vertex(
         2,

@@ -12,8 +12,15 @@ from flinkray.scheduler.graph.job_graph import (
     ParallelismBounds,
     SchedulerMode,
 )
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorID,
+    CoordinatorKind,
+    GlobalFormatsCall,
+    GlobalFormatsCalled,
+)
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
+    CallGlobalFormats,
     DeployTasks,
     JobEnded,
     JobSchedulerAction,
@@ -21,11 +28,12 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StartTimer,
     TimerPurpose,
 )
+from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests, SlotsLost
 from tests.scheduler.builders import GRAPH, LARGE, SMALL, one, only
-from tests.scheduler.graphs import job, python_vertex
+from tests.scheduler.graphs import job, python_vertex, stream_vertex, vertex_id
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
@@ -350,3 +358,52 @@ def test_cancelling_or_ended_job_is_not_scaled_and_awaits_no_slots() -> None:
     waiting.tell("cancel")
     assert waiting.status is JobStatus.CANCELED
     assert waiting.scheduler.details().pending_reason is None
+
+
+def with_formats() -> ElasticUnderTest:
+    """A running job whose outputs are prepared, and are to be finished at its end."""
+    vertices = (
+        stream_vertex("a", 2),
+        stream_vertex("b", 4, min_parallelism=2, has_global_formats=True),
+    )
+    strategy = FixedDelayRestart(5)
+    graph = job(vertices=vertices, edges=["a -> b"], restart_strategy=strategy)
+    elastic = ElasticUnderTest(graph=graph)
+    elastic.tell("start")
+    actions = elastic.timer(elastic.has(2))
+    assert only(actions, DeployTasks) == []
+    prepare = one(actions, CallGlobalFormats).call
+    assert prepare.parallelism == ((vertex_id("b"), 2),), "that with which it runs"
+    answered(elastic, prepare)
+    elastic.report(list(elastic.tasks), ExecutionState.RUNNING)
+    return elastic
+
+
+def answered(elastic: ElasticUnderTest, call: GlobalFormatsCall) -> list[JobSchedulerAction]:
+    coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+    return elastic.tell("coordinator_told", coordinator, GlobalFormatsCalled(call))
+
+
+def test_elastic_job_whose_outputs_are_being_finished_is_not_scaled() -> None:
+    elastic = with_formats()
+    finish = one(elastic.finish("a1 a2 b1 b2"), CallGlobalFormats).call
+    actions = elastic.has(4)
+    for timer in only(actions, StartTimer):
+        elastic.now += timer.delay
+        actions += elastic.tell("timer", timer.key)
+    assert only(actions, DeployTasks) == []
+    assert one(answered(elastic, finish), JobEnded).result.status is JobStatus.FINISHED
+
+
+def test_late_answer_does_not_finish_an_elastic_job_that_is_restarting() -> None:
+    elastic = with_formats()
+    finish = one(elastic.finish("a1 a2 b1 b2"), CallGlobalFormats).call
+    elastic.has(1)
+    elastic.tell("global_failure", Failure("it broke"))
+    elastic.restarted()
+    assert elastic.status is JobStatus.RESTARTING, "it waits for slots"
+    assert only(answered(elastic, finish), JobEnded) == []
+    elastic.has(4)
+    again = one(elastic.finish("a1 a2 b1 b2 b3 b4"), CallGlobalFormats).call
+    assert (again.is_end, again.restarts) == (True, 1)
+    assert one(answered(elastic, again), JobEnded).result.status is JobStatus.FINISHED

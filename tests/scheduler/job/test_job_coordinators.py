@@ -237,8 +237,7 @@ def test_events_of_an_earlier_coordinator_attempt_change_nothing() -> None:
 
 
 def test_starting_a_coordinator_twice_raises_an_error_with_its_past_transitions() -> None:
-    record = JobRecord(job(a=1), 0.0, 0.0)
-    coordinator = SourceEnumerators(record)
+    coordinator = SourceEnumerators(job(a=1), JobRecord(job(a=1), 0.0, 0.0))
     coordinator.start(1.0)
     with pytest.raises(IllegalTransitionError) as caught:
         coordinator.start(2.0)
@@ -246,7 +245,7 @@ def test_starting_a_coordinator_twice_raises_an_error_with_its_past_transitions(
 
 
 def test_coordinator_that_was_given_up_is_not_replaced_when_it_ends() -> None:
-    coordinator = SourceEnumerators(JobRecord(job(a=1), 0.0, 0.0))
+    coordinator = SourceEnumerators(job(a=1), JobRecord(job(a=1), 0.0, 0.0))
     coordinator.ensure(1.0)
     coordinator.stop(2.0)
     coordinator.ensure(3.0)

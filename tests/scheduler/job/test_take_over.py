@@ -17,7 +17,6 @@ from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
-    MasterFormat,
     SchedulerMode,
 )
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -41,7 +40,7 @@ from flinkray.scheduler.shared.taking_over import (
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
 from tests.scheduler.builders import GRAPH, id_of, one, only
-from tests.scheduler.graphs import job, python_vertex, stream_vertex
+from tests.scheduler.graphs import job, stream_vertex
 from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
 from tests.scheduler.job.test_take_over_checkpoints_stateful import TakenOverCheckpointedJob
@@ -503,11 +502,6 @@ def test_take_over_without_recovery_notes_adopts_no_slots() -> None:
     tasks.run()
     tasks.notes = None
     assert only(tasks.replace_job_master(), AdoptSlots) == [AdoptSlots(())]
-
-
-def test_tasks_of_a_job_with_formats_cannot_continue_after_a_take_over() -> None:
-    made = python_vertex("a", master_format=MasterFormat(b"", finalizes=True))
-    assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
 
 
 # --- notes that nobody has but a TaskExecutor
