@@ -57,20 +57,6 @@ def test_pipelined_edges_join_regions_and_blocking_edges_separate_regions(
     assert sorted(regions_of(**arguments)) == sorted(expected)
 
 
-@pytest.mark.parametrize("blocking", [0, 1, 2, 3])
-def test_diamond_with_one_blocking_edge_is_one_region(blocking: int) -> None:
-    """FO-02."""
-    edges = ["a -> b", "a -> c", "b -> d", "c -> d"]
-    edges[blocking] = edges[blocking].replace("->", "=>")
-    assert regions_of(a=1, b=1, c=1, d=1, edges=edges) == ["a1 b1 c1 d1"]
-
-
-def test_regions_that_wait_for_each_other_are_merged() -> None:
-    """FO-02."""
-    # a1 b1 and a2 b2 are joined by pipelines, and each waits for the other's a
-    assert regions_of(a=2, b=2, edges=["a --> b", "a => b"]) == ["a1 a2 b1 b2"]
-
-
 def test_partition_read_by_two_regions_is_an_input_only_of_the_one_not_producing_it() -> None:
     """FO-01."""
     graph = execution_graph(a=2, b=3, c=2, edges=["a ==> b", "a --> c", "b --> c"])
@@ -154,55 +140,6 @@ def test_task_failure_restarts_its_region_and_those_downstream_but_none_upstream
     assert failing.restarted("b1") == "b1 c1 d1"
     assert failing.restarted("a1") == "a1 b1 c1 d1"
     assert failing.restarted("d1") == "d1"
-
-
-def test_failure_restarts_everything_in_its_region() -> None:
-    """FO-03."""
-    failing = Failing(a=2, b=2, c=2, edges=["a --> b", "b ==> c"])
-    assert failing.restarted("b1") == "a1 b1 c1"
-    assert failing.restarted("a1", "a2") == "a1 a2 b1 b2 c1 c2"
-
-
-def test_unreadable_partition_restarts_its_producer_and_all_its_consumers() -> None:
-    """FO-04."""
-    failing = Failing(a=3, b=3, edges=["a => b"]).finish("a1", "a2", "a3").lose("a1")
-    assert failing.restarted("b1") == "a1 b1 b2 b3"
-    pointwise = Failing(a=3, b=6, edges=["a ==> b"]).finish("a1", "a2", "a3").lose("a1")
-    assert pointwise.restarted("b1") == "a1 b1 b2"
-
-
-@pytest.mark.parametrize(
-    ("lost", "failed", "expected"),
-    [
-        (("a1",), "c1", "a1 c1"),
-        (("b1",), "c1", "b1 c1"),
-        (("a1", "b1"), "c1", "a1 b1 c1"),
-        ((), "c1", "c1"),
-        (("a1",), "b1", "b1 c1 a1"),
-        (("a1",), "a1", "a1 c1"),
-        (("b1",), "a1", "a1 c1 b1"),
-        ((), "a1", "a1 c1"),
-    ],
-)
-def test_failed_region_with_lost_inputs_restarts_their_producers_too(
-    lost: tuple[str, ...], failed: str, expected: str
-) -> None:
-    """FO-05."""
-    failing = Failing(a=1, b=1, c=1, edges=["a => c", "b => c"]).finish("a1", "b1").lose(*lost)
-    assert failing.restarted(failed).split() == sorted(expected.split())
-
-
-def test_lost_inputs_are_followed_upstream_as_far_as_needed() -> None:
-    """FO-05."""
-    failing = Failing(a=1, b=1, c=1, edges=["a => b", "b => c"]).finish("a1", "b1")
-    assert failing.lose("b1").restarted("c1") == "b1 c1"
-    assert failing.lose("a1").restarted("c1") == "a1 b1 c1"
-
-
-def test_failure_does_not_restart_producers_that_have_not_finished() -> None:
-    """FO-05."""
-    failing = Failing(a=1, b=1, c=1, edges=["a => c", "b => c"]).finish("a1").lose("b1")
-    assert failing.restarted("a1") == "a1 c1"
 
 
 def test_failure_does_not_restart_vertices_that_never_started() -> None:
