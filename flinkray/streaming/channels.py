@@ -199,7 +199,7 @@ class MergingWriter(RecordWriter):
     def _send(self, channel: int) -> None:
         blocks = self._waiting[channel]
         if blocks:
-            for block in together(blocks):
+            for block in together(blocks) if len(blocks) > 1 else blocks:
                 self.channels[channel].put(block)
             self._waiting[channel] = []
             self._waiting_records[channel] = 0

@@ -136,7 +136,8 @@ def test_batches_with_and_without_timestamps_or_keys_are_sent_in_order() -> None
     writer.flush()
     blocks: Any = channel.elements
     assert [(b.values, b.timestamps, b.keys) for b in blocks] == [
-        ([1, 2], [1, 2], None), ([3, 4], None, None), ([5, 6], [5, 6], ["c", "d"]),
+        ([1], [1], ["a"]), ([2], [2], None), ([3], None, None), ([4], None, ["b"]),
+        ([5, 6], [5, 6], ["c", "d"]),
     ]  # fmt: skip
 
 

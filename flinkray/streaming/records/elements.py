@@ -233,7 +233,10 @@ def together(elements: Sequence[Element]) -> list[Element]:
     merged: list[Element] = []
     run: list[Any] = []
     for element in chain(elements, (None,)):
-        if run and not (element is not None and _may_join(run[0], element)):
+        if run:
+            if _may_join(run[0], element):
+                run.append(element)
+                continue
             merged.append(run[0] if len(run) == 1 else _joined(run))
             run = []
         if element is None:
@@ -246,9 +249,10 @@ def together(elements: Sequence[Element]) -> list[Element]:
 
 
 def _may_join(first: Any, second: Any) -> bool:
-    if type(first) is not type(second) or (first.timestamps is None) != (second.timestamps is None):
+    kind = type(first)
+    if type(second) is not kind or (first.timestamps is None) != (second.timestamps is None):
         return False
-    if isinstance(first, Block):
+    if kind is Block:
         return (first.keys is None) == (second.keys is None)
     schema: pa.Schema = first.batch.schema
     return first.scalar == second.scalar and bool(
