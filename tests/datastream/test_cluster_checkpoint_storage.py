@@ -3,7 +3,6 @@ of its checkpoints when it has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay, is_right
-from tests.datastream.threads import none_left
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -27,13 +25,6 @@ CONFIGURATION = {
     "cluster.registration.error-delay": "5 ms",
 }
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 def harm(file: Path, how: str) -> None:

@@ -26,7 +26,7 @@ from flinkray.streaming.sources.generated import _GeneratorReader
 from flinkray.streaming.sources.source import NOTHING_NOW, Polled, ReaderContext, SourceReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
 
@@ -96,7 +96,7 @@ def assert_each_once(name: str, count: int) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
     storage = str(tmp_path / "cluster")
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+    with none_left(), threaded_cluster(storage, configuration=QUICK_RESTARTS) as cluster:
         yield cluster
         OPEN.update(TAKEN)
 

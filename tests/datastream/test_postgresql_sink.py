@@ -23,12 +23,10 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.connectors import SinkError
 from flinkray.streaming.sinks.sink_operators import FIRST_PAUSE
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.held_numbers import LET_OUT, PARTS, HeldNumbers, crash_after_each_part
-from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
-from tests.datastream.threads import none_left
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 psycopg = pytest.importorskip("psycopg")
@@ -696,16 +694,6 @@ def test_staged_postgresql_rows_that_were_changed_from_outside_are_not_moved(
 interrupted = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[ThreadedCluster]:
-    caplog.set_level("INFO", "flinkray")  # the story of a test that fails
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
-
-
 def begin(
     cluster: ThreadedCluster,
     server: PostgresServer,
@@ -723,9 +711,9 @@ def begin(
 
 
 def test_job_whose_table_another_job_took_over_fails_without_restart(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
     wait_until(lambda: rows_of(server), 300, "rows")
     later = "INSERT INTO numbers_flinkray_jobs (run, job) SELECT run, 'another' FROM "
@@ -733,17 +721,17 @@ def test_job_whose_table_another_job_took_over_fails_without_restart(
     LET_OUT[0] = PARTS
     with pytest.raises(JobExecutionError, match="table numbers is written by job another now"):
         job.get_job_execution_result().result(300)
-    assert cluster.client.job(job.get_job_id()).details().restarts == 0
+    assert own_cluster.client.job(job.get_job_id()).details().restarts == 0
 
 
 @interrupted
 def test_keyed_table_gets_each_row_once_although_a_process_dies(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     """One committer moves the rows of two writers."""
     execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
-    crash_after_each_part(cluster, "TaskProcess", lambda: len(rows_of(server)))
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
+    crash_after_each_part(own_cluster, "TaskProcess", lambda: len(rows_of(server)))
     job.get_job_execution_result().result(300)
     assert_each_once(server)
     assert staged(server) == 0
@@ -763,14 +751,14 @@ def assert_each_once(server: PostgresServer) -> None:
 def test_table_gets_each_row_once_whichever_process_dies(
     kind: str,
     parallelism: int,
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
     server: PostgresServer,
     table: str,
     tmp_path: Path,
 ) -> None:
     """E2E-04"""
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
-    crash_after_each_part(cluster, kind, lambda: len(rows_of(server)))
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
+    crash_after_each_part(own_cluster, kind, lambda: len(rows_of(server)))
     job.get_job_execution_result().result(300)
     assert_each_once(server)
     assert staged(server) == 0
@@ -778,9 +766,9 @@ def test_table_gets_each_row_once_whichever_process_dies(
 
 @interrupted
 def test_table_gets_each_row_once_although_the_server_fails(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
     wait_until(lambda: rows_of(server), 300, "rows")
     server.stop()
@@ -791,9 +779,9 @@ def test_table_gets_each_row_once_although_the_server_fails(
 
 
 def test_a_batch_job_fills_a_table_at_its_end(
-    cluster: ThreadedCluster, server: PostgresServer, table: str
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str
 ) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=own_cluster.client)
     env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(2)
     numbers = env.from_sequence(0, COUNT - 1)
     pairs = numbers.map(lambda n: (n, None), Types.TUPLE([Types.LONG(), Types.STRING()]))
