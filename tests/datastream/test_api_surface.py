@@ -19,7 +19,7 @@ from flinkray.datastream import common, connectors, functions, metrics, state, w
 from flinkray.datastream.common import JobStatus
 from flinkray.datastream.formats import csv as csv_format
 from flinkray.datastream.formats import json as json_format
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions import global_aggregates, runtime_context
 from tests.datastream.pyflink_signatures import PYFLINK
 
@@ -139,22 +139,6 @@ def test_program_started_with_execute_async_finishes_and_returns_its_result(env:
     result = client.get_job_execution_result().result(timeout=300)
     assert result.get_job_id() == client.get_job_id()
     assert client.get_job_status().result() is JobStatus.FINISHED
-
-
-def test_endless_program_is_cancelled_by_its_job_client(env: Any) -> None:
-    source = connectors.DataGeneratorSource(lambda n: n, 10**9)
-    env.from_source(source).sink_to(connectors.DiscardingSink())
-    client = env.execute_async("endless")
-    client.cancel().result(timeout=300)
-    assert client.get_job_status().result() is JobStatus.CANCELED
-
-
-def test_failure_of_an_execute_async_program_is_raised_by_its_result(env: Any) -> None:
-    env.from_collection([0]).map(lambda v: 1 // v)
-    client = env.execute_async("fails")
-    with pytest.raises(OperatorError, match="ZeroDivisionError"):
-        client.get_job_execution_result().result(timeout=300)
-    assert client.get_job_status().result() is JobStatus.FAILED
 
 
 def test_empty_program_is_refused(env: Any) -> None:

@@ -153,21 +153,6 @@ def has_data_in_flight(checkpoints: Path) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
-def test_data_in_flight_is_processed_again_after_a_task_process_dies(
-    mode: str, own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """E2E-04: channels are full, since the tally takes more time than the numbers."""
-    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    env = on(own_cluster, checkpoints, 2, mode)
-    results = tallies(env, 20_000, 8_000.0, witness, pause=0.0003).execute_and_collect()
-    wait_until(lambda: has_data_in_flight(checkpoints), 150, "data in flight")
-    wait_for_another(checkpoints)
-    assert has_data_in_flight(checkpoints)
-    own_cluster.crash("TaskProcess")
-    assert set(results) == expected(20_000)
-
-
-@pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
 def test_checkpoints_complete_after_the_sources_have_ended(
     mode: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:

@@ -20,14 +20,10 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Duration, RestartStrategies
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink, FileSource
-from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.sources.source import (
-    Boundedness,
     EnumeratorContext,
-    FixedSplitsEnumerator,
-    Source,
 )
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
@@ -80,19 +76,6 @@ def test_program_starts_from_the_beginning_when_a_function_fails(
     own_cluster: ThreadedCluster,
 ) -> None:
     assert set(totals(on(own_cluster), FailingAt(500))) == EXPECTED
-
-
-def test_streaming_tasks_on_both_sides_of_a_channel_restart_together(
-    own_cluster: ThreadedCluster,
-) -> None:
-    env = on(own_cluster)
-    numbers = env.from_sequence(1, 1000).rebalance().map(FailingAt(500)).rebalance()
-    numbers.map(FailingAt(700, attempts=2)).sink_to(DiscardingSink())
-    env.execute()
-    (job,) = own_cluster.client.list_jobs()
-    details = own_cluster.client.job(job.job_id).details()
-    assert details.restarts == 2
-    assert {e.attempt_number for v in details.vertices for e in v.executions} == {2}
 
 
 def test_socket_source_connects_again_after_a_failure(own_cluster: ThreadedCluster) -> None:
@@ -160,15 +143,6 @@ def test_old_style_restart_strategy_overrides_that_of_the_cluster(
     assert own_cluster.client.job(result.get_job_id()).details().restarts == 3
 
 
-def test_checkpoint_interval_of_a_program_is_part_of_its_job(own_cluster: ThreadedCluster) -> None:
-    env = on(own_cluster).enable_checkpointing(1500)
-    env.from_sequence(1, 3).print()
-    job = env._job(env.get_stream_graph())
-    assert job.configuration == {"execution.checkpointing.interval": "1.5 s"}
-    assert job.checkpoints == CheckpointConfiguration(interval=1.5)
-    assert job.restart_strategy is None
-
-
 def test_program_stuck_in_user_code_is_cancelled_on_a_local_cluster(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -181,29 +155,6 @@ def test_program_stuck_in_user_code_is_cancelled_on_a_local_cluster(
     client.cancel().result(300)
     with pytest.raises(JobCancelledError):
         client.get_job_execution_result().result(300)
-
-
-class FailingEnumerator(FixedSplitsEnumerator[Any]):
-    def handle_split_request(self, subtask: int) -> None:
-        raise ValueError("no splits today")
-
-
-class FailingSource(NumberSequenceSource):
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(self, context: EnumeratorContext[Any], clock: Any) -> Any:
-        return FailingEnumerator(context, [])
-
-
-def test_failing_enumerator_fails_the_job_and_shows_its_traceback(
-    own_cluster: ThreadedCluster,
-) -> None:
-    env = on(own_cluster)
-    source: Source[Any] = FailingSource(1, 10)
-    env.from_source(source, None, "moody").sink_to(DiscardingSink())
-    with pytest.raises(JobExecutionError, match=r"(?s)ValueError: no splits today.*enumerator"):
-        env.execute()
 
 
 def standing_still(counted: Path) -> int:
@@ -287,18 +238,6 @@ def test_key_column_that_does_not_exist_ends_the_job_and_is_named(
         (True, True),
         (False, True),
     ]
-
-
-def test_flinkray_error_that_is_not_retryable_ends_the_job_without_restart(
-    own_cluster: ThreadedCluster,
-) -> None:
-    env = for_ever(own_cluster)
-    numbers = env.from_sequence(1, 100)
-    numbers.key_by(lambda v: lambda: v).map(lambda v: v).sink_to(DiscardingSink())
-    with pytest.raises(JobExecutionError, match="cannot"):
-        env.execute()
-    (job,) = own_cluster.client.list_jobs()
-    assert own_cluster.client.job(job.job_id).details().restarts == 0
 
 
 class ClosedDoor(NumberSequenceSource):

@@ -16,9 +16,7 @@ from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     Configuration,
     Row,
-    RuntimeExecutionMode,
     StreamExecutionEnvironment,
-    Types,
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import SinkError
@@ -155,22 +153,6 @@ def test_postgresql_attempt_that_starts_late_removes_no_rows_of_its_successor(
     assert rows_of(server) == [(1, "a"), (2, "b")]
     late.close()
     successor.close()
-
-
-def test_postgresql_attempt_that_starts_two_checkpoints_late_removes_no_rows(
-    server: PostgresServer, table: str
-) -> None:
-    state = state_of_one_checkpoint(server)
-    second = SinkHarness(sink_of(server), state, job_id=JOB)
-    later = second.checkpoint()
-    third = SinkHarness(sink_of(server), later, job_id=JOB)
-    third.process((1, "a"))
-    third.checkpoint()
-    late = SinkHarness(sink_of(server), state, job_id=JOB)
-    third.complete()
-    assert rows_of(server) == [(1, "a")]
-    for h in (second, third, late):
-        h.close()
 
 
 def test_rows_staged_by_failed_attempts_are_removed_at_a_later_restore(
@@ -582,11 +564,6 @@ def test_missing_table_is_reported_by_name(server: PostgresServer) -> None:
         PostgreSqlSink(server.conninfo, "numbers", ["n"], key=["m"])
 
 
-def test_missing_column_is_reported_by_name(server: PostgresServer, table: str) -> None:
-    with pytest.raises(SinkError, match="table numbers has no column 'm'"):
-        SinkHarness(PostgreSqlSink(server.conninfo, "numbers", ["n", "m"]))
-
-
 def test_unreachable_server_is_reported_when_the_sink_starts(tmp_path: Path) -> None:
     sink = PostgreSqlSink(f"host={tmp_path}", "numbers", ["n"])
     with pytest.raises(SinkError, match=r"begin to write into table numbers: .*No such file"):
@@ -724,19 +701,6 @@ def test_job_whose_table_another_job_took_over_fails_without_restart(
     assert own_cluster.client.job(job.get_job_id()).details().restarts == 0
 
 
-@interrupted
-def test_keyed_table_gets_each_row_once_although_a_process_dies(
-    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
-) -> None:
-    """One committer moves the rows of two writers."""
-    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
-    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
-    crash_after_each_part(own_cluster, "TaskProcess", lambda: len(rows_of(server)))
-    job.get_job_execution_result().result(300)
-    assert_each_once(server)
-    assert staged(server) == 0
-
-
 def assert_each_once(server: PostgresServer) -> None:
     counts = Counter(n for n, _ in rows_of(server))
     lost = [n for n in range(COUNT) if n not in counts]
@@ -775,18 +739,6 @@ def test_table_gets_each_row_once_although_the_server_fails(
     LET_OUT[0] = PARTS
     server.start()
     job.get_job_execution_result().result(300)
-    assert_each_once(server)
-
-
-def test_a_batch_job_fills_a_table_at_its_end(
-    own_cluster: ThreadedCluster, server: PostgresServer, table: str
-) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=own_cluster.client)
-    env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(2)
-    numbers = env.from_sequence(0, COUNT - 1)
-    pairs = numbers.map(lambda n: (n, None), Types.TUPLE([Types.LONG(), Types.STRING()]))
-    pairs.sink_to(sink_of(server))
-    env.execute("batch")
     assert_each_once(server)
 
 

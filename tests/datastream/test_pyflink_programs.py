@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,7 +18,6 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Encoder, Row, Types, WatermarkStrategy
 from flinkray.datastream.common.serializer import TypeSerializer
 from flinkray.datastream.common.time import Duration, Time
-from flinkray.datastream.common.typeinfo import PrimitiveArrayTypeInfo, RowTypeInfo
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors.file_system import (
     FileSink,
@@ -28,7 +26,6 @@ from flinkray.datastream.connectors.file_system import (
     RollingPolicy,
     StreamFormat,
 )
-from flinkray.datastream.connectors.number_seq import NumberSequenceSource
 from flinkray.datastream.functions import (
     AggregateFunction,
     CoMapFunction,
@@ -343,20 +340,6 @@ def test_co_map_and_co_process_programs_combine_connected_streams() -> None:
     assert sorted(sink.get_results(True)) == ["('a', '1x')", "('b', '2y')"]
 
 
-def test_execution_plan_shows_the_operators_and_partitioning_of_a_program() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(2)
-    numbers = env.from_source(
-        NumberSequenceSource(1, 10), WatermarkStrategy.no_watermarks(), "seq", Types.LONG()
-    )
-    numbers.map(lambda v: v).set_parallelism(3).key_by(lambda v: v).sum().print()
-    nodes = {n["type"]: n for n in json.loads(env.get_execution_plan())["nodes"]}
-    assert list(nodes) == ["Source: seq", "Map", "Keyed Sum", "Sink: Print to Std. Out"]
-    ways = [p["ship_strategy"] for node in nodes.values() for p in node.get("predecessors", [])]
-    assert ways == ["REBALANCE", "HASH", "FORWARD"]
-    assert [node["parallelism"] for node in nodes.values()] == [2, 3, 2, 2]
-
-
 def test_collect_returns_rows_and_print_shows_rows_with_their_subtask(capsys: Any) -> None:
     """PF-18"""
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -440,16 +423,3 @@ def test_custom_window_assigner_of_a_program_merges_windows() -> None:
     assert found == [("b", 5, 15, 1), ("a", 1, 19, 2), ("a", 40, 50, 1)]
     assert get_type_hints(MergingByTen.merge_windows)["callback"].__args__ == (TimeWindow,)
     assert MergingByTen().get_window_serializer() == TimeWindowSerializer()
-
-
-def test_types_and_state_descriptors_return_the_arguments_they_were_built_with() -> None:
-    row = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
-    assert isinstance(row, RowTypeInfo)
-    assert (row.get_field_index("name"), row.get_field_names()) == (1, ["id", "name"])
-    with pytest.raises(ValueError, match="'size' is not in list"):
-        row.get_field_index("size")
-    assert isinstance(Types.PRIMITIVE_ARRAY(Types.INT()), PrimitiveArrayTypeInfo)
-    assert Types.PRIMITIVE_ARRAY(Types.INT()) != Types.LIST(Types.INT())
-    assert ReducingStateDescriptor("least", min, Types.INT()).get_reduce_function() is min
-    total = Sum()
-    assert AggregatingStateDescriptor("total", total, Types.INT()).get_agg_function() is total

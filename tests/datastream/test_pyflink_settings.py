@@ -193,33 +193,6 @@ def test_setting_without_effect_that_is_set_twice_warns_once(
     assert warnings_of(caplog) == [f"The setting {key} has no effect: {told}"]
 
 
-def with_fixed_delay(env: Any) -> None:
-    env.configure(Configuration().set_string("restart-strategy.type", "fixed-delay"))
-
-
-@pytest.mark.parametrize(
-    "choose",
-    [
-        with_fixed_delay,
-        lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
-    ],
-)
-def test_restart_strategy_of_a_program_with_its_own_clock_warns_once(
-    choose: Any, env: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    choose(env)
-    assert warnings_of(caplog) == []  # it may go to a cluster yet
-    for _ in range(2):
-        env.from_collection([1]).print()
-        env.execute()
-    of_type = [told for told in warnings_of(caplog) if "restart-strategy.type" in told]
-    assert of_type == [
-        "The setting restart-strategy.type has no effect: a program of one process in batch mode, "
-        "or with a clock of its own, ends with its first failure."
-    ]
-    assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
-
-
 def test_no_restart_strategy_in_one_process_gives_no_warning(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -376,48 +349,11 @@ def test_rocksdb_settings_are_checked_and_can_be_read_back() -> None:
         backend.set_options("org.example.Factory")
 
 
-def test_checkpoint_storages_have_pyflinks_defaults_and_bounds(env: Any) -> None:
-    storage = JobManagerCheckpointStorage()
-    assert (storage.get_checkpoint_path(), storage.get_savepoint_path()) == (None, None)
-    assert storage.get_max_state_size() == JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE
-    assert JobManagerCheckpointStorage("file:///a/", 7).get_checkpoint_path() == "file:///a"
-    with pytest.raises(ValueError, match="must be positive, got 0 bytes"):
-        JobManagerCheckpointStorage(max_state_size=0)
-    with pytest.raises(ValueError, match="must be 0 to 1048576 bytes, got 1048577"):
-        FileSystemCheckpointStorage("file:///a", (1 << 20) + 1)
-    assert FileSystemCheckpointStorage("file:///a", 0).get_write_buffer_size() == 4096
-    config = env.get_checkpoint_config()
-    assert config.set_checkpoint_storage(storage).get_checkpoint_storage() is storage
-    with pytest.raises(TypeError, match="a CheckpointStorage is needed, got 'file:///a'"):
-        config.set_checkpoint_storage("file:///a")
-
-
 def test_file_url_of_checkpoint_storage_is_normalized() -> None:
     """PF-21"""
     storage = FileSystemCheckpointStorage("file:///var/checkpoints/")
     assert storage.get_checkpoint_path() == "file:///var/checkpoints"
     assert storage.get_min_file_size_threshold() == 20480
-
-
-def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
-    config = StreamExecutionEnvironment().get_config()
-    assert config.get_parallelism() == ExecutionConfig.PARALLELISM_DEFAULT
-    assert config.set_parallelism(3).set_parallelism(-2).get_parallelism() == 3
-    for wrong in (0, -3):
-        with pytest.raises(ValueError, match="parallelism must be at least 1"):
-            config.set_parallelism(wrong)
-    for wrong in (0, (1 << 15) + 1):
-        with pytest.raises(ValueError, match="max parallelism must be 1 to 32768"):
-            config.set_max_parallelism(wrong)
-    assert config.is_closure_cleaner_enabled()
-    assert config.has_auto_generated_uids_enabled()
-    assert not config.has_generic_types_disabled()
-    assert not config.is_force_kryo_enabled()
-    assert not config.is_force_avro_enabled()
-    assert not config.is_object_reuse_enabled()
-    assert not config.is_use_snapshot_compression()
-    assert env.get_config() == StreamExecutionEnvironment().set_parallelism(2).get_config()
-    assert env.get_config() != config
 
 
 def test_latency_tracking_interval_other_than_zero_is_refused() -> None:

@@ -9,27 +9,18 @@ import pyarrow as pa
 import pytest
 
 from flinkray.datastream import (
-    KeyedBroadcastProcessFunction,
     Row,
-    SlotSharingGroup,
     Types,
     WatermarkStrategy,
 )
 from flinkray.datastream.common import (
     Instant,
-    SimpleStringSchema,
 )
-from flinkray.datastream.common.typeinfo import BasicTypeInfo
 from flinkray.datastream.connectors.file_system import (
     FileEnumeratorProvider,
     FileSource,
     FileSplitAssignerProvider,
-    OutputFileConfig,
     StreamFormat,
-)
-from flinkray.datastream.functions import BaseBroadcastProcessFunction
-from flinkray.datastream.state import (
-    StateTtlConfig,
 )
 from flinkray.streaming.errors import OperatorError
 from tests.datastream.pyflink_streams import PAIR, RememberMap, results
@@ -92,32 +83,6 @@ def test_instants_can_be_values_and_keys(env: Any) -> None:
     for nanos in (-1, 1_000_000_000):
         with pytest.raises(ValueError, match="nanos must be 0 to 999999999"):
             Instant(0, nanos)
-
-
-def test_text_in_an_encoding_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ValueError, match="no encoding is called 'UTF-9'"):
-        SimpleStringSchema("UTF-9")
-
-
-def test_pyflinks_nested_classes_exist_in_the_same_classes() -> None:
-    assert isinstance(SlotSharingGroup.builder("a"), SlotSharingGroup.Builder)
-    assert isinstance(StateTtlConfig.new_builder(1), StateTtlConfig.Builder)
-    builder = OutputFileConfig.OutputFileConfigBuilder().with_part_prefix("a")
-    assert builder.build() == OutputFileConfig.builder().with_part_prefix("a").build()
-    assert issubclass(
-        BaseBroadcastProcessFunction.Context, BaseBroadcastProcessFunction.BaseContext
-    )
-    on_timer = KeyedBroadcastProcessFunction.OnTimerContext
-    assert issubclass(on_timer, KeyedBroadcastProcessFunction.ReadOnlyContext)
-    assert hasattr(on_timer, "time_domain")
-
-
-def test_basic_type_info_methods_return_the_basic_types() -> None:
-    kinds = ["STRING", "BOOLEAN", "BYTE", "SHORT", "INT", "LONG", "FLOAT", "DOUBLE", "CHAR"]
-    kinds += ["BIG_INT", "BIG_DEC", "INSTANT"]
-    assert [getattr(BasicTypeInfo, f"{kind}_TYPE_INFO")() for kind in kinds] == [
-        getattr(Types, kind)() for kind in kinds
-    ]
 
 
 def test_file_source_accepts_the_enumerators_and_split_assigner_of_flink(

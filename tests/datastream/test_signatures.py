@@ -12,9 +12,7 @@ from flinkray.datastream import (
     KeyedBroadcastProcessFunction,
     Row,
     RowKind,
-    StreamExecutionEnvironment,
 )
-from flinkray.datastream.common import Configuration
 from flinkray.datastream.connectors import kafka
 from tests.datastream.pyflink_signatures import PYFLINK
 from tests.datastream.test_api_surface import SURFACE
@@ -59,18 +57,6 @@ def test_each_call_has_the_parameters_of_pyflink(owner: str, name: str) -> None:
             assert mine == theirs
     # What there is beyond PyFlink must not be needed.
     assert all(default or name.startswith("*") for name, default in actual[len(expected) :])
-
-
-def test_checkpoint_settings_of_the_environment_can_be_read_back() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    config = env.get_checkpoint_config()
-    config.enable_unaligned_checkpoints().set_force_unaligned_checkpoints()
-    assert env.is_unaligned_checkpoints_enabled()
-    assert env.is_force_unaligned_checkpoints()
-    assert env.set_default_savepoint_directory("/s").get_default_savepoint_directory() == "/s"
-    env.configure(Configuration().set_string("execution.checkpointing.interval", "5 s"))
-    assert env.get_checkpointing_consistency_mode() is config.get_checkpointing_mode()
-    assert env.get_checkpoint_interval() == 5000
 
 
 def test_row_can_be_made_with_a_row_kind() -> None:

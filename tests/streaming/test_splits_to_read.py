@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flinkray.core.clock import Clock
 from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.common import Time
-from flinkray.datastream.connectors import CollectionSource, FileSource, FixedSplitsEnumerator
+from flinkray.datastream.connectors import FileSource, FixedSplitsEnumerator
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Watermark
@@ -184,33 +182,3 @@ def test_windows_over_several_files_are_complete_in_any_reading_order(
     env.set_parallelism(parallelism)
     result = counted(env, FileSource(str(tmp_path)), at_source)
     assert result == [(window, 10) for window in range(9)]
-
-
-def is_whole(splits: list[list[int]], parallelism: int, at_source: bool) -> bool:
-    """Whether windows of these splits, each in its order of time, have all of their records."""
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(parallelism)
-    source = Splits([tuple(sorted(split)) for split in splits])
-    counts: dict[int, int] = {}
-    for split in splits:
-        for time in split:
-            counts[time // 10] = counts.get(time // 10, 0) + 1
-    return counted(env, source, at_source) == sorted(counts.items())
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 60), max_size=6), min_size=1, max_size=5),
-    st.integers(1, 3),
-    st.booleans(),
-)
-def test_windows_over_any_splits_are_complete(
-    splits: list[list[int]], parallelism: int, at_source: bool
-) -> None:
-    assert is_whole(splits, parallelism, at_source)
-
-
-def test_windows_over_all_slices_of_a_collection_are_complete() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(3)
-    result = counted(env, CollectionSource([*range(50), *range(50), *range(50)]), True)
-    assert result == [(window, 30) for window in range(5)]

@@ -49,27 +49,6 @@ def test_rows_and_columns_are_summed_together_and_emitted_once_at_the_end() -> N
     ]  # fmt: skip
 
 
-def test_batch_aggregate_of_columns_is_emitted_once_with_the_last_timestamp() -> None:
-    h = OperatorHarness(sums(Keys("k")), keyed=True)
-    h.process_columns(columns([3, 4], k=["a", "a"], v=[1, 2]))
-    h.finish()
-    h.finish()
-    assert h.records() == [(Row(k="a", v=3), MAX_TIMESTAMP)]
-
-
-def test_dictionary_columns_with_more_entries_than_their_indices_are_merged() -> None:
-    """Indices of 8 bits can address 128 entries; pandas chooses such indices."""
-    h = OperatorHarness(sums(Keys("k")), keyed=True)
-    for first in (0, 100):
-        texts = pa.array([str(first + n) for n in range(100)])
-        entries = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), texts)
-        h.process_columns(columns(k=entries, v=range(100), other=entries))
-    h.finish()
-    assert [(row.k, row.v, row.other) for row in h.values()] == [
-        (str(n), n % 100, str(n)) for n in range(200)
-    ]
-
-
 def test_watermarks_pass_through_and_an_empty_input_has_no_result() -> None:
     h = OperatorHarness(sums(Keys("k")), keyed=True)
     assert_time_passes_and_the_end_adds_nothing(h)
