@@ -356,19 +356,6 @@ def test_writing_to_closed_standard_streams_raises_no_error(
         ProgressDisplay(sys.stderr, lambda: 0.0).message("a note")
 
 
-def test_help_is_shown_without_importing_the_commands() -> None:
-    """The imports of the commands would take nine tenths of the time."""
-    code = (
-        "import sys; from flinkray.client.cli import execute; execute(['--help']); "
-        "heavy = {'flinkray.client.cli_run', 'flinkray.rpc', 'numpy'}; "
-        "print(heavy & sys.modules.keys())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.endswith("\nset()\n")
-
-
 def test_python_m_flinkray_is_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flinkray", "sideways"],
@@ -495,20 +482,6 @@ def test_ctrl_c_cancels_and_exits_with_130(
     (job_id,) = world.jobs
     assert world.cancelled == [job_id]
     assert f"job {job_id} ended: CANCELED" in output()[1]
-
-
-def test_second_ctrl_c_stops_waiting_names_the_job_and_exits_with_130(
-    world: World, command: Command, script: str, output: Output
-) -> None:
-    async def interrupt() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    world.on_result_request = interrupt
-    assert command(["run", script]) == 130
-    (job_id,) = world.jobs
-    _, err = output()
-    assert f"left job {job_id} while it was being cancelled" in err
-    assert f"flinkray info {job_id}" in err
 
 
 def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:

@@ -66,38 +66,6 @@ def shut(directory: Path) -> Path:
     return aside
 
 
-def test_job_runs_on_without_storage_and_takes_checkpoints_when_it_is_back(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    tolerant = {"execution.checkpointing.tolerable-failed-checkpoints": "100"}
-    program = HalfWay(cluster.client, tmp_path, settings_of=tolerant)
-    program.take_checkpoints()
-    (directory,) = program.checkpoints.iterdir()
-    aside = shut(directory)
-    for number in (1, 2):
-        with pytest.raises(FlinkRayError) as error:
-            program.job.trigger_checkpoint(timeout=300)
-        assert str(directory) in str(error.value)
-        assert "cannot write it: " in str(error.value)
-        assert program.told().failed == number
-    told = program.told().latest_failed
-    assert told is not None
-    assert str(directory) in (told.failure or "")
-    directory.unlink()
-    aside.rename(directory)
-    last = program.job.trigger_checkpoint(timeout=300)
-    assert find_checkpoints(str(directory))[-1] == last
-    only = [Path(last)]
-    wait_until(lambda: list(directory.glob("chk-*")) == only, 300, "nothing else to be there")
-    cluster.crash_all("TaskProcess")
-    program.go_on()
-    assert is_right(list(program.results))
-    details = program.job.details()
-    assert details.restarts == 1
-    assert details.checkpoints is not None
-    assert details.checkpoints.latest_restored == int(Path(last).name.removeprefix("chk-"))
-
-
 def test_unwritable_checkpoint_storage_fails_a_job_without_tolerance(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:

@@ -22,9 +22,7 @@ from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink, FileSource
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.collection import NumberSequenceSource
-from flinkray.streaming.sources.source import (
-    EnumeratorContext,
-)
+from flinkray.streaming.sources.source import EnumeratorContext
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import CountingTo, FailingAt, OneAtATime, StuckAt

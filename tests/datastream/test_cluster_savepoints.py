@@ -44,12 +44,7 @@ from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import wait_for_tasks
 from tests.datastream.portions import Portions, portions
 from tests.datastream.quick_restarts import QUICK_RESTARTS
-from tests.datastream.rescaled import (
-    COUNTERS,
-    counted_and_totalled,
-    expected_totals,
-    restored,
-)
+from tests.datastream.rescaled import COUNTERS, counted_and_totalled, expected_totals, restored
 from tests.datastream.tallies import newest, settings
 
 CONFIGURATION = QUICK_RESTARTS

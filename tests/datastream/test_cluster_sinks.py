@@ -59,12 +59,6 @@ def assert_each_once(folder: Path, count: int = COUNT) -> None:
     assert (lost[:5], len(lost), doubled[:5], len(doubled)) == ([], 0, [], 0)
 
 
-def numbers_into(
-    env: StreamExecutionEnvironment, sink: FileSink, count: int = COUNT, rate: float = PER_SECOND
-) -> None:
-    into_files(env, DataGeneratorSource(lambda n: n, count, rate), sink)
-
-
 def into_files(
     env: StreamExecutionEnvironment, source: DataGeneratorSource, sink: FileSink
 ) -> None:
@@ -136,26 +130,6 @@ class FailingAtTheEnd(MapFunction[int, int]):
             marker.touch()
             raise RuntimeError("just before the end")
         return value
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize("interval", ["50 ms", None])
-@interrupted
-def test_process_death_during_commit_still_writes_each_number_once(
-    is_before: bool, interval: str | None, own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """Without an interval the only checkpoint is the one at the end of the input."""
-    gate = new_gate("commit")
-    files = tmp_path / "files"
-    options = {} if interval is None else settings(tmp_path / "checkpoints", interval)
-    env = on(own_cluster, 2, options)
-    numbers_into(env, HeldFileSink(files, is_before), rate=20_000.0)
-    job = env.execute_async("held")
-    assert gate.reached.wait(300)
-    own_cluster.crash("TaskProcess")
-    gate.opened.set()  # it goes on as one does that has not heard yet that it is over
-    job.get_job_execution_result().result(300)
-    assert_each_once(files)
 
 
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])

@@ -22,11 +22,6 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.streaming.errors import OperatorError
-from flinkray.streaming.functions.global_aggregates import (
-    GlobalAggregateError,
-    GlobalAggregatesLostError,
-)
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
@@ -106,33 +101,6 @@ def test_all_subtasks_and_operators_of_a_job_share_an_aggregate(
     assert sorted(results) == [(n,) for n in range(1, 41)]
 
 
-@pytest.mark.parametrize(
-    ("where", "error"), [("in one process", OperatorError), ("on a cluster", JobExecutionError)]
-)
-def test_failure_of_the_function_fails_the_caller_with_its_traceback(
-    where: str, error: type[Exception], own_cluster: ThreadedCluster
-) -> None:
-    env = ENVIRONMENTS[where](own_cluster)
-    with pytest.raises(error) as raised:
-        list(env.from_collection([-1]).map(Adding("a")).execute_and_collect())
-    text = str(raised.value)
-    assert "the function of the global aggregate 'a' failed" in text
-    assert 'raise ValueError("negative")' in text
-    assert "in operator 'Map'" in text
-
-
-def test_failure_of_the_function_adds_nothing(own_cluster: ThreadedCluster) -> None:
-    class Tolerant(Adding):
-        def map(self, value: int) -> Any:
-            try:
-                return self.add("a", value)
-            except GlobalAggregateError as error:
-                return error.name
-
-    numbers = on(own_cluster).from_collection([2, -1, 3]).map(Tolerant())
-    assert list(numbers.execute_and_collect()) == [2, "a", 5]
-
-
 def test_values_stay_when_tasks_restart_and_job_masters_die(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
@@ -155,72 +123,6 @@ def test_values_stay_when_tasks_restart_and_job_masters_die(
     kill_job_master(own_cluster, job)
     Path(go).touch()
     assert list(results) == [(2, 3)]
-
-
-def test_task_whose_aggregate_function_fails_is_restarted(
-    own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    failed = str(tmp_path / "failed")
-
-    class FailingOnce(Total):
-        def add(self, value: int, accumulator: int) -> int:
-            if not Path(failed).exists():
-                Path(failed).touch()
-                raise ValueError("once")
-            return super().add(value, accumulator)
-
-    class Adds(Adding):
-        def map(self, value: int) -> Any:
-            update = self.aggregates.update_global_aggregate
-            return self.attempt, update("a", value, FailingOnce())
-
-    results = on(own_cluster, **RESTARTS).from_collection([5]).map(Adds()).execute_and_collect()
-    assert list(results) == [(1, 5)]
-
-
-def test_task_that_does_not_catch_the_loss_of_aggregates_is_restarted(
-    own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    added, go = str(tmp_path / "added"), str(tmp_path / "go")
-
-    class AddsTwice(Adding):
-        def map(self, value: int) -> Any:
-            self.add("a", value)
-            Path(added).touch()
-            wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
-            return self.attempt, self.add("a", value)
-
-    results = (
-        on(own_cluster, **RESTARTS).from_collection([5]).map(AddsTwice()).execute_and_collect()
-    )
-    wait_until(Path(added).exists, 150, "the first value to be added")
-    own_cluster.crash("StreamCoordinator")
-    Path(go).touch()
-    assert list(results) == [(1, 10)]
-
-
-def test_death_of_the_stream_coordinator_is_reported_once_and_begins_a_new_aggregate(
-    own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    added, go = str(tmp_path / "added"), str(tmp_path / "go")
-
-    class Surviving(Adding):
-        def map(self, value: int) -> Any:
-            results: list[object] = [self.add("a", value)]
-            Path(added).touch()
-            wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
-            for _ in range(3):
-                try:
-                    results.append(self.add("a", value))
-                except GlobalAggregatesLostError as error:
-                    results.append((error.name, error.retryable))
-            return results
-
-    results = on(own_cluster).from_collection([7]).map(Surviving()).execute_and_collect()
-    wait_until(Path(added).exists, 150, "the first value to be added")
-    own_cluster.crash("StreamCoordinator")
-    Path(go).touch()
-    assert list(results) == [[7, ("a", True), 7, 14]]
 
 
 def test_task_that_waits_for_an_update_is_cancelled(

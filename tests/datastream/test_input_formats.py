@@ -94,20 +94,6 @@ def test_splits_of_a_failed_subtask_alone_are_read_again(
     assert (tmp_path / "created").read_text() == "x"
 
 
-def test_all_splits_are_read_again_when_all_subtasks_restart(
-    own_cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """JM-12: after a global failover."""
-    env = on(own_cluster)
-    numbers = env.create_input(TenNumbers(tmp_path)).map(FailingOnce(tmp_path))
-    sums = numbers.key_by(lambda value: value % 2).reduce(lambda a, b: a + b)
-    sums.sink_to(DiscardingSink())
-    env.execute()
-
-    last = [value for _, attempt, value in read_by(tmp_path) if attempt == 1]
-    assert sorted(last) == list(range(10))
-
-
 def test_death_of_the_stream_coordinator_loses_no_split_and_creates_none(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import JobExecutionError
-from flinkray.datastream import (
-    Configuration,
-    Row,
-    StreamExecutionEnvironment,
-    WatermarkStrategy,
-)
+from flinkray.datastream import Configuration, Row, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import SinkError
 from flinkray.streaming.sinks.sink_operators import FIRST_PAUSE
 from flinkray.testing.threaded_cluster import ThreadedCluster

@@ -15,9 +15,7 @@ from flinkray.datastream import (
     RuntimeExecutionMode,
     Types,
 )
-from flinkray.datastream.common import (
-    Time,
-)
+from flinkray.datastream.common import Time
 from flinkray.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,

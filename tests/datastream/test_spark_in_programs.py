@@ -22,13 +22,7 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, SPARK, JobGraph, JobVertex
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
-from flinkray.spark.gateway import (
-    EPOCHS,
-    PARTITIONS,
-    PUBLISHED,
-    RESULT_KIND,
-    THROUGH,
-)
+from flinkray.spark.gateway import EPOCHS, PARTITIONS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame
 from flinkray.spark.shared_session import GUEST_PROFILE, take_request
 from flinkray.streaming.errors import OperatorError, StreamError

@@ -11,10 +11,7 @@ from flinkray.streaming.functions.functions import KeyedProcessFunction, Process
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.aligned import AlignedWindowOperator
-from flinkray.streaming.windowing.assigners import (
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-)
+from flinkray.streaming.windowing.assigners import SlidingEventTimeWindows, TumblingEventTimeWindows
 from flinkray.streaming.windowing.contents import (
     AggregateContents,
     ListContents,

@@ -15,7 +15,7 @@ from tests.state.every_backend import SMALL
 
 ON_A_DISK = (
     "test_aligned_window_operator",
-    "test_interval_join_operator",
+    "test_join_operators",
     "test_keyed_process_operator",
     "test_look_up_operator",
     "test_queryable_state_operator",

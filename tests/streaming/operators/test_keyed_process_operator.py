@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.functions.functions import (
-    KeyedProcessFunction,
-    TimeDomain,
-)
+from flinkray.streaming.functions.functions import KeyedProcessFunction, TimeDomain
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.records.elements import Watermark

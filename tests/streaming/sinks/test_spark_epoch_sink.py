@@ -31,11 +31,7 @@ from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkError
-from flinkray.streaming.sinks.spark import (
-    EpochOfAnotherJobError,
-    SparkEpochSink,
-    check_columns,
-)
+from flinkray.streaming.sinks.spark import EpochOfAnotherJobError, SparkEpochSink, check_columns
 from tests.disk import Disk
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 

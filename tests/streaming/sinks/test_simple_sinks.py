@@ -1,4 +1,4 @@
-"""Callbacks in the client's process."""
+"""Sinks that call a function, collect or discard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.datastream.connectors import CallbackSink, Sink
+from flinkray.datastream.connectors import CallbackSink, DiscardingSink, Sink
 from flinkray.streaming.records.row import Row
+from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
@@ -45,3 +46,31 @@ def test_callback_sink_gets_columns_as_a_record_batch_or_as_single_rows() -> Non
 
 def test_callback_sink_is_shared_by_its_subtasks() -> None:
     assert SinkWriterOperator(CallbackSink(print)).shared
+
+
+def test_collect_sink_returns_values_and_rows_in_order_once() -> None:
+    sink = CollectSink()
+    h = OperatorHarness(SinkWriterOperator(sink))
+    h.process(1, 2)
+    h.process_columns(columns(x=[3]))
+    assert len(sink) == 3
+    assert sink.pop() == 1
+    assert sink.take_all() == [2, Row(x=3)]
+    assert sink.take_all() == []
+    with pytest.raises(IndexError):
+        sink.pop()
+
+
+def test_collect_sink_is_shared_by_its_subtasks() -> None:
+    assert SinkWriterOperator(CollectSink()).shared
+
+
+def test_discarding_sink_accepts_values_and_columns_and_commits_nothing() -> None:
+    sink = DiscardingSink()
+    assert not sink.has_committer
+    h = OperatorHarness(SinkWriterOperator(sink))
+    h.process(1, 2)
+    h.process_columns(columns(x=[1]))
+    assert h.snapshot().operator == OperatorHarness(SinkWriterOperator(sink)).snapshot().operator
+    h.finish()
+    assert h.output() == []
