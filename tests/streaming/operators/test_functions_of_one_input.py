@@ -66,8 +66,12 @@ class Applied(ProcessFunction[Any, Any]):
         yield self.function(value)
 
 
-class AppliedByKey(Applied, KeyedProcessFunction[Any, Any, Any]):
-    pass
+class AppliedByKey(KeyedProcessFunction[Any, Any, Any]):
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield self.function(value)
 
 
 OPERATORS: dict[str, Callable[[Any], StreamOperator]] = {

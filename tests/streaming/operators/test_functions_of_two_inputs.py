@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from flinkray.streaming.operators.broadcast import (
     BroadcastProcessOperator,
     KeyedBroadcastProcessOperator,
 )
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -68,7 +70,7 @@ class Processed(CoProcessFunction[Any, Any, Any]):
     process_element2 = process_element1
 
 
-class ProcessedByKey(Processed, KeyedCoProcessFunction[Any, Any, Any, Any]):
+class ProcessedByKey(KeyedCoProcessFunction[Any, Any, Any, Any]):
     """Fails on records that end with 5, and when the timer for 5 fires."""
 
     def process_element1(self, value: Any, ctx: Any) -> Any:
@@ -100,7 +102,7 @@ class BroadcastByKey(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
         yield unlike_five(timestamp)
 
 
-OPERATORS = {
+OPERATORS: dict[str, Callable[[], StreamOperator]] = {
     "map": lambda: CoMapOperator(Mapped()),
     "keyed map": lambda: CoMapOperator(Mapped(), (BY_FIRST, BY_FIRST)),
     "flat map": lambda: CoFlatMapOperator(FlatMapped()),
