@@ -580,11 +580,6 @@ def test_list_shows_the_number_of_tasks_in_each_state(
     assert row[heads.index("TASKS") :] == "2 RUNNING, 1 FINISHED"
 
 
-def test_list_without_jobs_prints_no_jobs(command: Command, output: Output) -> None:
-    assert command(["list"]) == 0
-    assert output()[0] == "no jobs\n"
-
-
 def test_info_prints_the_id_and_status_of_a_job(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
@@ -641,14 +636,6 @@ def test_info_exits_with_4_when_no_job_id_has_the_beginning(
 ) -> None:
     assert command(["info", "ab5"]) == 4
     assert "no job's id begins with ab5 (see: flinkray list)" in output()[1]
-
-
-def test_json_output_contains_only_the_fields_of_the_message(
-    command: Command, output: Output
-) -> None:
-    assert command(["cluster", "status", "--json"]) == 0
-    overview = json.loads(output()[0])
-    assert set(overview["cluster_total"]) == {"cpu", "memory", "extended"}
 
 
 @pytest.mark.parametrize("name", ["info", "cancel"])

@@ -125,16 +125,6 @@ def test_restored_committer_publishes_the_same_epoch_again(tmp_path: Path) -> No
     assert published(tmp_path) == {1: [1], 2: [2], 3: [3]}
 
 
-def test_last_rows_are_published_with_the_last_checkpoint(tmp_path: Path) -> None:
-    out = harness(tmp_path)
-    out.process(1)
-    out.checkpoint()
-    out.complete()
-    out.process(2)
-    out.finish()
-    assert published(tmp_path) == {1: [1], 2: [2]}
-
-
 def test_small_batches_are_written_as_one_row_group(tmp_path: Path) -> None:
     out = harness(tmp_path)
     for number in range(10):
