@@ -50,7 +50,9 @@ if find_spec("xdist") is not None:
 
 _REAL_PARTS = ("ray", "own_ray", "ray_up", "spark", "kill")
 """Markers of tests of real parts."""
-_OF_REAL_PARTS = frozenset({"ray_cluster", "cluster", "zookeeper", "broker", "browser", "spark"})
+_OF_REAL_PARTS = frozenset(
+    {"ray_cluster", "cluster", "own_cluster", "zookeeper", "broker", "browser", "spark"}
+)
 """Fixtures that start such parts, or a whole cluster in threads."""
 
 

@@ -20,13 +20,7 @@ from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import DuplicateJobSubmissionError, JobNotFoundError, JobStateError
-from flinkray.core.ids import (
-    DispatcherId,
-    JobID,
-    JobMasterId,
-    JobVertexID,
-    LeaderSessionID,
-)
+from flinkray.core.ids import DispatcherId, JobID, JobMasterId, JobVertexID, LeaderSessionID
 from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile

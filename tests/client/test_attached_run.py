@@ -15,12 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.client.attached_run import (
-    LeftRunning,
-    ProgressDisplay,
-    ProgressLog,
-    run_attached,
-)
+from flinkray.client.attached_run import LeftRunning, ProgressDisplay, ProgressLog, run_attached
 from flinkray.client.cli_output import progress_text
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.core.errors import RpcTimeoutError

@@ -356,19 +356,6 @@ def test_writing_to_closed_standard_streams_raises_no_error(
         ProgressDisplay(sys.stderr, lambda: 0.0).message("a note")
 
 
-def test_help_is_shown_without_importing_the_commands() -> None:
-    """The imports of the commands would take nine tenths of the time."""
-    code = (
-        "import sys; from flinkray.client.cli import execute; execute(['--help']); "
-        "heavy = {'flinkray.client.cli_run', 'flinkray.rpc', 'numpy'}; "
-        "print(heavy & sys.modules.keys())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.endswith("\nset()\n")
-
-
 def test_python_m_flinkray_is_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flinkray", "sideways"],
@@ -497,20 +484,6 @@ def test_ctrl_c_cancels_and_exits_with_130(
     assert f"job {job_id} ended: CANCELED" in output()[1]
 
 
-def test_second_ctrl_c_stops_waiting_names_the_job_and_exits_with_130(
-    world: World, command: Command, script: str, output: Output
-) -> None:
-    async def interrupt() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    world.on_result_request = interrupt
-    assert command(["run", script]) == 130
-    (job_id,) = world.jobs
-    _, err = output()
-    assert f"left job {job_id} while it was being cancelled" in err
-    assert f"flinkray info {job_id}" in err
-
-
 def test_ctrl_c_before_the_job_is_submitted_exits_with_130(script: str, output: Output) -> None:
     def interrupted(address: str, cluster_id: str, configuration: ReadableConfig) -> NoReturn:
         raise KeyboardInterrupt
@@ -607,11 +580,6 @@ def test_list_shows_the_number_of_tasks_in_each_state(
     assert row[heads.index("TASKS") :] == "2 RUNNING, 1 FINISHED"
 
 
-def test_list_without_jobs_prints_no_jobs(command: Command, output: Output) -> None:
-    assert command(["list"]) == 0
-    assert output()[0] == "no jobs\n"
-
-
 def test_info_prints_the_id_and_status_of_a_job(
     world: World, client: ClusterClient, command: Command, output: Output
 ) -> None:
@@ -668,14 +636,6 @@ def test_info_exits_with_4_when_no_job_id_has_the_beginning(
 ) -> None:
     assert command(["info", "ab5"]) == 4
     assert "no job's id begins with ab5 (see: flinkray list)" in output()[1]
-
-
-def test_json_output_contains_only_the_fields_of_the_message(
-    command: Command, output: Output
-) -> None:
-    assert command(["cluster", "status", "--json"]) == 0
-    overview = json.loads(output()[0])
-    assert set(overview["cluster_total"]) == {"cpu", "memory", "extended"}
 
 
 @pytest.mark.parametrize("name", ["info", "cancel"])

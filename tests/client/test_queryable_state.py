@@ -11,11 +11,7 @@ import pytest
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.kv_states import KvStateAnswer, KvStateServerGateway
-from flinkray.client.queryable_state import (
-    KvStateNotFoundAgainError,
-    QueryableStateClient,
-    _query,
-)
+from flinkray.client.queryable_state import KvStateNotFoundAgainError, QueryableStateClient, _query
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import JobID, JobVertexID, KvStateID
 from flinkray.core.kv_states import (

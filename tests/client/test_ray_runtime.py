@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 from ray._private import parameter, services, worker
-from ray._private.ray_constants import (
-    DEFAULT_DASHBOARD_AGENT_LISTEN_PORT,
-    PROCESS_TYPE_RAYLET,
-)
+from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT, PROCESS_TYPE_RAYLET
 
 from flinkray.client import ray_runtime
 from flinkray.client.cli_run import _address_to_run_at

@@ -137,21 +137,6 @@ def test_subclass_without_slots_keeps_the_slots_of_its_base_when_pickled() -> No
     assert shown.stdout == b"1 {'other': 2}\n", shown.stderr.decode()
 
 
-def test_enumeration_with_slots_is_read_in_another_process() -> None:
-    """Enumerations have no room for other attributes; cloudpickle pickles them without our help."""
-
-    class Colour(enum.Enum):
-        __slots__ = ()
-        RED = 1
-
-    pickled = cloud_pickle.dumps([Colour.RED])
-    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], input=pickled, capture_output=True, check=False
-    )
-    assert shown.stdout == b"[<Colour.RED: 1>]\n", shown.stderr.decode()
-
-
 NAMES_ELSEWHERE = """
 import pickle, sys
 

@@ -26,32 +26,6 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
 
 
-def test_configuration_option_that_is_not_set_has_its_default() -> None:
-    configuration = ReadableConfig({"heartbeat.interval": "1 s"})
-    assert configuration.get(options.HEARTBEAT_INTERVAL) == 1.0
-    assert configuration.get(options.HEARTBEAT_TIMEOUT) == 50.0
-    assert configuration.is_set(options.HEARTBEAT_INTERVAL)
-    assert not configuration.is_set(options.HEARTBEAT_TIMEOUT)
-
-
-def test_defaults_equal_the_spec_appendix_except_for_two_shorter_delays() -> None:
-    """SPEC Appendix C. The delays after a failed registration are shorter; their options say
-    why."""
-    defaults = {key: option.default for key, option in OPTIONS.items()}
-    assert [
-        defaults[f"cluster.registration.{name}"]
-        for name in ("initial-timeout", "max-timeout", "error-delay", "refused-registration-delay")
-    ] == [0.1, 30.0, 1.0, 5.0]
-    assert [
-        defaults[f"heartbeat.{name}"] for name in ("interval", "timeout", "rpc-failure-threshold")
-    ] == [10.0, 50.0, 2]
-    assert (defaults["rpc.ask-timeout"], defaults["rpc.frame-size"]) == (10.0, 10_485_760)
-    assert (defaults["slot.request.timeout"], defaults["slot.idle.timeout"]) == (300.0, 50.0)
-    assert defaults["resourcemanager.taskmanager-timeout"] == 30.0
-    assert defaults["restart-strategy.fixed-delay.attempts"] == 1
-    assert defaults["restart-strategy.fixed-delay.delay"] == 1.0
-
-
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.key)
 def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOption[Any]) -> None:
     assert option.type.parse(option.type.format(option.default)) == option.default
@@ -246,17 +220,6 @@ def test_configuration_is_equal_after_it_is_written_and_read_as_texts(
     texts = configuration.to_dict()
     assert all(isinstance(text, str) for text in texts.values())
     assert ReadableConfig(texts) == configuration
-
-
-def test_changing_options_of_a_configuration_keeps_its_other_options() -> None:
-    configuration = ReadableConfig({"restart-strategy.fixed-delay.delay": "200 ms"})
-
-    changed = configuration.with_values({"cluster.id": "mine"})
-
-    assert changed.to_dict() == {
-        "cluster.id": "mine",
-        "restart-strategy.fixed-delay.delay": "0.2 s",
-    }
 
 
 @pytest.mark.parametrize(

@@ -279,18 +279,6 @@ def test_malformed_forms_of_values_are_refused(form: object) -> None:
         decode_record(msgpack.packb(form), object)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        ([("tests.Order", 1, None)], msgpack.packb({0: "x"})),
-        ([("tests.Size", 1, ["size"])], msgpack.packb({0: ["SMALL"]})),
-    ],
-)
-def test_record_of_a_type_that_changed_its_kind_is_refused_by_name(form: object) -> None:
-    with pytest.raises(StoredFormatError, match=r"tests\.\w+ in a shape that is not"):
-        decode_record(msgpack.packb(form), object)
-
-
 def test_duplicate_schema_name_and_missing_or_extra_migrations_are_refused() -> None:
     with pytest.raises(TypeError, match=r"tests\.Size is declared already"):
         stored("tests.Size")(type("Other", (), {}))

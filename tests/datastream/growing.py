@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flinkray.client import ClusterClient
-from flinkray.datastream import (
-    Configuration,
-    StreamExecutionEnvironment,
-    Types,
-    WatermarkStrategy,
-)
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types, WatermarkStrategy
 from flinkray.datastream.cluster_execution import ClusterResults
 from flinkray.datastream.connectors import IteratorSource
 from flinkray.scheduler.shared.states import ExecutionState

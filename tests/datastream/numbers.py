@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flinkray.datastream import (
-    DataStream,
-    StreamExecutionEnvironment,
-    Types,
-    WatermarkStrategy,
-)
+from flinkray.datastream import DataStream, StreamExecutionEnvironment, Types, WatermarkStrategy
 from flinkray.datastream.connectors import (
     DataGeneratorSource,
     FileSource,

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.datastream import (
-    MapFunction,
-    TimestampAssigner,
-    Types,
-    WatermarkStrategy,
-)
-from flinkray.datastream.state import (
-    ValueStateDescriptor,
-)
+from flinkray.datastream import MapFunction, TimestampAssigner, Types, WatermarkStrategy
+from flinkray.datastream.state import ValueStateDescriptor
 
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
 

@@ -18,11 +18,7 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import DataGeneratorSource
-from flinkray.datastream.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-)
+from flinkray.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flinkray.state.keys import key_group_of
 from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
 from flinkray.streaming.records.elements import Block

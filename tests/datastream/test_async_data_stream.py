@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
     Configuration,
-    Duration,
     JobClient,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
@@ -38,9 +36,7 @@ from flinkray.datastream.connectors import (
     DiscardingSink,
     IteratorSource,
 )
-from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.local.local_job import LocalJob
-from flinkray.streaming.time.watermarks import PerElementWatermarks
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import OneAtATime
@@ -116,41 +112,6 @@ def test_async_function_gives_the_results_of_each_record_once(
     named = wait(numbers, Enrich(), WAIT, 20, Types.TUPLE([Types.INT(), Types.STRING()]))
     results = list(named.rebalance().map(lambda value: value).execute_and_collect())
     assert sorted(results) == [(number, f"name {number}") for number in range(300)]
-
-
-@PLACES
-def test_ordered_results_keep_the_order_of_the_records(
-    env_of: EnvironmentOf, cluster: ThreadedCluster
-) -> None:
-    env = env_of(cluster).set_parallelism(1)
-    named = AsyncDataStream.ordered_wait(env.from_collection(range(200)), Enrich(), WAIT, 50)
-    assert [number for number, _ in named.execute_and_collect()] == [*range(200)]
-
-
-class Shuffled(AsyncFunction[Any, Any]):
-    """Of ten records, the later take less time."""
-
-    async def async_invoke(self, value: Any) -> Any:
-        await asyncio.sleep((9 - value[1] % 10) / 1000)
-        return [value]
-
-
-@PLACES
-@pytest.mark.parametrize("is_chained", [True, False])
-def test_unordered_results_do_not_overtake_watermarks(
-    is_chained: bool, env_of: EnvironmentOf, cluster: ThreadedCluster
-) -> None:
-    """With a watermark after each record the results are in order."""
-    env = env_of(cluster).set_parallelism(1)
-    events = [("a", number) for number in range(100)]
-    strategy = WatermarkStrategy.for_generator(PerElementWatermarks)
-    stamped = env.from_collection(events).assign_timestamps_and_watermarks(
-        strategy.with_timestamp_assigner(Second())
-    )
-    if not is_chained:
-        stamped = stamped.rebalance()
-    shuffled = AsyncDataStream.unordered_wait(stamped, Shuffled(), WAIT)
-    assert list(shuffled.execute_and_collect()) == events
 
 
 @PLACES
@@ -339,51 +300,6 @@ def test_endless_coroutines_are_cancelled_with_their_program(
     assert (tmp_path / "cancelled").exists()
 
 
-class Fails(AsyncFunction[Any, Any]):
-    async def async_invoke(self, value: Any) -> Any:
-        await asyncio.sleep(0.001)
-        return [await self.divide(value)]
-
-    async def divide(self, value: int) -> float:
-        return 10 / (value - 7)
-
-
-@PLACES
-def test_failure_of_an_async_function_shows_user_frames_operator_and_record(
-    env_of: EnvironmentOf, cluster: ThreadedCluster
-) -> None:
-    env = env_of(cluster)
-    stream = AsyncDataStream.unordered_wait(env.from_collection(range(20)), Fails(), WAIT)
-    stream.name("divided").print()
-    with pytest.raises((OperatorError, JobExecutionError)) as failed:
-        env.execute()
-    text = str(failed.value)
-    assert text.count("  File ") == 2
-    assert text.index("in async_invoke") < text.index("in divide")
-    assert "ZeroDivisionError: division by zero\nin operator 'divided', subtask" in text
-    assert "\non record 7\nwhich came from Source: Collection Source (1/1), in the batch" in text
-
-
-class Late(AsyncFunction[Any, Any]):
-    async def async_invoke(self, value: Any) -> Any:
-        await asyncio.Event().wait()
-
-
-@PLACES
-def test_record_that_exceeds_the_timeout_fails_the_program_and_is_named(
-    env_of: EnvironmentOf, cluster: ThreadedCluster
-) -> None:
-    env = env_of(cluster)
-    stream = AsyncDataStream.ordered_wait(env.from_collection(["a"]), Late(), Duration.of_millis(1))
-    stream.name("late").print()
-    with pytest.raises((OperatorError, JobExecutionError)) as failed:
-        env.execute()
-    text = str(failed.value)
-    assert "  File " not in text
-    assert "Async function call has timed out for input: 'a'\nin operator 'late'" in text
-    assert "\non record 'a'\n" in text
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -506,29 +422,3 @@ def test_predefined_retry_predicates_match_empty_results_and_exceptions() -> Non
     assert [has_exception_predicate(e) for e in (None, ValueError())] == [False, True]
     assert exception_type_predicate(KeyError(), LookupError)
     assert not exception_type_predicate(None, LookupError)
-
-
-def test_function_is_retried_when_a_result_or_exception_predicate_matches() -> None:
-    """The same program as in PyFlink's own test."""
-
-    class Flaky(AsyncFunction[Any, Any]):
-        def __init__(self) -> None:
-            self.attempts: dict[int, int] = {}
-
-        async def async_invoke(self, value: int) -> list[int]:
-            attempt = self.attempts[value] = self.attempts.get(value, 0) + 1
-            if attempt == 1:
-                raise ValueError("failed the first time")
-            return [2 * value + (attempt == 2)]
-
-    strategy = AsyncRetryStrategy.fixed_delay(
-        max_attempts=5,
-        backoff_time_millis=1,
-        result_predicate=lambda result: result[0] % 2 == 1,
-        exception_predicate=lambda error: "the first time" in str(error),
-    )
-    numbers = local().from_collection([1, 2, 3])
-    stream = AsyncDataStream.unordered_wait_with_retry(
-        numbers, Flaky(), Time.seconds(10), strategy, 2, Types.INT()
-    )
-    assert sorted(stream.execute_and_collect()) == [2, 4, 6]

@@ -3,7 +3,6 @@ of its checkpoints when it has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay, is_right
-from tests.datastream.threads import none_left
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -27,13 +25,6 @@ CONFIGURATION = {
     "cluster.registration.error-delay": "5 ms",
 }
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 def harm(file: Path, how: str) -> None:
@@ -73,38 +64,6 @@ def shut(directory: Path) -> Path:
     aside = directory.rename(directory.with_name("aside"))
     directory.touch()
     return aside
-
-
-def test_job_runs_on_without_storage_and_takes_checkpoints_when_it_is_back(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    tolerant = {"execution.checkpointing.tolerable-failed-checkpoints": "100"}
-    program = HalfWay(cluster.client, tmp_path, settings_of=tolerant)
-    program.take_checkpoints()
-    (directory,) = program.checkpoints.iterdir()
-    aside = shut(directory)
-    for number in (1, 2):
-        with pytest.raises(FlinkRayError) as error:
-            program.job.trigger_checkpoint(timeout=300)
-        assert str(directory) in str(error.value)
-        assert "cannot write it: " in str(error.value)
-        assert program.told().failed == number
-    told = program.told().latest_failed
-    assert told is not None
-    assert str(directory) in (told.failure or "")
-    directory.unlink()
-    aside.rename(directory)
-    last = program.job.trigger_checkpoint(timeout=300)
-    assert find_checkpoints(str(directory))[-1] == last
-    only = [Path(last)]
-    wait_until(lambda: list(directory.glob("chk-*")) == only, 300, "nothing else to be there")
-    cluster.crash_all("TaskProcess")
-    program.go_on()
-    assert is_right(list(program.results))
-    details = program.job.details()
-    assert details.restarts == 1
-    assert details.checkpoints is not None
-    assert details.checkpoints.latest_restored == int(Path(last).name.removeprefix("chk-"))
 
 
 def test_unwritable_checkpoint_storage_fails_a_job_without_tolerance(

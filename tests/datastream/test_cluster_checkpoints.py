@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,26 +23,14 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.datastream.state import ValueStateDescriptor
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay
-from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import KEYS, expected, first_numbers, newest, settings, tallies
-from tests.datastream.threads import none_left
 
 # An interrupt that ends the thread of a crashed process may come between the opening of a file and
 # its being kept; of a real process nothing would be left.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own: nothing of what it has started may be left."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
 
 
 UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
@@ -66,11 +53,11 @@ def wait_for_another(directory: Path) -> None:
 
 @pytest.mark.smoke
 def test_checkpoints_are_replaced_by_newer_ones_and_removed_when_the_job_ends(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
     results = tallies(
-        on(cluster, checkpoints), 40_000, 10_000.0, tmp_path / "witness"
+        on(own_cluster, checkpoints), 40_000, 10_000.0, tmp_path / "witness"
     ).execute_and_collect()
     wait_for_another(checkpoints)
     wait_for_another(checkpoints)
@@ -83,16 +70,16 @@ def test_checkpoints_are_replaced_by_newer_ones_and_removed_when_the_job_ends(
 )
 @pytest.mark.parametrize(("parallelism", "mode"), [(1, "aligned"), (2, "unaligned")])
 def test_program_resumes_from_its_last_checkpoint_when_a_process_dies(
-    kind: str, parallelism: int, mode: str, cluster: ThreadedCluster, tmp_path: Path
+    kind: str, parallelism: int, mode: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: nothing is lost, doubled or out of order."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    env = on(cluster, checkpoints, parallelism, mode)
+    env = on(own_cluster, checkpoints, parallelism, mode)
     results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
     wait_for_another(checkpoints)  # its pointer is stored when the next one is
     for _ in range(2):
         wait_for_another(checkpoints)
-        cluster.crash(kind)
+        own_cluster.crash(kind)
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)
     if kind in ("JobMaster", "Dispatcher", "StreamCoordinator"):  # its tasks run on
@@ -104,12 +91,12 @@ def test_program_resumes_from_its_last_checkpoint_when_a_process_dies(
 
 @pytest.mark.parametrize("unaligned", [False, True])
 def test_program_with_state_on_disk_resumes_from_its_last_checkpoint(
-    unaligned: bool, cluster: ThreadedCluster, tmp_path: Path
+    unaligned: bool, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04, also with unaligned checkpoints."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     disk = tmp_path / "disk"
-    env = on(cluster, checkpoints)
+    env = on(own_cluster, checkpoints)
     env.get_checkpoint_config().enable_unaligned_checkpoints(unaligned)
     backend = EmbeddedRocksDBStateBackend()
     backend.set_db_storage_paths(str(disk))
@@ -119,7 +106,7 @@ def test_program_with_state_on_disk_resumes_from_its_last_checkpoint(
     for _ in range(2):
         wait_for_another(checkpoints)  # its tasks may be starting again by now
         wait_until(lambda: any(disk.iterdir()), 300, "state on the disk")
-        cluster.crash("TaskProcess")
+        own_cluster.crash("TaskProcess")
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)
     assert any(len(of_subtask) > 1 for of_subtask in begun)
@@ -127,7 +114,7 @@ def test_program_with_state_on_disk_resumes_from_its_last_checkpoint(
 
 
 def test_job_warns_of_state_that_is_stored_as_pickle(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     class Local:
         """Nothing but pickle covers it."""
@@ -139,12 +126,12 @@ def test_job_warns_of_state_that_is_stored_as_pickle(
         def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
             self._kept.update(Local())
 
-    env = on(cluster, tmp_path / "checkpoints")
+    env = on(own_cluster, tmp_path / "checkpoints")
     source: DataGeneratorSource = DataGeneratorSource(lambda n: n, 1_000_000, 1_000.0)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     kept = numbers.key_by(lambda n: n % 3).process(Keep()).name("keep").uid("keep")
     kept.sink_to(DiscardingSink())
-    job = cluster.client.job(env.execute_async("pickling").get_job_id())
+    job = own_cluster.client.job(env.execute_async("pickling").get_job_id())
     try:
         wait_until(lambda: bool(job.details().warnings), 150, "a warning")
         (warning,) = job.details().warnings
@@ -166,37 +153,22 @@ def has_data_in_flight(checkpoints: Path) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
-def test_data_in_flight_is_processed_again_after_a_task_process_dies(
-    mode: str, cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """E2E-04: channels are full, since the tally takes more time than the numbers."""
-    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    env = on(cluster, checkpoints, 2, mode)
-    results = tallies(env, 20_000, 8_000.0, witness, pause=0.0003).execute_and_collect()
-    wait_until(lambda: has_data_in_flight(checkpoints), 150, "data in flight")
-    wait_for_another(checkpoints)
-    assert has_data_in_flight(checkpoints)
-    cluster.crash("TaskProcess")
-    assert set(results) == expected(20_000)
-
-
-@pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
 def test_checkpoints_complete_after_the_sources_have_ended(
-    mode: str, cluster: ThreadedCluster, tmp_path: Path
+    mode: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: all records are in flight. No task declines a checkpoint, and failed tasks resume
     from it."""
     checkpoints = tmp_path / "checkpoints"
-    env = on(cluster, checkpoints, 2, mode)
+    env = on(own_cluster, checkpoints, 2, mode)
     program = tallies(env, 2_000, None, tmp_path / "witness", pause=0.004).execute_and_collect()
     for _ in range(3):
         wait_for_another(checkpoints)
-    (job,) = cluster.client.list_jobs()
-    found = cluster.client.job(job.job_id).details().checkpoints
+    (job,) = own_cluster.client.list_jobs()
+    found = own_cluster.client.job(job.job_id).details().checkpoints
     assert found is not None
     assert found.latest_failed is None or "ended or is ending" not in str(found.latest_failed)
     assert has_data_in_flight(checkpoints)
-    cluster.crash("TaskProcess")
+    own_cluster.crash("TaskProcess")
     wait_for_another(checkpoints)
     assert set(program) == expected(2_000)
 
@@ -204,7 +176,7 @@ def test_checkpoints_complete_after_the_sources_have_ended(
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_finished_program_is_not_run_again_when_its_job_master_dies(
     is_stored: bool,
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -212,7 +184,7 @@ def test_finished_program_is_not_run_again_when_its_job_master_dies(
     checkpoints. Otherwise the next JobMaster takes the ended job over or resumes from the last
     checkpoint."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    program = tallies(on(cluster, checkpoints), 20_000, 10_000.0, witness).execute_and_collect()
+    program = tallies(on(own_cluster, checkpoints), 20_000, 10_000.0, witness).execute_and_collect()
     with ThreadPoolExecutor() as threads:
         results = threads.submit(set, program)
         wait_for_another(checkpoints)
@@ -220,12 +192,12 @@ def test_finished_program_is_not_run_again_when_its_job_master_dies(
         (results_of_jobs,) = (tmp_path / "cluster").rglob("job-results")
         kept = results_of_jobs.rename(results_of_jobs.with_name("kept"))
         results_of_jobs.touch()  # where a directory would have to be
-        (job,) = cluster.client.list_jobs()
-        wait_until(lambda: cluster.client.job(job.job_id).status().is_terminal, 150, "the end")
+        (job,) = own_cluster.client.list_jobs()
+        wait_until(lambda: own_cluster.client.job(job.job_id).status().is_terminal, 150, "the end")
         wait_until(lambda: "cannot store how it ended yet" in caplog.text, 150, "the Dispatcher")
         if not is_stored:
-            cluster.crash("Dispatcher")
-        cluster.crash("JobMaster")
+            own_cluster.crash("Dispatcher")
+        own_cluster.crash("JobMaster")
         results_of_jobs.unlink()
         kept.rename(results_of_jobs)
         assert results.result(timeout=300) == expected(20_000)
@@ -238,11 +210,11 @@ def test_finished_program_is_not_run_again_when_its_job_master_dies(
 
 
 def test_checkpoints_are_kept_when_the_job_cannot_read_their_count(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The used checkpoint ids are unknown, so the job fails; the user can start a new job from
     there."""
-    program = HalfWay(cluster.client, tmp_path / "program")
+    program = HalfWay(own_cluster.client, tmp_path / "program")
     program.take_checkpoints()
     counts = list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*.count"))
     assert counts
@@ -250,7 +222,7 @@ def test_checkpoints_are_kept_when_the_job_cannot_read_their_count(
         count.write_bytes(
             b"not of flinkray"
         )  # no other checkpoint is triggered, which would mend it
-    cluster.crash("JobMaster")
+    own_cluster.crash("JobMaster")
     for wait in (lambda: list(program.results), lambda: program.job.result(300)):
         with pytest.raises(JobExecutionError, match="count cannot be read"):
             wait()
@@ -259,14 +231,14 @@ def test_checkpoints_are_kept_when_the_job_cannot_read_their_count(
 
 
 def test_at_least_once_mode_loses_no_record_when_all_task_processes_die(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
-    env = on(cluster, checkpoints)
+    env = on(own_cluster, checkpoints)
     env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE)
     results = tallies(env, 40_000, 10_000.0, tmp_path / "witness").execute_and_collect()
     wait_for_another(checkpoints)
-    cluster.crash_all("TaskProcess")
+    own_cluster.crash_all("TaskProcess")
     counts = {key: count for key, count, _, _ in results}
     assert len(counts) == KEYS
     for key, count, _, _ in expected(40_000):

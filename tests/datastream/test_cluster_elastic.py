@@ -3,32 +3,23 @@ from a checkpoint each time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flinkray.core.errors import JobStateError
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from tests.datastream.growing import COLLECTOR, Growing
-from tests.datastream.quick_restarts import CONFIGURATION
-from tests.datastream.threads import none_left
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-QUICK = {
-    **CONFIGURATION,
+CONFIGURATION = {
+    **QUICK_RESTARTS,
     "jobmanager.adaptive-scheduler.resource-stabilization-timeout": "50 ms",
     "jobmanager.adaptive-scheduler.scaling-interval.min": "0 s",
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=QUICK) as cluster:
-        yield cluster
 
 
 def test_running_job_is_resized_and_counts_each_number_once(

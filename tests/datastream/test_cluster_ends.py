@@ -7,7 +7,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,10 @@ from flinkray.datastream import MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.common import Duration
 from flinkray.datastream.connectors import DiscardingSink, FileSink, FileSource
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.threads import none_left
 
-SLOTS = {"taskmanager.numberOfTaskSlots": "2", "restart-strategy.type": "none"}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=SLOTS) as cluster:
-        yield cluster
+CONFIGURATION = {"taskmanager.numberOfTaskSlots": "2", "restart-strategy.type": "none"}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,12 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Duration, RestartStrategies
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink, FileSource
-from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.collection import NumberSequenceSource
-from flinkray.streaming.sources.source import (
-    Boundedness,
-    EnumeratorContext,
-    FixedSplitsEnumerator,
-    Source,
-)
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.streaming.sources.source import EnumeratorContext
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.stuck_functions import CountingTo, FailingAt, OneAtATime, StuckAt
-from tests.datastream.threads import none_left
 
 CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
@@ -43,16 +36,6 @@ CONFIGURATION = {
     "task.cancellation.interval": "50 ms",
     "cluster.registration.error-delay": "5 ms",
 }
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own: nothing of what it has started may be left."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
 
 
 def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
@@ -75,40 +58,29 @@ EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor"])
 def test_program_starts_from_the_beginning_when_its_processes_die(
-    kind: str, cluster: ThreadedCluster, tmp_path: Path
+    kind: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """FO-01: each record is there once. Two sources are stuck, each in its own process."""
     markers = tmp_path / "first", tmp_path / "last"
-    results = totals(on(cluster), StuckAt(1, markers[0]), StuckAt(1000, markers[1]))
+    results = totals(on(own_cluster), StuckAt(1, markers[0]), StuckAt(1000, markers[1]))
     wait_until(lambda: all(marker.exists() for marker in markers), 150, "two tasks to be stuck")
-    cluster.crash_all(kind)
+    own_cluster.crash_all(kind)
     assert set(results) == EXPECTED
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts >= 1
+    (job,) = own_cluster.client.list_jobs()
+    assert own_cluster.client.job(job.job_id).details().restarts >= 1
 
 
-def test_program_starts_from_the_beginning_when_a_function_fails(cluster: ThreadedCluster) -> None:
-    assert set(totals(on(cluster), FailingAt(500))) == EXPECTED
-
-
-def test_streaming_tasks_on_both_sides_of_a_channel_restart_together(
-    cluster: ThreadedCluster,
+def test_program_starts_from_the_beginning_when_a_function_fails(
+    own_cluster: ThreadedCluster,
 ) -> None:
-    env = on(cluster)
-    numbers = env.from_sequence(1, 1000).rebalance().map(FailingAt(500)).rebalance()
-    numbers.map(FailingAt(700, attempts=2)).sink_to(DiscardingSink())
-    env.execute()
-    (job,) = cluster.client.list_jobs()
-    details = cluster.client.job(job.job_id).details()
-    assert details.restarts == 2
-    assert {e.attempt_number for v in details.vertices for e in v.executions} == {2}
+    assert set(totals(on(own_cluster), FailingAt(500))) == EXPECTED
 
 
-def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) -> None:
+def test_socket_source_connects_again_after_a_failure(own_cluster: ThreadedCluster) -> None:
     """The reader has the split when the checkpoint is taken, so the split is in the checkpoint."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
-        env = on(cluster)
+        env = on(own_cluster)
         env.enable_checkpointing(20)
         lines = env.socket_text_stream(*server.getsockname())
         results = lines.map(FailingAt("fail")).execute_and_collect()
@@ -121,94 +93,66 @@ def test_socket_source_connects_again_after_a_failure(cluster: ThreadedCluster) 
         with again:
             again.sendall(b"two\n")
         assert list(results) == ["two"]
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts == 1
+    (job,) = own_cluster.client.list_jobs()
+    assert own_cluster.client.job(job.job_id).details().restarts == 1
 
 
 def test_client_that_has_read_results_fails_when_a_restart_would_repeat_them(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     marker = tmp_path / "stuck"
-    env = on(cluster).set_parallelism(1)
+    env = on(own_cluster).set_parallelism(1)
     results = env.from_sequence(1, 100_000).map(StuckAt(50_000, marker)).execute_and_collect()
     assert next(results) == 1
     wait_until(marker.exists, 150, "the task to be stuck")
-    cluster.crash("TaskProcess")
+    own_cluster.crash("TaskProcess")
     with pytest.raises(ResultsLostError, match="restarted after some of its results"):
         for _ in results:
             pass
     results.close()
 
 
-def test_the_job_fails_with_the_cause_when_restarts_are_used_up(cluster: ThreadedCluster) -> None:
-    env = on(cluster)
+def test_the_job_fails_with_the_cause_when_restarts_are_used_up(
+    own_cluster: ThreadedCluster,
+) -> None:
+    env = on(own_cluster)
     env.from_sequence(1, 1000).rebalance().map(FailingAt(500, attempts=9)).rebalance().print()
     with pytest.raises(JobExecutionError, match=r"(?s)Traceback.*ValueError: record 500"):
         env.execute()
 
 
-def test_a_program_can_set_its_own_restart_strategy(cluster: ThreadedCluster) -> None:
+def test_a_program_can_set_its_own_restart_strategy(own_cluster: ThreadedCluster) -> None:
     settings = Configuration().set_string("restart-strategy.type", "none")
-    env = on(cluster).configure(settings)
+    env = on(own_cluster).configure(settings)
     env.from_sequence(1, 1000).map(FailingAt(500)).sink_to(DiscardingSink())
     with pytest.raises(JobExecutionError, match="record 500"):
         env.execute()
 
 
 def test_old_style_restart_strategy_overrides_that_of_the_cluster(
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
 ) -> None:
     """The strategy of the cluster allows two restarts."""
-    env = on(cluster).set_restart_strategy(RestartStrategies.failure_rate_restart(3, 60_000, 10))
+    env = on(own_cluster).set_restart_strategy(
+        RestartStrategies.failure_rate_restart(3, 60_000, 10)
+    )
     env.from_sequence(1, 1000).map(FailingAt(500, attempts=3)).sink_to(DiscardingSink())
     result = env.execute()
-    assert cluster.client.job(result.get_job_id()).details().restarts == 3
-
-
-def test_checkpoint_interval_of_a_program_is_part_of_its_job(cluster: ThreadedCluster) -> None:
-    env = on(cluster).enable_checkpointing(1500)
-    env.from_sequence(1, 3).print()
-    job = env._job(env.get_stream_graph())
-    assert job.configuration == {"execution.checkpointing.interval": "1.5 s"}
-    assert job.checkpoints == CheckpointConfiguration(interval=1.5)
-    assert job.restart_strategy is None
+    assert own_cluster.client.job(result.get_job_id()).details().restarts == 3
 
 
 def test_program_stuck_in_user_code_is_cancelled_on_a_local_cluster(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The task process ends with the job and need not be killed, which would happen after 180 s."""
     marker = tmp_path / "stuck"
-    env = on(cluster)
+    env = on(own_cluster)
     env.from_sequence(1, 1000).rebalance().map(StuckAt(500, marker)).sink_to(DiscardingSink())
     client = env.execute_async()
     wait_until(marker.exists, 150, "a task to be stuck")
     client.cancel().result(300)
     with pytest.raises(JobCancelledError):
         client.get_job_execution_result().result(300)
-
-
-class FailingEnumerator(FixedSplitsEnumerator[Any]):
-    def handle_split_request(self, subtask: int) -> None:
-        raise ValueError("no splits today")
-
-
-class FailingSource(NumberSequenceSource):
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(self, context: EnumeratorContext[Any], clock: Any) -> Any:
-        return FailingEnumerator(context, [])
-
-
-def test_failing_enumerator_fails_the_job_and_shows_its_traceback(
-    cluster: ThreadedCluster,
-) -> None:
-    env = on(cluster)
-    source: Source[Any] = FailingSource(1, 10)
-    env.from_source(source, None, "moody").sink_to(DiscardingSink())
-    with pytest.raises(JobExecutionError, match=r"(?s)ValueError: no splits today.*enumerator"):
-        env.execute()
 
 
 def standing_still(counted: Path) -> int:
@@ -229,11 +173,11 @@ class Thousandths(TimestampAssigner):
 
 
 def test_source_waits_for_a_slower_source_of_its_alignment_group(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     counted, gate = tmp_path / "count", tmp_path / "gate"
     counted.write_bytes(bytes(8))
-    env = on(cluster).set_parallelism(1)
+    env = on(own_cluster).set_parallelism(1)
     env.get_config().set_auto_watermark_interval(5)
     strategy = (
         WatermarkStrategy.for_monotonous_timestamps()
@@ -249,11 +193,11 @@ def test_source_waits_for_a_slower_source_of_its_alignment_group(
 
 
 def test_program_whose_results_the_client_does_not_read_waits_with_bounded_memory(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     counted = tmp_path / "count"
     counted.write_bytes(bytes(8))
-    env = on(cluster).set_parallelism(1)
+    env = on(own_cluster).set_parallelism(1)
     records = env.from_sequence(1, 10**9).map(lambda v: bytes(1000)).map(CountingTo(counted))
     with records.rebalance().map(lambda v: v).execute_and_collect() as results:
         next(results)
@@ -278,32 +222,20 @@ def for_ever(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
 
 
 def test_key_column_that_does_not_exist_ends_the_job_and_is_named(
-    cluster: ThreadedCluster, caplog: pytest.LogCaptureFixture
+    own_cluster: ThreadedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = for_ever(cluster)
+    env = for_ever(own_cluster)
     rows = env.from_collection([{"number": n} for n in range(100)])
     rows.key_by(lambda row: row["nummer"]).map(lambda row: row).sink_to(DiscardingSink())
     with pytest.raises(JobExecutionError, match=r"(?s)KeyError: 'nummer'.*not restarted any more"):
         env.execute("numbers")
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts == 2
+    (job,) = own_cluster.client.list_jobs()
+    assert own_cluster.client.job(job.job_id).details().restarts == 2
     warned = [r.getMessage() for r in caplog.records if "(numbers): restart" in r.getMessage()]
     assert [("restart 1," in text, "KeyError: 'nummer'" in text) for text in warned] == [
         (True, True),
         (False, True),
     ]
-
-
-def test_flinkray_error_that_is_not_retryable_ends_the_job_without_restart(
-    cluster: ThreadedCluster,
-) -> None:
-    env = for_ever(cluster)
-    numbers = env.from_sequence(1, 100)
-    numbers.key_by(lambda v: lambda: v).map(lambda v: v).sink_to(DiscardingSink())
-    with pytest.raises(JobExecutionError, match="cannot"):
-        env.execute()
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts == 0
 
 
 class ClosedDoor(NumberSequenceSource):
@@ -314,16 +246,16 @@ class ClosedDoor(NumberSequenceSource):
 
 
 def test_enumerator_that_finds_no_table_ends_the_job_without_restart(
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
 ) -> None:
-    env = for_ever(cluster)
+    env = for_ever(own_cluster)
     source = ClosedDoor(1, 100)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "orders")
     numbers.sink_to(DiscardingSink())
     with pytest.raises(JobExecutionError, match="there is no table orders"):
         env.execute()
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts == 0
+    (job,) = own_cluster.client.list_jobs()
+    assert own_cluster.client.job(job.job_id).details().restarts == 0
 
 
 def write_json(folder: Path, text: str) -> None:
@@ -342,14 +274,14 @@ def half_a_record(folder: Path) -> None:
 @pytest.mark.parametrize("before", [no_folder, half_a_record])
 def test_file_that_is_complete_after_some_restarts_is_read(
     before: Callable[[Path], None],
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After more restarts than any other error is allowed."""
     folder = tmp_path / "folder"
     before(folder)
-    env = for_ever(cluster)
+    env = for_ever(own_cluster)
     source = FileSource(folder, file_format="json")
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "files")
     with records.execute_and_collect() as results:
@@ -360,16 +292,16 @@ def test_file_that_is_complete_after_some_restarts_is_read(
 
 @pytest.mark.parametrize("before", [no_folder, half_a_record])
 def test_file_that_stays_incomplete_ends_the_job(
-    before: Callable[[Path], None], cluster: ThreadedCluster, tmp_path: Path
+    before: Callable[[Path], None], own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     before(tmp_path / "folder")
     settings = Configuration()
     settings.set_string("restart-strategy.patience-with-files", "500 ms")
-    env = for_ever(cluster).configure(settings)
+    env = for_ever(own_cluster).configure(settings)
     source = FileSource(tmp_path / "folder", file_format="json")
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "files")
     records.sink_to(DiscardingSink())
     with pytest.raises(JobExecutionError, match="not restarted any more"):
         env.execute()
-    (job,) = cluster.client.list_jobs()
-    assert cluster.client.job(job.job_id).details().restarts >= 2
+    (job,) = own_cluster.client.list_jobs()
+    assert own_cluster.client.job(job.job_id).details().restarts >= 2

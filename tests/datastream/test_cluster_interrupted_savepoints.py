@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,17 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.scheduler.checkpoints.failures import StopWithSavepointError
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.state_reader import SavepointReader
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay, is_right
 from tests.datastream.portions import Portions, portions
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import Result
-from tests.datastream.threads import none_left
+
+CONFIGURATION = QUICK_RESTARTS
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 KINDS: dict[str, Callable[[JobHandle, str], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,20 @@ from flinkray.datastream.common import Row
 from flinkray.datastream.connected_streams import looked_up
 from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.state_reader import SavepointReader
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.kept_results import Kept
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import newest, settings
-from tests.datastream.threads import none_left
 from tests.datastream.trickling import Trickle
+
+CONFIGURATION = QUICK_RESTARTS
 
 READ: set[int] = set()
 """Numbers that were read where a test wants to know."""
 KEYS = 10
 """Of the records; every second one has a row."""
 ANSWER = Types.TUPLE([Types.LONG(), Types.STRING()])
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 def on(

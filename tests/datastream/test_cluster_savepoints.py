@@ -39,26 +39,15 @@ from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.state_reader import SavepointReader
 from flinkray.streaming.records.typeinfo import TypeInformation
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import wait_for_tasks
 from tests.datastream.portions import Portions, portions
-from tests.datastream.quick_restarts import CONFIGURATION
-from tests.datastream.rescaled import (
-    COUNTERS,
-    counted_and_totalled,
-    expected_totals,
-    restored,
-)
+from tests.datastream.quick_restarts import QUICK_RESTARTS
+from tests.datastream.rescaled import COUNTERS, counted_and_totalled, expected_totals, restored
 from tests.datastream.tallies import newest, settings
-from tests.datastream.threads import none_left
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
+CONFIGURATION = QUICK_RESTARTS
 
 
 def on(

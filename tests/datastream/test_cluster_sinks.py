@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,10 @@ from flinkray.datastream.connectors import (
 )
 from flinkray.datastream.functions import MapFunction
 from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from tests.datastream.gates import new_gate, pass_through
 from tests.datastream.held_numbers import HeldNumbers, crash_after_each_part
-from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import newest, settings
-from tests.datastream.threads import none_left
 
 COUNT = 6000
 PER_SECOND = 8000.0
@@ -38,15 +36,6 @@ PER_SECOND = 8000.0
 # An interrupt that ends the thread of a crashed process may come between the opening of a file or
 # connection and its being kept; of a real process nothing would be left.
 interrupted = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
 
 
 def on(
@@ -70,12 +59,6 @@ def assert_each_once(folder: Path, count: int = COUNT) -> None:
     assert (lost[:5], len(lost), doubled[:5], len(doubled)) == ([], 0, [], 0)
 
 
-def numbers_into(
-    env: StreamExecutionEnvironment, sink: FileSink, count: int = COUNT, rate: float = PER_SECOND
-) -> None:
-    into_files(env, DataGeneratorSource(lambda n: n, count, rate), sink)
-
-
 def into_files(
     env: StreamExecutionEnvironment, source: DataGeneratorSource, sink: FileSink
 ) -> None:
@@ -95,16 +78,16 @@ def into_files(
 )
 @interrupted
 def test_file_sink_writes_each_record_once_whichever_process_dies(
-    kind: str, parallelism: int, unaligned: bool, cluster: ThreadedCluster, tmp_path: Path
+    kind: str, parallelism: int, unaligned: bool, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04"""
     checkpoints, files = tmp_path / "checkpoints", tmp_path / "files"
     options = settings(checkpoints, "50 ms")
     options["execution.checkpointing.unaligned.enabled"] = str(unaligned).lower()
-    env = on(cluster, parallelism, options)
+    env = on(own_cluster, parallelism, options)
     into_files(env, HeldNumbers(lambda n: n, COUNT, PER_SECOND), FileSink(files))
     job = env.execute_async("files")
-    crash_after_each_part(cluster, kind, lambda: len(written(files)))
+    crash_after_each_part(own_cluster, kind, lambda: len(written(files)))
     job.get_job_execution_result().result(300)
     assert_each_once(files)
     assert newest(checkpoints) == 0
@@ -149,33 +132,13 @@ class FailingAtTheEnd(MapFunction[int, int]):
         return value
 
 
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize("interval", ["50 ms", None])
-@interrupted
-def test_process_death_during_commit_still_writes_each_number_once(
-    is_before: bool, interval: str | None, cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """Without an interval the only checkpoint is the one at the end of the input."""
-    gate = new_gate("commit")
-    files = tmp_path / "files"
-    options = {} if interval is None else settings(tmp_path / "checkpoints", interval)
-    env = on(cluster, 2, options)
-    numbers_into(env, HeldFileSink(files, is_before), rate=20_000.0)
-    job = env.execute_async("held")
-    assert gate.reached.wait(300)
-    cluster.crash("TaskProcess")
-    gate.opened.set()  # it goes on as one does that has not heard yet that it is over
-    job.get_job_execution_result().result(300)
-    assert_each_once(files)
-
-
 @pytest.mark.parametrize("mode", ["STREAMING", "BATCH"])
 def test_output_of_an_ended_subtask_is_written_once_although_another_subtask_fails(
-    mode: str, cluster: ThreadedCluster, tmp_path: Path
+    mode: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """No checkpoints: the region runs again from the beginning."""
     files = tmp_path / "files"
-    env = on(cluster, 2, {})
+    env = on(own_cluster, 2, {})
     env.set_runtime_mode(RuntimeExecutionMode[mode])
     numbers = env.from_sequence(0, COUNT - 1)
     failing = numbers.map(FailingAtTheEnd(tmp_path), Types.LONG())
@@ -188,17 +151,17 @@ def test_output_of_an_ended_subtask_is_written_once_although_another_subtask_fai
 @pytest.mark.parametrize("kind", ["TaskExecutor", "JobMaster"])
 @interrupted
 def test_batch_job_writes_each_record_once_when_a_process_dies_during_commit(
-    kind: str, cluster: ThreadedCluster, tmp_path: Path
+    kind: str, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """Files of its writers may be lost and written again under other names."""
     gate = new_gate("commit")
     files = tmp_path / "files"
-    env = on(cluster, 2, {})
+    env = on(own_cluster, 2, {})
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(0, COUNT - 1).sink_to(HeldFileSink(files, is_before=False))
     job = env.execute_async("batch")
     assert gate.reached.wait(300)
-    cluster.crash(kind)
+    own_cluster.crash(kind)
     gate.opened.set()
     job.get_job_execution_result().result(300)
     assert_each_once(files)

@@ -27,24 +27,18 @@ from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink, IteratorSource
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import settings
-from tests.datastream.threads import none_left
+
+CONFIGURATION = QUICK_RESTARTS
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 HALF, COUNT = 500, 1000
 KEYS = 5
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 def on(cluster: ThreadedCluster, folder: Path, parallelism: int) -> StreamExecutionEnvironment:

@@ -6,49 +6,24 @@ Jobs here may not restart, unless a test says so: what is restarted for a JobMas
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from flinkray.client import JobHandle
-from flinkray.core.errors import JobStateError
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, FileSink
-from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay, all_run, is_right, wait_for_tasks
+from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
 from tests.datastream.tallies import expected, settings, tallies
 from tests.datastream.threads import none_left
 
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "none",
-    "task.cancellation.interval": "50 ms",
-    "cluster.registration.error-delay": "5 ms",
-    "jobmaster.max-failovers": "100",
-}
-RESTARTS = {
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "20",
-    "restart-strategy.fixed-delay.delay": "10 ms",
-}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own: nothing of what it has started may be left."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
+CONFIGURATION = MASTERS_MAY_DIE
 
 
 def attempts(job: JobHandle) -> set[int]:
@@ -69,15 +44,15 @@ def is_taken_over(job: JobHandle, begun: float) -> bool:
 
 
 def test_tasks_run_on_when_their_job_master_dies_repeatedly(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """FO-01: with sources, keyed state, results that a client reads, and further checkpoints."""
-    program = HalfWay(cluster.client, tmp_path / "program")
+    program = HalfWay(own_cluster.client, tmp_path / "program")
     wait_until(lambda: program.job.status() is JobStatus.RUNNING, 150, "the job to run")
-    kill_job_master(cluster, program.job)
+    kill_job_master(own_cluster, program.job)
     program.take_checkpoints()
     for _ in range(2):
-        kill_job_master(cluster, program.job)
+        kill_job_master(own_cluster, program.job)
         assert attempts(program.job) == {0}
     states = {e.state for v in program.job.details().vertices for e in v.executions}
     assert states == {ExecutionState.RUNNING}
@@ -86,100 +61,6 @@ def test_tasks_run_on_when_their_job_master_dies_repeatedly(
     assert is_right(list(program.results))
     details = program.job.details()
     assert (details.restarts, details.failovers) == (0, 3)
-
-
-def test_job_master_death_during_a_checkpoint_does_not_block_the_job(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """Half of the barriers have passed; the others come after the JobMaster has died."""
-    program = HalfWay(cluster.client, tmp_path / "program")
-    program.take_checkpoints()
-    program.hold()
-    with ThreadPoolExecutor() as threads:
-        asked = [threads.submit(program.job.trigger_checkpoint, timeout=300)]
-
-        def is_under_way() -> bool:
-            if asked[-1].done():  # one that is asked for just as a source ends fails
-                asked.append(threads.submit(program.job.trigger_checkpoint, timeout=300))
-            return program.told().in_progress > 0
-
-        wait_until(is_under_way, 150, "half a checkpoint")
-        kill_job_master(cluster, program.job)
-        assert attempts(program.job) == {0}
-        program.release()
-        assert is_right(list(program.results))
-        # the job may end before the next is complete, or begun
-        with suppress(CheckpointError, JobStateError):
-            asked[-1].result()
-
-
-def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """The source coordinator has the takeover notes too, and stores the notes of the next
-    JobMaster."""
-    program = HalfWay(cluster.client, tmp_path / "program")
-    program.take_checkpoints()
-    for _ in range(2):
-        kill_job_master(cluster, program.job, "SlotPool")
-        assert attempts(program.job) == {0}
-        failures = [entry.text for entry in program.job.details().exceptions]
-        assert not [text for text in failures if "begins from its last checkpoint" in text]
-        program.take_checkpoints()
-    program.go_on()
-    assert is_right(list(program.results))
-
-
-def test_tasks_run_on_when_all_masters_of_the_job_die_together(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """A TaskExecutor has the notes of JobMaster, SlotPool and source coordinator."""
-    program = HalfWay(cluster.client, tmp_path / "program")
-    program.take_checkpoints()
-    kill_job_master(cluster, program.job, "SlotPool", "StreamCoordinator")
-    assert attempts(program.job) == {0}
-    program.go_on()
-    assert is_right(list(program.results))
-    coordinators = [name for name in cluster.mini.processes() if "StreamCoordinator" in name]
-    assert coordinators == []
-
-
-def test_job_master_that_dies_after_a_new_slot_pool_replaced_one_restarts_no_task(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    program = HalfWay(cluster.client, tmp_path / "program")
-    program.take_checkpoints()
-    cluster.crash("SlotPool")
-    program.take_checkpoints()
-    kill_job_master(cluster, program.job)
-    assert attempts(program.job) == {0}
-    program.go_on()
-    assert is_right(list(program.results))
-
-
-@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
-def test_job_restarts_from_its_checkpoint_when_a_process_dies_with_job_master(
-    kind: str, cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
-    program.take_checkpoints()
-    cluster.crash("JobMaster")
-    cluster.crash(kind)
-    program.go_on()
-    assert is_right(list(program.results))
-
-
-def test_tasks_run_on_when_the_source_coordinator_dies(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    program = HalfWay(cluster.client, tmp_path / "program")
-    for _ in range(2):
-        program.take_checkpoints()
-        cluster.crash("StreamCoordinator")
-    program.take_checkpoints()
-    assert attempts(program.job) == {0}
-    program.go_on()
-    assert is_right(list(program.results))
 
 
 def test_source_coordinator_that_dies_too_often_restarts_the_job(tmp_path: Path) -> None:
@@ -195,22 +76,22 @@ def test_source_coordinator_that_dies_too_often_restarts_the_job(tmp_path: Path)
 
 
 def test_only_the_region_of_a_lost_task_executor_restarts(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The regions share no channel."""
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=own_cluster.client)
     env.configure(Configuration.from_dict({**settings(tmp_path / "checkpoints"), **RESTARTS}))
     source = DataGeneratorSource(lambda n: n, 10**9, 1000.0)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     numbers.set_parallelism(4).map(lambda n: n).set_parallelism(4).sink_to(
         FileSink(tmp_path / "files")
     ).set_parallelism(4)
-    job = cluster.client.job(env.execute_async("regions").get_job_id())
+    job = own_cluster.client.job(env.execute_async("regions").get_job_id())
     wait_for_tasks(job)
     job.trigger_checkpoint(timeout=300)
     begun = job.details().status_timestamps[JobStatus.CREATED.name]
-    cluster.crash("JobMaster")
-    cluster.crash("TaskExecutor")
+    own_cluster.crash("JobMaster")
+    own_cluster.crash("TaskExecutor")
     wait_until(lambda: is_taken_over(job, begun) and all_run(job), 300, "all tasks to run again")
     numbers_of = [e.attempt_number for v in job.details().vertices for e in v.executions]
     assert sorted(numbers_of) == [0, 0, 1, 1]
@@ -220,15 +101,15 @@ def test_only_the_region_of_a_lost_task_executor_restarts(
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_results_are_complete_and_unique_when_job_masters_die_at_random_times(
-    seed: int, cluster: ThreadedCluster, tmp_path: Path
+    seed: int, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04; no attempt number grows."""
     random = Random(seed)
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=own_cluster.client)
     env.configure(Configuration.from_dict(settings(tmp_path / "checkpoints", "50 ms")))
     env.set_parallelism(2)
     results = tallies(env, 20_000, 10_000.0, tmp_path / "witness").execute_and_collect()
-    job = cluster.client.job(cluster.client.list_jobs()[0].job_id)
+    job = own_cluster.client.job(own_cluster.client.list_jobs()[0].job_id)
     wait_until(lambda: job.status() is JobStatus.RUNNING, 150, "the job to run")
     seen = set()
     with ThreadPoolExecutor() as threads:
@@ -239,7 +120,7 @@ def test_results_are_complete_and_unique_when_job_masters_die_at_random_times(
             if collected.done():
                 break
             try:
-                cluster.crash("JobMaster")
+                own_cluster.crash("JobMaster")
             except IndexError:  # the next one is not there yet
                 continue
             seen |= attempts(job)

@@ -26,7 +26,7 @@ from flinkray.streaming.sources.generated import _GeneratorReader
 from flinkray.streaming.sources.source import NOTHING_NOW, Polled, ReaderContext, SourceReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
 
@@ -96,7 +96,7 @@ def assert_each_once(name: str, count: int) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
     storage = str(tmp_path / "cluster")
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+    with none_left(), threaded_cluster(storage, configuration=QUICK_RESTARTS) as cluster:
         yield cluster
         OPEN.update(TAKEN)
 
@@ -206,38 +206,3 @@ def test_source_keeps_waiting_for_spark_whichever_process_dies(
     OPEN.add("out")
     job.get_job_execution_result().result(300)
     assert_each_once("out", 4_000)
-
-
-def test_source_waits_for_the_slower_of_two_spark_stages_while_others_read(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    env = on(cluster, tmp_path)
-    both = numbers(env, "both", 2_000)
-    into_spark(both, "slow")
-    into_spark(both, "quick")
-    into_spark(numbers(env, "other", 20), "free")
-    OPEN.update(("quick", "free"))
-    job = env.execute_async("two stages")
-    Waiting(tmp_path, job).once_still()
-    wait_until(lambda: len(numbers_of("free")) == 20, 300, "the other source's numbers")
-    assert len(numbers_of("quick")) < 2_000
-    OPEN.add("slow")
-    job.get_job_execution_result().result(300)
-    for name, count in {"slow": 2_000, "quick": 2_000, "free": 20}.items():
-        assert_each_once(name, count)
-
-
-def test_source_waits_for_the_stage_behind_its_spark_stage(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """The slow stage blocks the Spark stage, which blocks the source."""
-    env = on(cluster, tmp_path)
-    through = numbers(env, "numbers", 2_000).through_spark(
-        lambda rows, checkpoint_id: rows, name="through", memory="1g"
-    )
-    into_spark(through.uid("through").map(lambda row: (row.n,), output_type=ROW), "out")
-    job = env.execute_async("through")
-    Waiting(tmp_path, job, stages=2).once_still()
-    OPEN.add("out")
-    job.get_job_execution_result().result(300)
-    assert_each_once("out", 2_000)

@@ -22,25 +22,12 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.streaming.errors import OperatorError
-from flinkray.streaming.functions.global_aggregates import (
-    GlobalAggregateError,
-    GlobalAggregatesLostError,
-)
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.test_cluster_takeover import CONFIGURATION, RESTARTS, kill_job_master
-from tests.datastream.threads import none_left
+from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
+from tests.datastream.test_cluster_takeover import kill_job_master
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own, whose processes may be killed."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
+CONFIGURATION = MASTERS_MAY_DIE
 
 
 def on(cluster: ThreadedCluster, **options: str) -> StreamExecutionEnvironment:
@@ -92,10 +79,10 @@ ENVIRONMENTS: Environments = {
 
 @pytest.mark.parametrize("where", ENVIRONMENTS)
 def test_updates_return_running_results_and_names_are_independent(
-    where: str, cluster: ThreadedCluster
+    where: str, own_cluster: ThreadedCluster
 ) -> None:
     """JM-16."""
-    env = ENVIRONMENTS[where](cluster).set_parallelism(1)
+    env = ENVIRONMENTS[where](own_cluster).set_parallelism(1)
     numbers = env.from_collection([1, 2, 3, 4]).map(Adding("a"))
     assert list(numbers.execute_and_collect()) == [(1,), (3,), (6,), (10,)]
     both = env.from_collection([1, 2]).map(Adding("a", "b"))
@@ -104,45 +91,18 @@ def test_updates_return_running_results_and_names_are_independent(
 
 @pytest.mark.parametrize("where", ENVIRONMENTS)
 def test_all_subtasks_and_operators_of_a_job_share_an_aggregate(
-    where: str, cluster: ThreadedCluster
+    where: str, own_cluster: ThreadedCluster
 ) -> None:
     """JM-16."""
-    env = ENVIRONMENTS[where](cluster).set_parallelism(2)
+    env = ENVIRONMENTS[where](own_cluster).set_parallelism(2)
     ones = env.from_sequence(1, 20).map(lambda _: 1)
     first, second = (ones.rebalance().map(Adding("all")) for _ in range(2))
     results = first.union(second).execute_and_collect()
     assert sorted(results) == [(n,) for n in range(1, 41)]
 
 
-@pytest.mark.parametrize(
-    ("where", "error"), [("in one process", OperatorError), ("on a cluster", JobExecutionError)]
-)
-def test_failure_of_the_function_fails_the_caller_with_its_traceback(
-    where: str, error: type[Exception], cluster: ThreadedCluster
-) -> None:
-    env = ENVIRONMENTS[where](cluster)
-    with pytest.raises(error) as raised:
-        list(env.from_collection([-1]).map(Adding("a")).execute_and_collect())
-    text = str(raised.value)
-    assert "the function of the global aggregate 'a' failed" in text
-    assert 'raise ValueError("negative")' in text
-    assert "in operator 'Map'" in text
-
-
-def test_failure_of_the_function_adds_nothing(cluster: ThreadedCluster) -> None:
-    class Tolerant(Adding):
-        def map(self, value: int) -> Any:
-            try:
-                return self.add("a", value)
-            except GlobalAggregateError as error:
-                return error.name
-
-    numbers = on(cluster).from_collection([2, -1, 3]).map(Tolerant())
-    assert list(numbers.execute_and_collect()) == [2, "a", 5]
-
-
 def test_values_stay_when_tasks_restart_and_job_masters_die(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """JM-16."""
     added, go = str(tmp_path / "added"), str(tmp_path / "go")
@@ -156,81 +116,17 @@ def test_values_stay_when_tasks_restart_and_job_masters_die(
             wait_until(Path(go).exists, 300, "the death of the JobMaster")
             return before, self.add("a", value)
 
-    numbers = on(cluster, **RESTARTS).from_collection([1]).map(FailingOnce())
+    numbers = on(own_cluster, **RESTARTS).from_collection([1]).map(FailingOnce())
     results = numbers.execute_and_collect()
-    job = cluster.client.job(cluster.client.list_jobs()[0].job_id)
+    job = own_cluster.client.job(own_cluster.client.list_jobs()[0].job_id)
     wait_until(Path(added).exists, 150, "the second attempt to add its value")
-    kill_job_master(cluster, job)
+    kill_job_master(own_cluster, job)
     Path(go).touch()
     assert list(results) == [(2, 3)]
 
 
-def test_task_whose_aggregate_function_fails_is_restarted(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    failed = str(tmp_path / "failed")
-
-    class FailingOnce(Total):
-        def add(self, value: int, accumulator: int) -> int:
-            if not Path(failed).exists():
-                Path(failed).touch()
-                raise ValueError("once")
-            return super().add(value, accumulator)
-
-    class Adds(Adding):
-        def map(self, value: int) -> Any:
-            update = self.aggregates.update_global_aggregate
-            return self.attempt, update("a", value, FailingOnce())
-
-    results = on(cluster, **RESTARTS).from_collection([5]).map(Adds()).execute_and_collect()
-    assert list(results) == [(1, 5)]
-
-
-def test_task_that_does_not_catch_the_loss_of_aggregates_is_restarted(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    added, go = str(tmp_path / "added"), str(tmp_path / "go")
-
-    class AddsTwice(Adding):
-        def map(self, value: int) -> Any:
-            self.add("a", value)
-            Path(added).touch()
-            wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
-            return self.attempt, self.add("a", value)
-
-    results = on(cluster, **RESTARTS).from_collection([5]).map(AddsTwice()).execute_and_collect()
-    wait_until(Path(added).exists, 150, "the first value to be added")
-    cluster.crash("StreamCoordinator")
-    Path(go).touch()
-    assert list(results) == [(1, 10)]
-
-
-def test_death_of_the_stream_coordinator_is_reported_once_and_begins_a_new_aggregate(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    added, go = str(tmp_path / "added"), str(tmp_path / "go")
-
-    class Surviving(Adding):
-        def map(self, value: int) -> Any:
-            results: list[object] = [self.add("a", value)]
-            Path(added).touch()
-            wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
-            for _ in range(3):
-                try:
-                    results.append(self.add("a", value))
-                except GlobalAggregatesLostError as error:
-                    results.append((error.name, error.retryable))
-            return results
-
-    results = on(cluster).from_collection([7]).map(Surviving()).execute_and_collect()
-    wait_until(Path(added).exists, 150, "the first value to be added")
-    cluster.crash("StreamCoordinator")
-    Path(go).touch()
-    assert list(results) == [[7, ("a", True), 7, 14]]
-
-
 def test_task_that_waits_for_an_update_is_cancelled(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The cancellation ends the wait, although the function does not return."""
     begun, go = str(tmp_path / "begun"), str(tmp_path / "go")
@@ -245,16 +141,16 @@ def test_task_that_waits_for_an_update_is_cancelled(
         def map(self, value: int) -> Any:
             return self.aggregates.update_global_aggregate("a", value, Endless())
 
-    env = on(cluster)
+    env = on(own_cluster)
     env.from_collection([1]).map(Waiting()).sink_to(DiscardingSink())
-    job = cluster.client.job(env.execute_async("waits").get_job_id())
+    job = own_cluster.client.job(env.execute_async("waits").get_job_id())
     wait_until(Path(begun).exists, 150, "the function to run")
     job.cancel()
     assert job.wait(timeout=20) is flinkray.JobStatus.CANCELED
     Path(go).touch()
 
 
-def test_batch_job_without_a_source_refuses_global_aggregates(cluster: ThreadedCluster) -> None:
+def test_batch_job_without_a_source_refuses_global_aggregates(own_cluster: ThreadedCluster) -> None:
     def numbers() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"n": [1]})
 
@@ -264,4 +160,4 @@ def test_batch_job_without_a_source_refuses_global_aggregates(cluster: ThreadedC
     job = flinkray.BatchJob("no source")
     job.stream(added, inputs=[job.python(numbers)])
     with pytest.raises(JobExecutionError, match="a BatchJob in which no program has a source"):
-        cluster.client.submit(job.build()).result(timeout=300)
+        own_cluster.client.submit(job.build()).result(timeout=300)

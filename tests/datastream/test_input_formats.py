@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from flinkray.datastream import (
     Configuration,
@@ -16,20 +14,11 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.common.io import InputFormat
 from flinkray.datastream.connectors import DiscardingSink
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.test_cluster_takeover import CONFIGURATION, RESTARTS
-from tests.datastream.threads import none_left
+from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own, whose processes may be killed."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
+CONFIGURATION = MASTERS_MAY_DIE
 
 
 def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
@@ -89,10 +78,10 @@ def read_by(folder: Path) -> list[tuple[int, int, int]]:
 
 
 def test_splits_of_a_failed_subtask_alone_are_read_again(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """JM-12: after a local failover."""
-    env = on(cluster)
+    env = on(own_cluster)
     env.create_input(TenNumbers(tmp_path)).map(FailingOnce(tmp_path)).sink_to(DiscardingSink())
     env.execute()
 
@@ -105,22 +94,8 @@ def test_splits_of_a_failed_subtask_alone_are_read_again(
     assert (tmp_path / "created").read_text() == "x"
 
 
-def test_all_splits_are_read_again_when_all_subtasks_restart(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    """JM-12: after a global failover."""
-    env = on(cluster)
-    numbers = env.create_input(TenNumbers(tmp_path)).map(FailingOnce(tmp_path))
-    sums = numbers.key_by(lambda value: value % 2).reduce(lambda a, b: a + b)
-    sums.sink_to(DiscardingSink())
-    env.execute()
-
-    last = [value for _, attempt, value in read_by(tmp_path) if attempt == 1]
-    assert sorted(last) == list(range(10))
-
-
 def test_death_of_the_stream_coordinator_loses_no_split_and_creates_none(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     go, begun = str(tmp_path / "go"), str(tmp_path / "begun")
 
@@ -130,9 +105,9 @@ def test_death_of_the_stream_coordinator_loses_no_split_and_creates_none(
             wait_until(Path(go).exists, 300, "the death of the StreamCoordinator")
             return value
 
-    results = on(cluster).create_input(TenNumbers(tmp_path)).map(Held()).execute_and_collect()
+    results = on(own_cluster).create_input(TenNumbers(tmp_path)).map(Held()).execute_and_collect()
     wait_until(Path(begun).exists, 150, "the first record")
-    cluster.crash("StreamCoordinator")
+    own_cluster.crash("StreamCoordinator")
     Path(go).touch()
     assert sorted(results) == list(range(10))
     assert (tmp_path / "created").read_text() == "x"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from flinkray.client.cli_output import job_details
 from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
 from flinkray.testing.threaded_cluster import ThreadedCluster
-from flinkray.testing.waiting import wait_until
-from tests.datastream.stuck_functions import FailingAt, OneAtATime
 
 
 def on(cluster: ThreadedCluster) -> StreamExecutionEnvironment:
@@ -52,42 +47,3 @@ def test_finished_job_reports_what_went_through_each_vertex(
         assert reader.io_metrics.bytes_in
     each = [execution.io_metrics for execution in vertices[1].executions]
     assert all(one is not None and one.records_in and one.elapsed_ms >= 0 for one in each)
-
-
-def test_running_job_reports_what_its_tasks_have_read_and_written(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    env = on(cluster).set_parallelism(1)
-    env.set_buffer_timeout(1)
-    numbers = env.from_source(OneAtATime(10, gate), None, "numbers")
-    numbers.rebalance().map(lambda v: v).sink_to(DiscardingSink())
-    client = env.execute_async("running")
-
-    wait_until(
-        lambda: flow(details_of(cluster, "running").vertices) == [(None, 9), (9, None)],
-        150,
-        "nine records to have come through",
-    )
-    text = job_details(details_of(cluster, "running"), 0.0, verbose=True)
-    gate.touch()
-    client.get_job_execution_result().result(300)
-
-    header, source, _ = text.partition("VERTEX ")[2].splitlines()[:3]
-    columns = "RECORDS IN  BYTES IN  RECORDS OUT  BYTES OUT  BUSY  BACK-PRESSURED  COUNTED"
-    assert header.split() == columns.split()
-    assert source.startswith("Source: numbers")
-    assert source.split()[2:5] == ["-", "-", "9"]
-    assert flow(details_of(cluster, "running").vertices) == [(None, 10), (10, None)]
-
-
-def test_failed_job_reports_what_its_tasks_had_read(cluster: ThreadedCluster) -> None:
-    env = on(cluster).set_parallelism(1)
-    numbers = env.from_source(OneAtATime(10), None, "numbers").rebalance()
-    numbers.map(FailingAt(9)).sink_to(DiscardingSink())
-    client = env.execute_async("failing")
-    client.get_job_execution_result().exception(300)
-
-    source, failed = flow(details_of(cluster, "failing").vertices)
-    assert source == (None, 10)
-    assert failed == (10, None)

@@ -1,4 +1,4 @@
-"""Which records share a key, whatever the keys are: rows, and two subtasks that exchange them."""
+"""Keys of streams: equality, selectors, and keys that functions change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import decimal
 import math
 import zoneinfo
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -19,19 +20,27 @@ import pydantic
 import pytest
 
 from flinkray.datastream import (
+    CoMapFunction,
     DataStream,
     FilterFunction,
+    KeyedBatchFunction,
     KeyedCoProcessFunction,
+    KeyedGroupFunction,
     KeyedProcessFunction,
     KeyedStream,
+    KeySelector,
+    Partitioner,
     ProcessJoinFunction,
+    ProcessWindowFunction,
     RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
+    WindowFunction,
 )
-from flinkray.datastream.common import Row, Time, Types
+from flinkray.datastream.common import Configuration, Row, Time, Types
 from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.sinks.simple import CallbackSink
 
@@ -371,3 +380,341 @@ def test_all_records_of_a_key_arrive_in_one_subtask(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == (80 if use == "union" else 40)
     assert len(set(lines)) == 5  # the subtask is in front of each
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ChangedCustomer:
+    name: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Frozen, around what is not."""
+
+    customer: ChangedCustomer
+
+    @property
+    def name(self) -> Any:
+        return self.customer.name
+
+    @name.setter
+    def name(self, name: Any) -> None:
+        self.customer.name = name
+
+
+class Written:
+    """With an equality that somebody has written."""
+
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Written) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _change(key: Any) -> None:
+    part = key.customer if isinstance(key, Holder) else key
+    part.name = f"{part.name}!"
+
+
+class Counts(KeyedProcessFunction[Any, Any, Any]):
+    """Changes whatever it is given after it has used state."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(100)
+        _change(ctx.get_current_key())
+        _change(value[0])
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield count
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        key = ctx.get_current_key()
+        name = key.name
+        _change(key)
+        yield name, self.count.value()
+
+
+class Groups(KeyedGroupFunction[Any, Any, Any]):
+    def process_group(self, key: Any, values: Any, ctx: Any) -> Any:
+        _change(key)
+        yield ctx.get_current_key().name, len(values)
+
+
+class Batches(KeyedBatchFunction):
+    def process_batch(self, batch: Any, ctx: Any) -> Any:
+        names = [key.name for key in ctx.keys]
+        _change(ctx.keys[0])
+        _change(ctx.keys[:1][0])
+        slots = ctx.slots.tolist()
+        return pa.record_batch({"name": [names[slot] for slot in slots], "slot": slots})
+
+
+class Windowed(ProcessWindowFunction[Any, Any, Any, Any]):
+    """Fires again for each late record, and would find another key."""
+
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Any:
+        name = key.name
+        total = context.global_state().get_state(ValueStateDescriptor("total"))
+        total.update((total.value() or 0) + len(list(elements)))
+        count = total.value()
+        _change(key)
+        yield name, count
+
+
+class Applied(WindowFunction[Any, Any, Any, Any]):
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Any:
+        name = key.name
+        _change(key)
+        yield name, len(list(inputs))
+
+
+def _reduce(first: Any, second: Any) -> Any:
+    _change(first[0])
+    return first[0], first[1] + second[1]
+
+
+def _environment(backend: str = "hashmap") -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    env.configure(Configuration().set_string("state.backend.type", backend))
+    return env
+
+
+def _keyed(kind: Callable[[Any], Any], *times: int, backend: str = "hashmap") -> Any:
+    env = _environment(backend)
+    stream = env.from_collection([(kind("ann"), time) for time in times])
+    return stream.assign_timestamps_and_watermarks(BY_POSITION).key_by(lambda value: value[0])
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "dataclass": ChangedCustomer,
+    "written": Written,
+    "within a frozen one": lambda name: Holder(ChangedCustomer(name)),
+}
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_state_and_timers_keep_their_key_when_a_function_changes_the_object(
+    kind: str, backend: str
+) -> None:
+    stream = _keyed(KINDS[kind], 1, 2, 3, backend=backend)
+    results = list(stream.process(Counts()).execute_and_collect())
+    assert results == [1, 2, 3, ("ann", 3)]
+
+
+def test_key_selector_may_return_one_object_that_it_changes_for_each_record() -> None:
+    key = ChangedCustomer("")
+
+    def select(value: str) -> ChangedCustomer:
+        key.name = value
+        return key
+
+    class Names(KeyedProcessFunction[Any, Any, Any]):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield value, ctx.get_current_key().name
+
+    stream = _environment().from_collection(["a", "b", "a"]).key_by(select).process(Names())
+    assert list(stream.execute_and_collect()) == [("a", "a"), ("b", "b"), ("a", "a")]
+
+
+def test_group_and_batch_functions_may_change_the_keys_that_they_receive() -> None:
+    assert list(_keyed(ChangedCustomer, 1, 2).process_groups(Groups()).execute_and_collect()) == [
+        ("ann", 2)
+    ]
+    env = _environment()
+    rows = env.from_arrow(pa.table({"n": [1, 1, 1]}), batch_rows=1)
+    stream = rows.key_by(lambda row: ChangedCustomer("ann")).process_batches(Batches())
+    assert [(row.name, row.slot) for row in stream.execute_and_collect()] == [("ann", 0)] * 3
+
+
+def test_windows_keep_their_key_when_a_function_changes_the_object() -> None:
+    windows = TumblingEventTimeWindows.of(Time.milliseconds(10))
+    processed = _keyed(ChangedCustomer, 1, 2, 12).window(windows).process(Windowed())
+    assert list(processed.execute_and_collect()) == [("ann", 2), ("ann", 3)]
+    applied = _keyed(ChangedCustomer, 1, 2, 12).window(windows).apply(Applied())
+    assert list(applied.execute_and_collect()) == [("ann", 2), ("ann", 1)]
+    reduced = list(
+        _keyed(ChangedCustomer, 1, 2, 12).window(windows).reduce(_reduce).execute_and_collect()
+    )
+    assert [(key.name, number) for key, number in reduced] == [("ann!", 3), ("ann", 12)]
+
+
+def test_rolling_reduce_may_change_the_key_in_its_accumulator() -> None:
+    results = list(_keyed(ChangedCustomer, 1, 2, 3).reduce(_reduce).execute_and_collect())
+    assert [number for _, number in results] == [1, 3, 6]
+
+
+def test_key_and_value_of_a_collected_row_share_no_object() -> None:
+    [row] = list(_keyed(ChangedCustomer, 1).execute_and_collect())
+    _change(row.f0)
+    assert row.f1 == (ChangedCustomer("ann"), 1)
+
+
+def test_selector_of_mutable_keys_that_raises_stop_iteration_fails_the_program() -> None:
+    def select(value: int) -> ChangedCustomer:
+        if value == 3:
+            raise StopIteration
+        return ChangedCustomer("ann")
+
+    stream = _environment().from_collection([1, 2, 3, 4]).key_by(select).map(lambda value: value)
+    with pytest.raises(OperatorError, match="has raised StopIteration"):
+        list(stream.execute_and_collect())
+
+
+STAMPED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
+
+
+class Noting:
+    """Takes down when it is opened and closed, in a file that all copies write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, text: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{text}\n")
+
+
+class Modulo(Noting, KeySelector[int, Any]):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.note("open")
+        self.divisor = 2
+        assert runtime_context.get_number_of_parallel_subtasks() > 0
+
+    def close(self) -> None:
+        del self.divisor
+        self.note("close")
+
+    def get_key(self, value: int) -> Any:
+        return value % self.divisor
+
+
+class Half(Noting, Partitioner[int]):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.note("open")
+        self.parts = 2
+
+    def close(self) -> None:
+        self.note("close")
+
+    def partition(self, key: int, num_partitions: int) -> int:
+        return key * num_partitions // self.parts
+
+
+class Keyed(KeyedProcessFunction[Any, int, Any]):
+    def process_element(self, value: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), value
+
+
+class Both(CoMapFunction[int, int, Any]):
+    def map1(self, value: int) -> Any:
+        return value, 1
+
+    def map2(self, value: int) -> Any:
+        return value, 2
+
+
+class Pairs(ProcessJoinFunction[int, int, Any]):
+    def process_element(self, left: int, right: int, ctx: Any) -> Any:
+        yield left, right
+
+
+class Contents(ProcessWindowFunction[int, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, sorted(elements)
+
+
+Build = Callable[[DataStream, Path], DataStream]
+TEN = TumblingEventTimeWindows.of(10)
+PROGRAMS: dict[str, tuple[Build, list[Any]]] = {
+    "process": (
+        lambda s, path: s.key_by(Modulo(path)).process(Keyed()), [(0, 2), (1, 1), (1, 3)],
+    ),
+    "map": (lambda s, path: s.key_by(Modulo(path)).map(lambda v: v), [1, 2, 3]),
+    "window": (
+        lambda s, path: s.key_by(Modulo(path)).window(TEN).process(Contents()),
+        [(0, [2]), (1, [1, 3])],
+    ),
+    "two inputs": (
+        lambda s, path: s.connect(s).key_by(Modulo(path), Modulo(path)).map(Both()),
+        [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)],
+    ),
+    "interval join": (
+        lambda s, path: (
+            s.key_by(Modulo(path)).interval_join(s.key_by(Modulo(path)))
+            .between(1, 2).process(Pairs())
+        ),
+        [(1, 3)],
+    ),
+    "window join": (
+        lambda s, path: (
+            s.join(s).where(Modulo(path)).equal_to(Modulo(path)).window(TEN)
+            .apply(lambda one, other: (one, other))
+        ),
+        [(1, 1), (1, 3), (2, 2), (3, 1), (3, 3)],
+    ),
+    "custom": (
+        lambda s, path: s.partition_custom(Half(path), Modulo(path)).map(lambda v: v), [1, 2, 3],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_key_selector_is_opened_before_its_first_use_and_closed_once(
+    name: str, parallelism: int, mode: RuntimeExecutionMode, tmp_path: Path
+) -> None:
+    build, expected = PROGRAMS[name]
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    env.set_runtime_mode(mode)
+    stream = env.from_collection([1, 2, 3]).assign_timestamps_and_watermarks(STAMPED)
+    notes = tmp_path / "notes"
+    results = build(stream, notes).execute_and_collect()
+    assert sorted(results) == expected
+    noted = Counter(notes.read_text().split())
+    assert noted["open"] == noted["close"] > 0
+
+
+def test_keys_of_a_collected_stream_come_from_an_opened_key_selector(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    keyed = env.from_collection([1, 2]).key_by(Modulo(tmp_path / "notes"))
+    assert sorted((row.f0, row.f1) for row in keyed.execute_and_collect()) == [(0, 2), (1, 1)]
+
+
+class Failing(Modulo):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        raise OSError("there is no divisor")
+
+
+def test_key_selector_that_cannot_be_opened_fails_with_the_name_of_its_operator(
+    tmp_path: Path,
+) -> None:
+    """The operator is the source, whose records the selector partitions."""
+    notes = tmp_path / "notes"
+    env = StreamExecutionEnvironment.get_execution_environment()
+    keyed = env.from_collection([1]).key_by(Failing(notes)).process(Keyed())
+    with pytest.raises(OperatorError, match="there is no divisor\nin operator 'Source: Coll"):
+        list(keyed.execute_and_collect())
+    noted = Counter(notes.read_text().split())
+    assert noted["open"] == noted["close"]
+
+
+class Stateful(Modulo):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        runtime_context.get_state(None)  # type: ignore[arg-type]
+
+
+def test_key_selector_that_asks_for_state_fails(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    keyed = env.from_collection([1]).key_by(Stateful(tmp_path / "notes")).process(Keyed())
+    with pytest.raises(OperatorError, match="has no"):
+        list(keyed.execute_and_collect())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import gc
 import itertools
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import JobCancelledError
-from flinkray.core.garbage_collection import YOUNG
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.common import JobStatus, WatermarkStrategy
 from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
@@ -240,21 +238,6 @@ def test_results_can_be_closed_from_another_thread_in_the_middle_of_a_record() -
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     assert in_another_thread(results.close) is None
-
-
-def test_garbage_collection_is_rare_while_a_program_runs_and_restored_later() -> None:
-    before = gc.get_threshold()
-    seen: list[int] = []
-    gc.set_threshold(700, 10, 10)
-    try:
-        env = StreamExecutionEnvironment.get_execution_environment()
-        thresholds = env.from_collection([1]).map(lambda _: gc.get_threshold()[0])
-        thresholds.sink_to(CallbackSink(seen.append))
-        env.execute()
-        assert gc.get_threshold() == (700, 10, 10)
-    finally:
-        gc.set_threshold(*before)
-    assert seen == [YOUNG]
 
 
 @pytest.mark.parametrize("arguments", [{"limit": -1}, {"job_execution_name": -1}])

@@ -15,12 +15,7 @@ import pytest
 from flinkray.core.durations import Duration, Time
 from flinkray.datastream import OutputTag, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.common import Configuration, Encoder, Types
-from flinkray.datastream.connectors import (
-    DataGeneratorSource,
-    FileSink,
-    FileSource,
-    ParquetFormat,
-)
+from flinkray.datastream.connectors import DataGeneratorSource, FileSink, FileSource, ParquetFormat
 from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.functions import KeyedProcessFunction, ProcessFunction
 from flinkray.streaming.errors import OperatorError, StreamError

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pytest
 from _streams.nexmark.events import Nexmark, NexmarkSource
@@ -63,37 +62,6 @@ def test_bid_at_the_end_of_a_window_belongs_to_it_as_in_the_published_join(env: 
     assert sorted(row[0] for row in expected) == [1, 2, 3, 5, 6, 7]
     results = [tuple(row) for row in highest_bids(env.from_arrow(bids)).execute_and_collect()]
     assert sorted(results) == sorted(expected)
-
-
-def test_event_kinds_have_their_proportions_and_consecutive_ids() -> None:
-    kinds = tables(SETTINGS)
-    counts = {name: table.num_rows for name, table in kinds.items()}
-    assert counts == {"person": 1000, "auction": 3000, "bid": 46_000}
-    assert kinds["person"]["id"].to_pylist() == list(range(1000, 2000))
-    assert kinds["auction"]["id"].to_pylist() == list(range(1000, 4000))
-
-
-def test_half_of_the_bids_are_for_hot_auctions_and_three_quarters_by_hot_bidders() -> None:
-    bids = tables(SETTINGS)["bid"]
-    hot_auctions = np.mean(bids["auction"].to_numpy() % 100 == 0)
-    hot_bidders = np.mean(bids["bidder"].to_numpy() % 100 == 1)
-    assert hot_auctions == pytest.approx(1 / 2, abs=0.02)
-    assert hot_bidders == pytest.approx(3 / 4, abs=0.02)
-
-
-def test_events_have_the_published_size_on_the_average() -> None:
-    bids = tables(SETTINGS)["bid"]
-    sizes = [4 * 8 + len(text) for text in bids["extra"].to_pylist()]
-    assert np.mean(sizes) == pytest.approx(100, abs=1)
-    auctions = tables(SETTINGS)["auction"]
-    used = [
-        6 * 8 + sum(map(len, texts))
-        for texts in zip(
-            *(auctions[name].to_pylist() for name in ("itemName", "description", "extra")),
-            strict=True,
-        )
-    ]
-    assert np.mean(used) == pytest.approx(500, abs=5)
 
 
 def test_same_seed_makes_the_same_events() -> None:

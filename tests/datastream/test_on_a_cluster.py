@@ -39,17 +39,8 @@ from flinkray.datastream import (
 from flinkray.datastream.arrays import running_sums
 from flinkray.datastream.common import Configuration, JobStatus, Time
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
-from flinkray.datastream.connectors import (
-    DiscardingSink,
-    FileSource,
-    FixedSplitsEnumerator,
-    IteratorSource,
-)
-from flinkray.datastream.state import (
-    ArrayStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-)
+from flinkray.datastream.connectors import DiscardingSink, FixedSplitsEnumerator, IteratorSource
+from flinkray.datastream.state import ArrayStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -614,26 +605,6 @@ def test_any_exception_of_an_enumerator_fails_the_program_with_its_cause(
         env.execute()
     assert cause in str(failed.value)
     assert "in operator 'enumerator of Source: queue" in str(failed.value)
-
-
-def test_error_about_a_wrong_setting_shows_no_frames_of_the_framework(
-    cluster: ThreadedCluster,
-) -> None:
-    env = on(cluster)
-    env.from_source(FileSource("no/such/folder"), None, "files").print()
-    with pytest.raises(JobExecutionError, match="there is no file or directory") as failed:
-        env.execute()
-    assert "File " not in str(failed.value)
-
-
-def test_closing_the_results_early_ends_the_job(cluster: ThreadedCluster) -> None:
-    stream = on(cluster).from_sequence(1, 10**9).map(lambda v: v)
-    with stream.execute_and_collect() as results:
-        assert isinstance(results, CloseableIterator)
-        first = [next(results) for _ in range(1000)]
-    assert len(set(first)) == 1000
-    overview = cluster.client.list_jobs()
-    assert not [job for job in overview if not job.status.is_terminal]
 
 
 def test_job_client_returns_the_status_and_cancels_the_job(cluster: ThreadedCluster) -> None:

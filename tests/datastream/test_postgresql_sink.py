@@ -13,22 +13,13 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import JobExecutionError
-from flinkray.datastream import (
-    Configuration,
-    Row,
-    RuntimeExecutionMode,
-    StreamExecutionEnvironment,
-    Types,
-    WatermarkStrategy,
-)
+from flinkray.datastream import Configuration, Row, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import SinkError
 from flinkray.streaming.sinks.sink_operators import FIRST_PAUSE
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.held_numbers import LET_OUT, PARTS, HeldNumbers, crash_after_each_part
-from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
-from tests.datastream.threads import none_left
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 psycopg = pytest.importorskip("psycopg")
@@ -157,22 +148,6 @@ def test_postgresql_attempt_that_starts_late_removes_no_rows_of_its_successor(
     assert rows_of(server) == [(1, "a"), (2, "b")]
     late.close()
     successor.close()
-
-
-def test_postgresql_attempt_that_starts_two_checkpoints_late_removes_no_rows(
-    server: PostgresServer, table: str
-) -> None:
-    state = state_of_one_checkpoint(server)
-    second = SinkHarness(sink_of(server), state, job_id=JOB)
-    later = second.checkpoint()
-    third = SinkHarness(sink_of(server), later, job_id=JOB)
-    third.process((1, "a"))
-    third.checkpoint()
-    late = SinkHarness(sink_of(server), state, job_id=JOB)
-    third.complete()
-    assert rows_of(server) == [(1, "a")]
-    for h in (second, third, late):
-        h.close()
 
 
 def test_rows_staged_by_failed_attempts_are_removed_at_a_later_restore(
@@ -584,11 +559,6 @@ def test_missing_table_is_reported_by_name(server: PostgresServer) -> None:
         PostgreSqlSink(server.conninfo, "numbers", ["n"], key=["m"])
 
 
-def test_missing_column_is_reported_by_name(server: PostgresServer, table: str) -> None:
-    with pytest.raises(SinkError, match="table numbers has no column 'm'"):
-        SinkHarness(PostgreSqlSink(server.conninfo, "numbers", ["n", "m"]))
-
-
 def test_unreachable_server_is_reported_when_the_sink_starts(tmp_path: Path) -> None:
     sink = PostgreSqlSink(f"host={tmp_path}", "numbers", ["n"])
     with pytest.raises(SinkError, match=r"begin to write into table numbers: .*No such file"):
@@ -696,16 +666,6 @@ def test_staged_postgresql_rows_that_were_changed_from_outside_are_not_moved(
 interrupted = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[ThreadedCluster]:
-    caplog.set_level("INFO", "flinkray")  # the story of a test that fails
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
-
-
 def begin(
     cluster: ThreadedCluster,
     server: PostgresServer,
@@ -723,9 +683,9 @@ def begin(
 
 
 def test_job_whose_table_another_job_took_over_fails_without_restart(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
     wait_until(lambda: rows_of(server), 300, "rows")
     later = "INSERT INTO numbers_flinkray_jobs (run, job) SELECT run, 'another' FROM "
@@ -733,20 +693,7 @@ def test_job_whose_table_another_job_took_over_fails_without_restart(
     LET_OUT[0] = PARTS
     with pytest.raises(JobExecutionError, match="table numbers is written by job another now"):
         job.get_job_execution_result().result(300)
-    assert cluster.client.job(job.get_job_id()).details().restarts == 0
-
-
-@interrupted
-def test_keyed_table_gets_each_row_once_although_a_process_dies(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
-) -> None:
-    """One committer moves the rows of two writers."""
-    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
-    crash_after_each_part(cluster, "TaskProcess", lambda: len(rows_of(server)))
-    job.get_job_execution_result().result(300)
-    assert_each_once(server)
-    assert staged(server) == 0
+    assert own_cluster.client.job(job.get_job_id()).details().restarts == 0
 
 
 def assert_each_once(server: PostgresServer) -> None:
@@ -763,14 +710,14 @@ def assert_each_once(server: PostgresServer) -> None:
 def test_table_gets_each_row_once_whichever_process_dies(
     kind: str,
     parallelism: int,
-    cluster: ThreadedCluster,
+    own_cluster: ThreadedCluster,
     server: PostgresServer,
     table: str,
     tmp_path: Path,
 ) -> None:
     """E2E-04"""
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
-    crash_after_each_part(cluster, kind, lambda: len(rows_of(server)))
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
+    crash_after_each_part(own_cluster, kind, lambda: len(rows_of(server)))
     job.get_job_execution_result().result(300)
     assert_each_once(server)
     assert staged(server) == 0
@@ -778,27 +725,15 @@ def test_table_gets_each_row_once_whichever_process_dies(
 
 @interrupted
 def test_table_gets_each_row_once_although_the_server_fails(
-    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+    own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
-    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
     LET_OUT[0] = 1
     wait_until(lambda: rows_of(server), 300, "rows")
     server.stop()
     LET_OUT[0] = PARTS
     server.start()
     job.get_job_execution_result().result(300)
-    assert_each_once(server)
-
-
-def test_a_batch_job_fills_a_table_at_its_end(
-    cluster: ThreadedCluster, server: PostgresServer, table: str
-) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
-    env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(2)
-    numbers = env.from_sequence(0, COUNT - 1)
-    pairs = numbers.map(lambda n: (n, None), Types.TUPLE([Types.LONG(), Types.STRING()]))
-    pairs.sink_to(sink_of(server))
-    env.execute("batch")
     assert_each_once(server)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flinkray.actors.stream_coordinator import printed_lines_store
-from flinkray.actors.task_process import printed_lines_sender as tasks_lines
-from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import DataStream, StreamExecutionEnvironment
 from flinkray.testing.threaded_cluster import ThreadedCluster
 
@@ -58,41 +56,6 @@ def test_lines_are_shown_once_on_standard_output(
     env.from_collection(["Übung", "\udc80", "x" * 2**20]).print()
     env.execute()
     assert capsys.readouterr().out == "Übung\n\\udc80\n" + "x" * 2**20 + "\n"
-
-
-def test_lines_printed_before_a_failure_are_shown(
-    cluster: ThreadedCluster, shown: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also lines that were not sent when the task failed: each message waits for the client."""
-    monkeypatch.setattr(printed_lines_store, "MOST_KEPT", 1)
-    monkeypatch.setattr(tasks_lines, "MAX_PIECE", 50_000)
-
-    def unlike_the_last(n: int) -> int:
-        if n == 19_999:
-            raise ValueError("the last is not liked")
-        return n
-
-    env = on(cluster).set_parallelism(1)
-    stream = env.from_collection(range(20_000))
-    stream.map(lambda n: f"{n:0200}").print()
-    stream.map(unlike_the_last).print("after")
-
-    with pytest.raises(JobExecutionError, match="the last is not liked"):
-        env.execute()
-
-    assert [int(line) for line in lines_of(shown) if ">" not in line] == list(range(20_000))
-
-
-def test_lines_are_shown_while_results_are_collected(
-    cluster: ThreadedCluster, shown: list[str]
-) -> None:
-    env = on(cluster)
-    numbers = spread(env, 100)
-    numbers.print()
-
-    assert sorted(numbers.execute_and_collect()) == list(range(100))
-
-    assert len(lines_of(shown)) == 100
 
 
 def test_lines_of_a_program_without_a_waiting_client_are_in_the_task_logs(

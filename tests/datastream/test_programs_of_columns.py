@@ -6,9 +6,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,69 +17,18 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.datastream import (
     DataStream,
     Row,
-    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     Types,
     WatermarkStrategy,
 )
 from flinkray.datastream.connectors import FileSink, FileSource
-from flinkray.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
+from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import StreamError
 
 UTC = datetime.timezone.utc
-DAY = datetime.datetime(1960, 2, 29, 0, 0, 0, 1)
-KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
-    "text": (pa.string(), ["a", "b", "ä", "", "a\0"]),
-    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", "b", "c", "d", "e"]),
-    "narrow": (pa.int8(), [-100, 100, 0, 5]),
-    "unsigned": (pa.uint64(), [0, 2**64 - 1, 2**63]),
-    "wide": (pa.int64(), [-(2**63), 2**63 - 1, 0]),
-    "double": (pa.float64(), [0.0, -0.0, float("nan"), 1.5, float("inf")]),
-    "float": (pa.float32(), [0.0, 1.5, float("nan")]),
-    "decimal": (pa.decimal128(10, 2), list(map(decimal.Decimal, ("1.00", "1.50", "0.00")))),
-    "truth": (pa.bool_(), [True, False]),
-    "time": (pa.timestamp("us"), [DAY, datetime.datetime(2020, 1, 1)]),
-    "instant": (pa.timestamp("ms", "Europe/Berlin"), [
-        datetime.datetime(2020, month, 1, tzinfo=UTC) for month in (1, 7)
-    ]),
-    "date": (pa.date32(), [DAY.date(), datetime.date(2020, 1, 1)]),
-    "bytes": (pa.binary(), [b"a", b"", b"\0"]),
-    "duration": (pa.duration("us"), [datetime.timedelta(1), datetime.timedelta(microseconds=1)]),
-}  # fmt: skip
 
 BY_T = WatermarkStrategy.for_bounded_out_of_orderness(60).with_timestamp_column("t")
 """No record is late."""
-WINDOWS = [
-    TumblingEventTimeWindows.of(10, 3),
-    SlidingEventTimeWindows.of(10, 4, -1),
-    SlidingEventTimeWindows.of(4, 10, 2),
-]
-
-
-def known(key: Any) -> Any:
-    """What two keys have in common that are one."""
-    if isinstance(key, float):
-        return "nan" if key != key else key + 0.0
-    return key
-
-
-class Tables:
-    """Two of some rows."""
-
-    def __init__(self, name: str) -> None:
-        self._rng = random.Random(name)
-        self.left, self.right = self._table(name, "a"), self._table(name, "b")
-
-    def _table(self, name: str, value: str) -> pa.Table:
-        kind, keys = KEYS[name]
-        chosen = [self._rng.choice(keys) for _ in range(20)]
-        times = [self._rng.randint(-30, 30) for _ in range(20)]
-        return pa.table({"k": pa.array(chosen, kind), "t": times, value: list(range(20))})
-
-
-@pytest.fixture(params=KEYS)
-def tables(request: pytest.FixtureRequest) -> Tables:
-    return Tables(request.param)
 
 
 @pytest.fixture(params=[1, 3])
@@ -93,73 +39,6 @@ def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
 
 def stamped(env: StreamExecutionEnvironment, table: pa.Table) -> DataStream:
     return env.from_arrow(table).assign_timestamps_and_watermarks(BY_T)
-
-
-def starts(windows: Any, time: int) -> Iterator[int]:
-    last = time - (time - windows.offset) % windows.slide
-    yield from range(last, time - windows.size, -windows.slide)
-
-
-def test_join_of_columns_gives_the_pairs_of_a_naive_evaluator(
-    tables: Tables, env: StreamExecutionEnvironment
-) -> None:
-    windows = WINDOWS[0]
-    joined = stamped(env, tables.left).join(stamped(env, tables.right))
-    pairs = joined.where("k").equal_to("k").window(windows).columns().execute_and_collect()
-    expected = [
-        (one["a"], other["b"], start)
-        for one in tables.left.to_pylist()
-        for other in tables.right.to_pylist()
-        for start in starts(windows, one["t"])
-        if known(one["k"]) == known(other["k"]) and start in starts(windows, other["t"])
-    ]
-    assert Counter((row.a, row.b, row.window_start) for row in pairs) == Counter(expected)
-
-
-@pytest.mark.parametrize("windows", WINDOWS, ids=str)
-def test_window_aggregates_of_columns_equal_those_of_a_naive_evaluator(
-    tables: Tables, env: StreamExecutionEnvironment, windows: Any
-) -> None:
-    keyed = stamped(env, tables.left).key_by("k").window(windows)
-    results = keyed.aggregate_columns(
-        n="count", total=("a", "sum"), least=("a", "min"), most=("a", "max"), mean=("a", "mean")
-    ).execute_and_collect()
-    values: dict[Any, list[int]] = defaultdict(list)
-    for row in tables.left.to_pylist():
-        for start in starts(windows, row["t"]):
-            values[known(row["k"]), start].append(row["a"])
-    assert {
-        (known(row.k), row.window_start): (row.n, row.total, row.least, row.most, row.mean)
-        for row in results
-    } == {
-        place: (len(of), sum(of), min(of), max(of), sum(of) / len(of))
-        for place, of in values.items()
-    }
-
-
-@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-@pytest.mark.parametrize(("how", "function"), [("sum", sum), ("min", min), ("max", max)])
-def test_rolling_aggregates_of_columns_equal_those_of_a_naive_evaluator(
-    tables: Tables, env: StreamExecutionEnvironment, mode: RuntimeExecutionMode, how: str,
-    function: Any,
-) -> None:  # fmt: skip
-    """The last result of each key counts. Its other fields are those of a first row of the key
-    in some subtask."""
-    env.set_runtime_mode(mode)
-    values: dict[Any, list[int]] = defaultdict(list)
-    times: dict[Any, set[int]] = defaultdict(set)
-    for row in tables.left.to_pylist():
-        values[known(row["k"])].append(row["a"])
-        times[known(row["k"])].add(row["t"])
-    results: dict[Any, int] = {}
-    number: Counter[Any] = Counter()
-    for row in getattr(env.from_arrow(tables.left).key_by("k"), how)("a").execute_and_collect():
-        results[known(row.k)] = row.a
-        number[known(row.k)] += 1
-        assert row.t in times[known(row.k)]
-    assert results == {key: function(of) for key, of in values.items()}
-    is_batch = mode is RuntimeExecutionMode.BATCH
-    assert number == {key: 1 if is_batch else len(of) for key, of in values.items()}
 
 
 MOMENT = datetime.datetime(2020, 7, 1, 12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +15,7 @@ from flinkray.datastream import (
     RuntimeExecutionMode,
     Types,
 )
-from flinkray.datastream.common import (
-    Duration,
-    Time,
-)
+from flinkray.datastream.common import Time
 from flinkray.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -153,37 +149,6 @@ def test_empty_list_state_is_an_empty_iterable_and_map_state_is_indexable(env: A
         (1, [1], {1: "a"}, False),
         (None, [], {}, False),
     ]
-
-
-def test_state_ttl_config_returns_the_settings_it_was_built_with() -> None:
-    config = StateTtlConfig.new_builder(Time.days(1)).cleanup_full_snapshot().build()
-    strategies: Any = config.get_cleanup_strategies()
-    assert config.get_ttl() == Time.days(1)
-    assert (strategies.in_full_snapshot(), strategies.is_cleanup_in_background()) == (True, True)
-    assert strategies.get_incremental_cleanup_strategy().get_cleanup_size() == 5
-    compaction = strategies.get_rocksdb_compact_filter_cleanup_strategy()
-    assert compaction.get_query_time_after_num_entries() == 1000
-    assert compaction.get_periodic_compaction_time() == Duration.of_days(30)
-    assert pickle.loads(pickle.dumps(config)) == config
-
-
-def test_explicit_cleanup_settings_stay_when_background_cleanup_is_disabled() -> None:
-    builder = StateTtlConfig.new_builder(1).set_ttl(Time.seconds(2)).cleanup_incrementally(7, True)
-    hour = Duration.of_hours(1)
-    builder.cleanup_in_rocksdb_compact_filter(17, hour).disable_cleanup_in_background()
-    strategies: Any = builder.build().get_cleanup_strategies()
-    assert builder.build().get_ttl() == Time.seconds(2)
-    assert (strategies.in_full_snapshot(), strategies.is_cleanup_in_background()) == (False, False)
-    search = strategies.get_incremental_cleanup_strategy()
-    assert (search.get_cleanup_size(), search.run_cleanup_for_every_record()) == (7, True)
-    compaction = strategies.get_rocksdb_compact_filter_cleanup_strategy()
-    assert compaction.get_query_time_after_num_entries() == 17
-    assert compaction.get_periodic_compaction_time() == hour
-    disabled = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
-    assert disabled.get_cleanup_strategies().get_incremental_cleanup_strategy() is None
-    assert disabled.get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy() is None
-    with pytest.raises(ValueError, match="time to live must be positive, got 0 ms"):
-        builder.set_ttl(0)
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])

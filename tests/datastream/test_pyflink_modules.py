@@ -1,15 +1,18 @@
-"""Public names of PyFlink are imported from where PyFlink has them, or are known to be missing."""
+"""Names and parameters of PyFlink."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flinkray.datastream import KeyedBroadcastProcessFunction, Row, RowKind
+from flinkray.datastream.connectors import kafka
 from tests.datastream.pyflink_modules import PYFLINK_MODULES, public_names
 from tests.datastream.pyflink_signatures import PYFLINK
 from tests.datastream.test_api_surface import SURFACE
@@ -120,13 +123,6 @@ def test_class_that_moved_is_unpickled_under_its_former_name(module: str, name: 
     assert pickle.loads(pickle.dumps(found)) is found
 
 
-def test_each_public_class_has_a_docstring() -> None:
-    found = {name: find(module, name) for module, names in NAMES.items() for name in names}
-    classes = {name: value for name, value in found.items() if inspect.isclass(value)}
-    assert len(classes) > 100
-    assert {name for name, value in classes.items() if not value.__doc__} == set()
-
-
 def test_names_listed_as_missing_are_missing() -> None:
     assert {name for names in NAMES.values() for name in names} >= words(MISSING)
     assert set(NAMES) >= {f"datastream.{module}" for module in words(MISSING_MODULES)}
@@ -153,3 +149,55 @@ def test_each_public_name_of_an_installed_pyflink_is_in_the_same_module() -> Non
     assert not_found(names) == {}
     if version == "2.3.0":
         assert names == NAMES
+
+
+OWNERS = {owner.__name__: owner for owner, _ in SURFACE} | {
+    name: getattr(kafka, name) for name in kafka.__all__
+}
+CALLS = [(owner, name) for owner, calls in PYFLINK.items() for name in calls]
+SPELT_OTHERWISE = {
+    # Several descriptors: one and the others there.
+    ("DataStream", "broadcast"),
+}
+
+
+def parameters_of(function: Any) -> list[tuple[str, str]]:
+    """Names and defaults, as they are written in ``PYFLINK``."""
+    kinds = inspect.Parameter
+    prefixes: dict[Any, str] = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        default = "" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+        found.append((prefixes.get(parameter.kind, "") + parameter.name, default))
+    return found
+
+
+def listed(text: str) -> list[tuple[str, str]]:
+    split = [entry.partition("=") for entry in text.split(", ") if entry]
+    return [(name, default) for name, _, default in split]
+
+
+@pytest.mark.parametrize(("owner", "name"), CALLS, ids=lambda value: value)
+def test_each_call_has_the_parameters_of_pyflink(owner: str, name: str) -> None:
+    if (owner, name) in SPELT_OTHERWISE:
+        return
+    expected = listed(PYFLINK[owner][name])
+    actual = parameters_of(getattr(OWNERS[owner], name))
+    assert [entry[0] for entry in actual[: len(expected)]] == [entry[0] for entry in expected]
+    for (_, mine), (_, theirs) in zip(actual, expected, strict=False):
+        if not re.match(r"<|.*\bobject at", theirs):
+            assert mine == theirs
+    # What there is beyond PyFlink must not be needed.
+    assert all(default or name.startswith("*") for name, default in actual[len(expected) :])
+
+
+def test_row_can_be_made_with_a_row_kind() -> None:
+    row = Row.of_kind(RowKind.DELETE, "a", 1)
+    assert (row.get_row_kind(), list(row)) == (RowKind.DELETE, ["a", 1])
+
+
+def test_timer_context_of_broadcast_functions_has_the_names_of_pyflink() -> None:
+    context = KeyedBroadcastProcessFunction.OnTimerContext
+    assert {"get_current_key", "timer_service", "timestamp"} <= set(dir(context))

@@ -1,39 +1,37 @@
-"""Programs as PyFlink's users write them; of them only the imports' first words are changed."""
+"""Programs as in PyFlink's documentation."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import pyarrow as pa
 import pytest
 
 from flinkray.datastream import (
+    CoFlatMapFunction,
     DataStream,
     OutputTag,
     RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
-from flinkray.datastream.common import Encoder, Row, Types, WatermarkStrategy
+from flinkray.datastream.common import Encoder, Instant, Row, Types, WatermarkStrategy
 from flinkray.datastream.common.serializer import TypeSerializer
 from flinkray.datastream.common.time import Duration, Time
-from flinkray.datastream.common.typeinfo import PrimitiveArrayTypeInfo, RowTypeInfo
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors.file_system import (
+    FileEnumeratorProvider,
     FileSink,
     FileSource,
+    FileSplitAssignerProvider,
     OutputFileConfig,
     RollingPolicy,
     StreamFormat,
 )
-from flinkray.datastream.connectors.number_seq import NumberSequenceSource
 from flinkray.datastream.functions import (
     AggregateFunction,
-    CoMapFunction,
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ProcessFunction,
     ProcessWindowFunction,
@@ -56,7 +54,9 @@ from flinkray.datastream.window import (
     Trigger,
     TumblingEventTimeWindows,
 )
+from flinkray.streaming.errors import OperatorError
 from flinkray.testing import DataStreamTestSinkFunction
+from tests.datastream.pyflink_streams import PAIR, Collect, RememberMap, results
 
 
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING])
@@ -258,105 +258,6 @@ def test_keyed_process_function_uses_timers_and_all_kinds_of_state(capsys: Any) 
     ]
 
 
-def test_broadcast_state_program_applies_rules_to_keyed_records() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(2)
-    descriptor: MapStateDescriptor[str, int] = MapStateDescriptor(
-        "rules", Types.STRING(), Types.INT()
-    )
-
-    class MyKeyedBroadcastProcessFunction(KeyedBroadcastProcessFunction[Any, Any, Any, Any]):
-        def __init__(self, map_state_desc: Any) -> None:
-            self._map_state_desc = map_state_desc
-            self._cache: Any = None
-
-        def open(self, ctx: RuntimeContext) -> None:
-            self._cache = ctx.get_list_state(ListStateDescriptor("waiting", Types.INT()))
-
-        def process_element(self, value: Any, ctx: Any) -> Any:
-            self._cache.add(value[1])
-            ctx.timer_service().register_event_time_timer(100)
-
-        def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
-            ctx.get_broadcast_state(self._map_state_desc)[value[0]] = value[1]
-
-        def on_timer(self, timestamp: int, ctx: Any) -> Any:
-            rules = ctx.get_broadcast_state(self._map_state_desc)
-            for value in self._cache.get():
-                yield ctx.get_current_key(), value * rules[ctx.get_current_key()]
-
-    keyed_stream = (
-        env.from_collection([("a", 1), ("b", 2), ("a", 3)])
-        .assign_timestamps_and_watermarks(WATERMARKS)
-        .key_by(lambda x: x[0], key_type=Types.STRING())
-    )
-    broadcast_stream = env.from_collection([("a", 10), ("b", 100)]).broadcast(descriptor)
-    sink = DataStreamTestSinkFunction()
-    keyed_stream.connect(broadcast_stream).process(
-        MyKeyedBroadcastProcessFunction(descriptor)
-    ).add_sink(sink)
-    env.execute("broadcast")
-    assert sorted(sink.get_results(True, False)) == [("a", 10), ("a", 30), ("b", 200)]
-
-
-def test_co_map_and_co_process_programs_combine_connected_streams() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-
-    class MyCoMapFunction(CoMapFunction[Any, Any, Any]):
-        def map1(self, value: Any) -> Any:
-            return Row(value[0], str(value[1] + 1))
-
-        def map2(self, value: Any) -> Any:
-            return Row(value[0], value[1].upper())
-
-    row_type = Types.ROW([Types.STRING(), Types.STRING()])
-    numbers = env.from_collection([("a", 1), ("b", 2)], Types.ROW([Types.STRING(), Types.INT()]))
-    letters = env.from_collection([("a", "x"), ("b", "y")], row_type)
-    sink = DataStreamTestSinkFunction()
-    numbers.connect(letters).map(MyCoMapFunction(), output_type=row_type).add_sink(sink)
-    env.execute("co_map")
-    assert sorted(sink.get_results()) == ["+I[a, 2]", "+I[a, X]", "+I[b, 3]", "+I[b, Y]"]
-
-    class Enrich(KeyedCoProcessFunction[Any, Any, Any, Any]):
-        def open(self, runtime_context: RuntimeContext) -> None:
-            self.total = runtime_context.get_reducing_state(
-                ReducingStateDescriptor("total", lambda a, b: a + b, Types.STRING())
-            )
-
-        def process_element1(self, value: Any, ctx: Any) -> Any:
-            self.total.add(str(value[1]))
-            ctx.timer_service().register_event_time_timer(1)
-
-        def process_element2(self, value: Any, ctx: Any) -> Any:
-            self.total.add(value[1])
-            ctx.timer_service().register_event_time_timer(1)
-
-        def on_timer(self, timestamp: int, ctx: Any) -> Any:
-            yield ctx.get_current_key(), "".join(sorted(self.total.get() or ""))
-
-    counts = env.from_collection([("a", 1), ("b", 2)])
-    names = env.from_collection([("a", "x"), ("b", "y")])
-    counts.connect(names).key_by(lambda a: a[0], lambda b: b[0], key_type=Types.STRING()).process(
-        Enrich()
-    ).add_sink(sink)
-    env.execute("co_process")
-    assert sorted(sink.get_results(True)) == ["('a', '1x')", "('b', '2y')"]
-
-
-def test_execution_plan_shows_the_operators_and_partitioning_of_a_program() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(2)
-    numbers = env.from_source(
-        NumberSequenceSource(1, 10), WatermarkStrategy.no_watermarks(), "seq", Types.LONG()
-    )
-    numbers.map(lambda v: v).set_parallelism(3).key_by(lambda v: v).sum().print()
-    nodes = {n["type"]: n for n in json.loads(env.get_execution_plan())["nodes"]}
-    assert list(nodes) == ["Source: seq", "Map", "Keyed Sum", "Sink: Print to Std. Out"]
-    ways = [p["ship_strategy"] for node in nodes.values() for p in node.get("predecessors", [])]
-    assert ways == ["REBALANCE", "HASH", "FORWARD"]
-    assert [node["parallelism"] for node in nodes.values()] == [2, 3, 2, 2]
-
-
 def test_collect_returns_rows_and_print_shows_rows_with_their_subtask(capsys: Any) -> None:
     """PF-18"""
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -442,14 +343,151 @@ def test_custom_window_assigner_of_a_program_merges_windows() -> None:
     assert MergingByTen().get_window_serializer() == TimeWindowSerializer()
 
 
-def test_types_and_state_descriptors_return_the_arguments_they_were_built_with() -> None:
-    row = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
-    assert isinstance(row, RowTypeInfo)
-    assert (row.get_field_index("name"), row.get_field_names()) == (1, ["id", "name"])
-    with pytest.raises(ValueError, match="'size' is not in list"):
-        row.get_field_index("size")
-    assert isinstance(Types.PRIMITIVE_ARRAY(Types.INT()), PrimitiveArrayTypeInfo)
-    assert Types.PRIMITIVE_ARRAY(Types.INT()) != Types.LIST(Types.INT())
-    assert ReducingStateDescriptor("least", min, Types.INT()).get_reduce_function() is min
-    total = Sum()
-    assert AggregatingStateDescriptor("total", total, Types.INT()).get_agg_function() is total
+TAG: OutputTag[Any] = OutputTag("side", Types.INT())
+NAMED: OutputTag[Any] = OutputTag("named", Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()]))
+
+
+class Sides(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+        yield TAG, value + 1
+
+
+class NoneOrList(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value, value] if value % 2 else None
+
+
+class CoSides(CoFlatMapFunction[Any, Any, Any]):
+    def flat_map1(self, value: Any) -> Any:
+        yield str(value)
+        yield TAG, value
+
+    def flat_map2(self, value: Any) -> Any:
+        yield TAG, value * 10
+        yield value
+
+
+def test_process_function_may_return_a_generator_a_list_or_none(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1, 2, 3]).process(NoneOrList())) == [1, 1, 3, 3]
+
+
+def test_chained_operators_with_one_tag_have_separate_side_outputs(env: Any) -> None:
+    """PF-14"""
+    first = env.from_collection([1, 2]).process(Sides(), Types.INT())
+    second = first.map(lambda v: v * 10).process(Sides())
+    of_first: list[int] = []
+    of_second: list[int] = []
+    first.get_side_output(TAG).add_sink(Collect(of_first))
+    second.get_side_output(TAG).map(lambda v: v).add_sink(Collect(of_second))
+    assert results(second) == [10, 20]
+    assert (sorted(of_first), sorted(of_second)) == ([2, 3], [11, 21])
+
+
+def test_side_output_has_values_of_both_connected_inputs(env: Any) -> None:
+    """PF-14"""
+    connected = env.from_collection([1, 2]).connect(env.from_collection(["a"]))
+    both = connected.flat_map(CoSides())
+    side: list[Any] = []
+    both.get_side_output(TAG).add_sink(Collect(side))
+    assert results(both) == ["1", "2", "a"]
+    assert sorted(side, key=str) == [1, 2, "a" * 10]
+
+
+def test_tagged_values_that_nobody_reads_do_not_reach_the_main_output(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1]).process(Sides())) == [1]
+
+
+class Points(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield NAMED, Row(value, 2)
+        yield value
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_side_output_values_have_the_type_of_the_tag(env: Any, parallelism: int) -> None:
+    """PF-14: in the same task or in another task, keyed or not."""
+    env.set_parallelism(1)
+    points = env.from_collection([1, 2]).process(Points())
+    env.set_parallelism(parallelism)
+    side = points.get_side_output(NAMED)
+    assert sorted(results(side.map(lambda row: (row.x, row.y)))) == [(1, 2), (2, 2)]
+    by_x = side.key_by(lambda row: row.x)
+    assert sorted(results(by_x.map(lambda row: row.as_dict()["x"]))) == [1, 2]
+
+
+def test_rows_keep_python_numbers_whatever_type_is_declared(env: Any) -> None:
+    numbers = env.from_collection([("a", 2**31 - 1), ("a", 1)])
+    sums = numbers.map(lambda v: v, PAIR).key_by(lambda v: v[0]).sum(1)
+    assert [v for _, v in sums.execute_and_collect()][-1] == 2**31
+    tenths = env.from_collection([1]).map(lambda v: v / 10, Types.FLOAT())
+    assert list(tenths.execute_and_collect()) == [0.1]
+
+
+def test_numbers_in_columns_have_the_range_and_precision_of_their_type(env: Any) -> None:
+    def columns(value: Any, kind: Any) -> Any:
+        return env.from_collection([value], kind).map_batches(lambda b: b).execute_and_collect()
+
+    assert [row.value for row in columns(0.1, Types.FLOAT())] == [0.10000000149011612]
+    with pytest.raises(OperatorError, match=r"128 too large to fit|128 not in range"):
+        list(columns(128, Types.BYTE()))
+    table = pa.table({"k": ["a", "a"], "v": [2**63 - 1, 1]})
+    sums = [row.v for row in env.from_arrow(table).key_by("k").sum("v").execute_and_collect()]
+    assert sums == [2**63 - 1, -(2**63)]
+
+
+def test_collecting_returns_a_list_with_a_limit_and_an_iterator_without(env: Any) -> None:
+    """PF-18"""
+    stream = env.from_collection([1, 2, 3])
+    assert stream.execute_and_collect(limit=2) == [1, 2]
+    assert stream.execute_and_collect(limit=100) == [1, 2, 3]
+    with env.from_collection([4, 5]).execute_and_collect("job name") as iterator:
+        assert next(iterator) == 4
+        assert list(iterator) == [5]
+
+
+class Custom:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def test_objects_of_custom_classes_pass_through_untyped_streams(env: Any) -> None:
+    """PF-19"""
+    stream = env.from_collection([Custom(1), Custom(2)]).map(lambda c: Custom(c.value * 10))
+    assert results(stream.rebalance().map(lambda c: c.value)) == [10, 20]
+
+
+def test_row_types_make_rows_with_field_names(env: Any) -> None:
+    stream = env.from_collection([(1, "a")], Types.ROW([Types.INT(), Types.STRING()]))
+    assert results(stream.map(str)) == ["Row(f0=1, f1='a')"]
+    named = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
+    assert results(stream.map(lambda r: (r[0], r.f1), named)) == [Row.of(["id", "name"], [1, "a"])]
+    assert results(stream.map(lambda r: r, PAIR)) == [(1, "a")]
+
+
+def test_instants_can_be_values_and_keys(env: Any) -> None:
+    moments = [(Instant.of_epoch_milli(milli),) for milli in (5, -1, 5)]
+    stream = env.from_collection(moments, Types.TUPLE([Types.INSTANT()])).key_by(lambda v: v[0])
+    before = list(stream.map(RememberMap()).execute_and_collect())
+    assert sorted(before, key=str) == [Instant(0, 5_000_000), None, None]
+    for nanos in (-1, 1_000_000_000):
+        with pytest.raises(ValueError, match="nanos must be 0 to 999999999"):
+            Instant(0, nanos)
+
+
+def test_file_source_accepts_the_enumerators_and_split_assigner_of_flink(
+    env: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    (tmp_path / "b.txt").write_text("3\n")
+    for enumerator in (
+        FileEnumeratorProvider.default_splittable_file_enumerator(),
+        FileEnumeratorProvider.default_non_splittable_file_enumerator(),
+    ):
+        source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path))
+        source.set_file_enumerator(enumerator)
+        source.set_split_assigner(FileSplitAssignerProvider.locality_aware_split_assigner())
+        lines = env.from_source(source.build(), WatermarkStrategy.no_watermarks(), "lines")
+        assert results(lines) == ["1", "2", "3"]

@@ -1,13 +1,16 @@
-"""Settings of an environment: PyFlink's names and defaults, and those that have no effect."""
+"""Settings of PyFlink's environment and configuration."""
 
 from __future__ import annotations
 
+import copy
 import math
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flinkray.core.config import values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.job_options import ENDLESS, JOB_KEYS
 from flinkray.core.program_settings import PROGRAM_KEYS
@@ -28,11 +31,7 @@ from flinkray.datastream import (
     StateBackend,
     StreamExecutionEnvironment,
 )
-from flinkray.datastream.common import (
-    Duration,
-    RestartStrategies,
-    Types,
-)
+from flinkray.datastream.common import Duration, RestartStrategies, Types
 from flinkray.datastream.flink_settings import _READ_WHERE_NEEDED, FLINK_SETTINGS
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.scheduler.graph.checkpoint_configuration import (
@@ -193,33 +192,6 @@ def test_setting_without_effect_that_is_set_twice_warns_once(
     assert warnings_of(caplog) == [f"The setting {key} has no effect: {told}"]
 
 
-def with_fixed_delay(env: Any) -> None:
-    env.configure(Configuration().set_string("restart-strategy.type", "fixed-delay"))
-
-
-@pytest.mark.parametrize(
-    "choose",
-    [
-        with_fixed_delay,
-        lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
-    ],
-)
-def test_restart_strategy_of_a_program_with_its_own_clock_warns_once(
-    choose: Any, env: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    choose(env)
-    assert warnings_of(caplog) == []  # it may go to a cluster yet
-    for _ in range(2):
-        env.from_collection([1]).print()
-        env.execute()
-    of_type = [told for told in warnings_of(caplog) if "restart-strategy.type" in told]
-    assert of_type == [
-        "The setting restart-strategy.type has no effect: a program of one process in batch mode, "
-        "or with a clock of its own, ends with its first failure."
-    ]
-    assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
-
-
 def test_no_restart_strategy_in_one_process_gives_no_warning(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -376,48 +348,11 @@ def test_rocksdb_settings_are_checked_and_can_be_read_back() -> None:
         backend.set_options("org.example.Factory")
 
 
-def test_checkpoint_storages_have_pyflinks_defaults_and_bounds(env: Any) -> None:
-    storage = JobManagerCheckpointStorage()
-    assert (storage.get_checkpoint_path(), storage.get_savepoint_path()) == (None, None)
-    assert storage.get_max_state_size() == JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE
-    assert JobManagerCheckpointStorage("file:///a/", 7).get_checkpoint_path() == "file:///a"
-    with pytest.raises(ValueError, match="must be positive, got 0 bytes"):
-        JobManagerCheckpointStorage(max_state_size=0)
-    with pytest.raises(ValueError, match="must be 0 to 1048576 bytes, got 1048577"):
-        FileSystemCheckpointStorage("file:///a", (1 << 20) + 1)
-    assert FileSystemCheckpointStorage("file:///a", 0).get_write_buffer_size() == 4096
-    config = env.get_checkpoint_config()
-    assert config.set_checkpoint_storage(storage).get_checkpoint_storage() is storage
-    with pytest.raises(TypeError, match="a CheckpointStorage is needed, got 'file:///a'"):
-        config.set_checkpoint_storage("file:///a")
-
-
 def test_file_url_of_checkpoint_storage_is_normalized() -> None:
     """PF-21"""
     storage = FileSystemCheckpointStorage("file:///var/checkpoints/")
     assert storage.get_checkpoint_path() == "file:///var/checkpoints"
     assert storage.get_min_file_size_threshold() == 20480
-
-
-def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
-    config = StreamExecutionEnvironment().get_config()
-    assert config.get_parallelism() == ExecutionConfig.PARALLELISM_DEFAULT
-    assert config.set_parallelism(3).set_parallelism(-2).get_parallelism() == 3
-    for wrong in (0, -3):
-        with pytest.raises(ValueError, match="parallelism must be at least 1"):
-            config.set_parallelism(wrong)
-    for wrong in (0, (1 << 15) + 1):
-        with pytest.raises(ValueError, match="max parallelism must be 1 to 32768"):
-            config.set_max_parallelism(wrong)
-    assert config.is_closure_cleaner_enabled()
-    assert config.has_auto_generated_uids_enabled()
-    assert not config.has_generic_types_disabled()
-    assert not config.is_force_kryo_enabled()
-    assert not config.is_force_avro_enabled()
-    assert not config.is_object_reuse_enabled()
-    assert not config.is_use_snapshot_compression()
-    assert env.get_config() == StreamExecutionEnvironment().set_parallelism(2).get_config()
-    assert env.get_config() != config
 
 
 def test_latency_tracking_interval_other_than_zero_is_refused() -> None:
@@ -516,3 +451,72 @@ def test_documentation_lists_the_settings_that_only_programs_have() -> None:
     page = (Path(__file__).parents[2] / "docs/datastream.md").read_text("utf-8")
     section = page.partition("## Settings by name")[2].partition("\n## ")[0]
     assert {key for key in PROGRAM_KEYS if f"`{key}`" not in section} == set()
+
+
+def test_option_set_as_text_is_read_as_number_or_boolean() -> None:
+    config = Configuration.from_dict({"a": "7", "b": "TRUE", "c": "0.5"})
+    config.set_bytearray("d", bytearray(b"\x00\xff"))
+    assert (config.get_integer("a", 0), config.get_float("a", 0.0)) == (7, 7.0)
+    assert (config.get_boolean("b", False), config.get_float("c", 0.0)) == (True, 0.5)
+    assert config.get_bytearray("d", bytearray()) == bytearray(b"\x00\xff")
+    assert config.get_integer("none", 3) == 3
+    assert config.key_set() == {"a", "b", "c", "d"}
+    told = {"before": "kept"}
+    Configuration().add_all(config, "in.").add_all_to_dict(told)
+    texts = {"in.a": "7", "in.b": "TRUE", "in.c": "0.5"}
+    assert told == {"before": "kept", **texts, "in.d": bytearray(b"\x00\xff")}
+
+
+def test_options_copied_into_a_dictionary_keep_their_types() -> None:
+    config = Configuration().set_integer("a", 7).set_boolean("b", True).set_float("c", 0.5)
+    told: dict[str, Any] = {}
+    config.set_string("d", "9").add_all_to_dict(told)
+    assert told == {"a": 7, "b": True, "c": 0.5, "d": "9"}
+    assert {key: type(value) for key, value in told.items()}["b"] is bool
+    assert str(config) == "{a=7, b=true, c=0.5, d=9}"
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (lambda config: config.get_integer("key", 0), "key must be a whole number, got 'maybe'"),
+        (lambda config: config.get_boolean("key", True), "key must be true or false, got 'maybe'"),
+        (lambda config: config.get_float("key", 0.0), "key must be a number, got 'maybe'"),
+        (
+            lambda config: config.get_bytearray("key", bytearray()),
+            "key must be bytes in Base64, got 'maybe'",
+        ),
+    ],
+)
+def test_option_of_another_type_is_refused_by_name(read: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        read(Configuration().set_string("key", "maybe"))
+
+
+def test_list_option_is_parsed_from_semicolons_or_yaml() -> None:
+    parse = Configuration.parse_list_value
+    assert parse("- a\n- b") == parse("[a, 'b']") == parse("a; b;") == ["a", "b"]
+    assert parse("") == parse(None) == []
+
+
+@pytest.mark.parametrize("value", [None, ["a:1", "b:2"], {"a": 1}, object()])
+def test_value_that_is_no_text_or_number_is_refused_by_name(value: Any) -> None:
+    """``os.environ.get`` returns None for a variable that is not set."""
+    told = r"the value of storage\.dir is a text, a"
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration({"storage.dir": value})
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration().set_string("storage.dir", value)
+    with pytest.raises(ConfigurationError, match=told):
+        Configuration.from_dict({"storage.dir": value})
+
+
+def test_timedelta_becomes_a_duration_and_a_copy_has_its_own_values() -> None:
+    written = Configuration({"heartbeat.timeout": timedelta(minutes=1)})
+    assert written.to_dict() == {"heartbeat.timeout": "60 s"}
+    copied = copy.copy(written)
+    copied.set_string("heartbeat.timeout", "5 s")
+    assert written.get_string("heartbeat.timeout", "") == "60 s"
+    assert values_of(written) == {"heartbeat.timeout": "60 s"}
+    with pytest.raises(ConfigurationError, match="a configuration is a flinkray"):
+        values_of("abc")  # type: ignore[arg-type]

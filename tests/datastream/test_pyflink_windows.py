@@ -17,9 +17,7 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import (
-    Time,
-)
+from flinkray.datastream.common import Time
 from flinkray.datastream.window import (
     CountTrigger,
     EventTimeSessionWindows,

@@ -43,21 +43,15 @@ from flinkray.datastream.state import (
 from flinkray.state import StateError
 from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.streaming.errors import StreamError
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import newest, settings
-from tests.datastream.threads import none_left
+
+CONFIGURATION = QUICK_RESTARTS
 
 KEYS = 8
 FOR_EVER = 10**12
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
-    storage = str(tmp_path_factory.mktemp("cluster"))
-    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
-        yield cluster
 
 
 @pytest.fixture

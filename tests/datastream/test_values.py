@@ -1,35 +1,28 @@
-"""Who keeps, changes or hands on a value never sees what others do with theirs."""
+"""Values of records: copies, and the fields of declared types."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 
 from flinkray.datastream import (
-    AggregateFunction,
     FlatMapFunction,
-    KeyedProcessFunction,
     MapFunction,
     OutputTag,
     ProcessFunction,
-    ProcessWindowFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import Row
+from flinkray.datastream.common import Row, Types
 from flinkray.datastream.connectors import CallbackSink, IteratorSource
-from flinkray.datastream.state import ValueStateDescriptor
-from flinkray.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
-
-
-@dataclasses.dataclass
-class Trail:
-    values: list[int] = dataclasses.field(default_factory=list)
+from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.streaming.errors import OperatorError, StreamError
 
 
 def environment(parallelism: int = 1) -> StreamExecutionEnvironment:
@@ -41,26 +34,7 @@ def results(stream: Any) -> list[Any]:
         return list(values)
 
 
-BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
-    lambda value, _: value
-)
 ALL = 0
-
-
-class Trails(KeyedProcessFunction[Any, Any, Any]):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.state = runtime_context.get_state(ValueStateDescriptor("trail"))
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        trail = self.state.value() or []
-        trail.append(value)
-        self.state.update(trail)
-        yield trail
-
-
-def test_stored_list_that_is_changed_after_an_emit_arrives_as_it_was_at_the_emit() -> None:
-    trails = environment().from_collection([1, 2, 3]).key_by(lambda _: ALL).process(Trails())
-    assert results(trails) == [[1], [1, 2], [1, 2, 3]]
 
 
 class OneOfItsOwn(MapFunction[Any, Any]):
@@ -75,58 +49,6 @@ class OneOfItsOwn(MapFunction[Any, Any]):
     def map(self, value: Any) -> Any:
         self.change(self.kept, value)
         return self.kept
-
-
-@pytest.mark.parametrize(
-    ("make", "change", "seen"),
-    [
-        (list, lambda kept, v: kept.append(v), list),
-        (dict, lambda kept, v: kept.update({v: v}), list),
-        (set, lambda kept, v: kept.add(v), sorted),
-        (bytearray, lambda kept, v: kept.append(v), list),
-        (Trail, lambda kept, v: kept.values.append(v), lambda kept: kept.values),
-        (lambda: ([],), lambda kept, v: kept[0].append(v), lambda kept: kept[0]),
-        (lambda: Row([]), lambda kept, v: kept[0].append(v), lambda kept: kept[0]),
-        (lambda: Row(a=0), lambda kept, v: kept.__setitem__("a", v), lambda kept: [kept["a"]]),
-        (
-            lambda: np.zeros(4, int),
-            lambda kept, v: kept.__setitem__(v, v),
-            lambda kept: kept.tolist(),
-        ),
-    ],
-    ids=["list", "dict", "set", "bytearray", "dataclass", "tuple", "row", "named row", "array"],
-)
-@pytest.mark.parametrize("keyed", [False, True])
-def test_map_that_emits_one_object_and_changes_it_gives_the_value_at_each_emit(
-    make: Any, change: Any, seen: Any, keyed: bool
-) -> None:
-    stream = environment().from_collection([1, 2, 3])
-    if keyed:
-        stream = stream.key_by(lambda _: ALL)
-    found = [list(seen(value)) for value in results(stream.map(OneOfItsOwn(make, change)))]
-    expected, kept = [], make()
-    for value in (1, 2, 3):
-        change(kept, value)
-        expected.append(list(seen(kept)))
-    assert found == expected
-
-
-class Growing(FlatMapFunction[Any, Any]):
-    def flat_map(self, value: Any) -> Any:
-        growing: list[int] = []
-        for number in range(value):
-            growing.append(number)
-            yield growing
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_flat_map_that_changes_a_list_after_its_yield_gives_the_list_at_each_yield(
-    keyed: bool,
-) -> None:
-    stream = environment().from_collection([3])
-    if keyed:
-        stream = stream.key_by(lambda _: ALL)
-    assert results(stream.flat_map(Growing())) == [[0], [0, 1], [0, 1, 2]]
 
 
 class TaggedAndMain(ProcessFunction[Any, Any]):
@@ -148,47 +70,6 @@ def test_change_to_a_value_in_the_main_output_does_not_change_the_side_output() 
     main.get_side_output(tag).sink_to(CallbackSink(tagged.append))
     assert results(main) == [[1, "main"], [2, "main"]]
     assert tagged == [[1], [2]]
-
-
-def test_reduce_that_changes_its_first_argument_gives_correct_results() -> None:
-    def extend(first: list[int], second: list[int]) -> list[int]:
-        first.extend(second)
-        return first
-
-    stream = environment().from_collection([[1], [2], [3]]).key_by(lambda _: ALL)
-    assert results(stream.reduce(extend)) == [[1], [1, 2], [1, 2, 3]]
-
-
-def test_function_after_a_reduce_may_change_its_input() -> None:
-    def emptied(value: list[int]) -> int:
-        total = sum(value)
-        value.clear()
-        return total
-
-    stream = environment().from_collection([[1], [2], [3]]).key_by(lambda _: ALL)
-    assert results(stream.reduce(lambda a, b: [*a, *b]).map(emptied)) == [1, 3, 6]
-
-
-@pytest.mark.parametrize("parallelism", [1, 2])
-def test_branches_of_a_stream_do_not_see_changes_by_other_branches(parallelism: int) -> None:
-    def changed(by: str) -> Callable[[Any], Any]:
-        def change(value: list[Any]) -> list[Any]:
-            value.append(by)
-            return value
-
-        return change
-
-    env = environment(parallelism)
-    stream = env.from_collection([[1], [2]]).map(lambda value: value)
-    found: dict[str, list[Any]] = {"a": [], "b": []}
-    for name, taken in found.items():
-        stream.map(changed(name)).sink_to(CallbackSink(taken.append))
-    broadcast: list[Any] = []
-    stream.broadcast().map(changed("c")).sink_to(CallbackSink(broadcast.append))
-    env.execute()
-    for name, taken in found.items():
-        assert sorted(taken) == [[1, name], [2, name]]
-    assert sorted(broadcast) == sorted([[1, "c"], [2, "c"]] * parallelism)
 
 
 def test_filter_that_changes_stored_records_does_not_change_its_output() -> None:
@@ -238,48 +119,6 @@ def test_iterator_that_changes_a_list_after_its_yield_gives_the_list_at_each_yie
     assert results(stream) == [[0], [0, 1], [0, 1, 2]]
 
 
-class Lists(AggregateFunction[Any, Any, Any]):
-    """Changes its accumulator and puts it out as it is."""
-
-    def create_accumulator(self) -> Any:
-        return []
-
-    def add(self, value: Any, accumulator: Any) -> Any:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: Any) -> Any:
-        return accumulator
-
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        acc_a.extend(acc_b)
-        return acc_a
-
-
-def test_accumulators_of_sliding_windows_are_not_shared() -> None:
-    stream = environment().from_collection([1, 2, 3]).assign_timestamps_and_watermarks(BY_VALUE)
-    windows = stream.key_by(lambda _: ALL).window(SlidingEventTimeWindows.of(4, 2))
-    assert results(windows.aggregate(Lists())) == [[1], [1, 2, 3], [2, 3]]
-
-
-class Emptying(ProcessWindowFunction[Any, Any, Any, Any]):
-    """Changes the elements that it is given."""
-
-    def process(self, key: Any, context: Any, elements: Any) -> Any:
-        yield [list(element) for element in elements]
-        for element in elements:
-            element.clear()
-
-
-def test_window_function_may_change_its_elements() -> None:
-    by_first = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
-        lambda value, _: value[0]
-    )
-    stream = environment().from_collection([[1], [3]]).assign_timestamps_and_watermarks(by_first)
-    windows = stream.key_by(lambda _: ALL).window(SlidingEventTimeWindows.of(4, 2))
-    assert results(windows.process(Emptying())) == [[[1]], [[1], [3]], [[3]]]
-
-
 def test_join_function_may_change_its_records() -> None:
     """Each record is in several pairs; the earlier results stay unchanged."""
     env = environment()
@@ -309,16 +148,6 @@ def test_object_reuse_passes_values_on_without_copies(reuse: bool) -> None:
     stream.map(lambda value: value).sink_to(CallbackSink(on_batch=taken.extend))
     env.execute()
     assert taken == ([[1, 2], [1, 2]] if reuse else [[1], [1, 2]])
-
-
-def test_window_keeps_its_values_although_an_earlier_operator_changes_them() -> None:
-    stream = environment().from_collection([1, 2, 3])
-    kept = stream.map(OneOfItsOwn(list, lambda kept, v: kept.append(v)))
-    stamped = kept.assign_timestamps_and_watermarks(
-        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: len(v))
-    )
-    windows = stamped.key_by(lambda _: ALL).window(TumblingEventTimeWindows.of(10))
-    assert results(windows.aggregate(Lists())) == [[[1], [1, 2], [1, 2, 3]]]
 
 
 class PairsThatBecomeMutable(FlatMapFunction[Any, Any]):
@@ -357,3 +186,73 @@ def test_mutable_results_among_results_of_other_kinds_are_copied() -> None:
     assert results(stream) == [
         1, [0] * 2, "text", (1, 2), (1, 2, [0] * 5), 2, [0] * 7, ([0] * 8,),
     ]  # fmt: skip
+
+
+TWO = [Types.INT(), Types.INT()]
+NAMED = Types.ROW_NAMED(["a", "b"], TWO)
+
+
+def streaming_or_batch(mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment().set_runtime_mode(mode)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        ((1, 2, 3), NAMED, "(1, 2, 3) has 3 fields, and its type has 2: RowTypeInfo(a: Integer,"),
+        ([1], NAMED, "[1] has 1 field, and its type has 2"),
+        (Row(1, 2, 3), NAMED, "has 3 fields, and its type has 2"),
+        ((1,), Types.ROW(TWO), "(1,) has 1 field, and its type has 2"),
+        ((1,), Types.TUPLE(TWO), "(1,) has 1 field, and its type has 2: TupleTypeInfo("),
+        ((1, 2, 3), Types.TUPLE(TWO), "(1, 2, 3) has 3 fields, and its type has 2"),
+        (
+            (1, (2, 3, 4)),
+            Types.TUPLE([Types.INT(), Types.TUPLE(TWO)]),
+            "(2, 3, 4) has 3 fields, and its type has 2",
+        ),
+        (
+            ((2, 3, 4), 1, 0),
+            Types.TUPLE([Types.TUPLE(TWO), Types.INT()]),
+            "((2, 3, 4), 1, 0) has 3 fields, and its type has 2",
+        ),
+    ],
+)
+def test_value_with_other_fields_than_its_declared_type_is_refused(
+    value: Any, kind: Any, words: str
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(StreamError, match=re.escape(words)):
+        env.from_collection([value], kind)
+    results = env.from_collection([0]).map(lambda _: value, output_type=kind)
+    with pytest.raises(OperatorError, match=re.escape(words)):
+        list(results.execute_and_collect())
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+def test_unknown_column_to_sum_is_reported_although_no_key_comes_twice(
+    mode: RuntimeExecutionMode,
+) -> None:
+    rides = streaming_or_batch(mode).from_arrow(pa.table({"city": ["A", "B"], "fare": [1, 2]}))
+    with pytest.raises(OperatorError, match=r"no column 'fares' to sum: \['city', 'fare'\]"):
+        list(rides.key_by("city").sum("fares").execute_and_collect())
+
+
+@pytest.mark.parametrize(
+    ("mode", "sums"),
+    [(RuntimeExecutionMode.STREAMING, [1, 3]), (RuntimeExecutionMode.BATCH, [3])],
+)
+def test_dictionaries_are_aggregated_by_field_name(
+    mode: RuntimeExecutionMode, sums: list[int]
+) -> None:
+    """Dictionaries can be keyed by field name as well."""
+    sales = [{"city": "A", "n": 1}, {"city": "A", "n": 2}]
+
+    def keyed() -> Any:
+        return streaming_or_batch(mode).from_collection(sales).key_by("city")
+
+    found = list(keyed().sum("n").execute_and_collect())
+    assert found == [{"city": "A", "n": n} for n in sums]
+    assert list(keyed().max_by("n").execute_and_collect())[-1] == sales[1]
+    assert sales == [{"city": "A", "n": 1}, {"city": "A", "n": 2}]
+    with pytest.raises(OperatorError, match="KeyError: 'm'"):
+        list(keyed().sum("m").execute_and_collect())

@@ -1,7 +1,8 @@
-"""Directories of files: each step at its time, and the real system calls behind them."""
+"""Stores in a directory: what is synced, and writes that are cancelled."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Iterator
@@ -11,8 +12,13 @@ import pyarrow.fs
 import pytest
 
 from flinkray.checkpoint.files import LocalStateFiles
+from flinkray.core.ids import JobID
+from flinkray.core.message import message
+from flinkray.core.schema import stored
+from flinkray.ha import StandaloneHaServices, open_directory
 from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.directory import UNFINISHED, FileDirectory, LocalDirectory, LocalFileSystem
+from flinkray.testing.simulation import Simulation, simulate
 
 
 class _Recording(LocalFileSystem):
@@ -238,3 +244,32 @@ def test_failed_write_through_pyarrow_leaves_no_unfinished_file(tmp_path: Path) 
     with pytest.raises(OSError, match="entry"):
         directory.write("entry", b"content")
     assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+@stored("tests.test_cancelled_writes.Graph")
+@message
+class Graph:
+    """What is stored."""
+
+    job_id: JobID
+    version: int
+
+
+@simulate(seeds=30)
+async def test_write_after_a_cancelled_write_is_the_one_that_is_stored(
+    simulation: Simulation,
+) -> None:
+    service = simulation.service()
+    storage = open_directory("simulated://shared/cluster")
+    store = StandaloneHaServices(storage, service.executor).get_job_graph_store(Graph)
+    job_id = JobID.generate()
+    simulation.disk("shared").slowness = 10.0
+    await store.put_job_graph(Graph(job_id, 0))
+    given_up = asyncio.ensure_future(store.put_job_graph(Graph(job_id, 1)))
+    await asyncio.sleep(simulation.random.uniform(0, 5))
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    await store.put_job_graph(Graph(job_id, 2))
+    await asyncio.sleep(100)
+    assert await store.recover_job_graph(job_id) == Graph(job_id, 2)

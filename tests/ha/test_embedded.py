@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
-from flinkray.ha.checkpoint_stores import (
-    CheckpointStoreFencedError,
-    CompletedCheckpointPointer,
-)
+from flinkray.ha.checkpoint_stores import CheckpointStoreFencedError, CompletedCheckpointPointer
 from flinkray.ha.embedded import EmbeddedLeaderElection, EmbeddedLeaderService
 from tests.ha.recorders import (
     Leader,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import pytest
 
 from flinkray.core import schema
-from flinkray.core.schema import schemas, stored
+from flinkray.core.schema import stored
 from tests.ha.golden import files
 from tests.ha.golden.files import COMMAND, Golden, golden_files
 
@@ -85,48 +84,6 @@ def test_new_version_of_a_stored_type_without_a_golden_file_is_reported() -> Non
     _declare("WorkerGroupId", Wider, version=2)
     assert files.changed_without_version() == []
     assert files.unrecorded_shapes() == ["WorkerGroupId"]
-
-
-@pytest.mark.usefixtures("another_version")
-def test_renamed_enum_member_and_changed_field_type_of_a_stored_type_are_reported() -> None:
-    class Renamed(Enum):
-        STREAM = "STREAMING"
-        BATCH = "BATCH"
-
-    @dataclass
-    class OtherType:
-        value: int
-
-    _declare("JobType", Renamed)
-    _declare("WorkerGroupId", OtherType)
-    changed = files.changed_without_version()
-    assert [text.partition(" ")[0] for text in changed] == ["JobType", "WorkerGroupId"]
-
-
-@pytest.mark.usefixtures("another_version")
-def test_stored_field_of_an_undeclared_type_is_reported() -> None:
-    class Undeclared:
-        """Not stored."""
-
-    @dataclass
-    class Holder:
-        field: tuple[Undeclared, ...]
-
-    Holder.__annotations__["field"] = tuple[Undeclared, ...]
-    _declare("Holder", Holder)
-    with pytest.raises(TypeError, match=r"Holder is stored, and its field field .*Undeclared"):
-        files.changed_without_version()
-
-
-@pytest.mark.usefixtures("another_version")
-def test_stored_type_that_occurs_in_no_specimen_is_reported() -> None:
-    class New(Enum):
-        ONE = 1
-
-    _declare("New", New)
-    assert "New" in {it.name for it in schemas()}
-    found = {name for golden in files.newest().values() for name in files.types_in(golden)}
-    assert {it.name for it in files.our_schemas()} - found == {"New"}
 
 
 def test_writer_that_writes_other_bytes_than_the_golden_file_is_reported(

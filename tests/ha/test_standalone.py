@@ -1,4 +1,4 @@
-"""Fixed addresses and session id zero."""
+"""Leader election without competitors, and what every election promises."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import pytest
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha import (
+    EmbeddedHaServices,
+    HighAvailabilityServices,
     LeaderElectionError,
     LeaderRetrievalService,
     MemoryDirectory,
     StandaloneHaServices,
 )
-from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
+from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
+from flinkray.testing.waiting import eventually
+from tests.ha.recorders import (
+    Leader,
+    RecordingContender,
+    RecordingListener,
+    callbacks_delivered,
+    start,
+)
+from tests.zookeeper_server import ZooKeeperServer
 
 JOB = JobID(b"a job of a test.")
 ZERO = LeaderSessionID(bytes(16))
@@ -121,3 +132,59 @@ async def test_closed_ha_services_refuse_elections_and_retrievers(
     ):
         with pytest.raises(LeaderElectionError, match="closed"):
             hand_out()
+
+
+SESSION = LeaderSessionID.generate()
+
+
+@pytest.fixture(params=["embedded", "standalone", "zookeeper"])
+async def any_services(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[HighAvailabilityServices]:
+    with ThreadPoolExecutor(1) as executor:
+        any_services: HighAvailabilityServices
+        if request.param == "embedded":
+            any_services = EmbeddedHaServices(MemoryDirectory(), executor)
+        elif request.param == "standalone":
+            any_services = StandaloneHaServices(MemoryDirectory(), executor)
+        else:
+            server: ZooKeeperServer = request.getfixturevalue("zookeeper")
+            client = ZooKeeperClient(server.hosts, request.getfixturevalue("root"), 4.0)
+            client.start()
+            any_services = ZooKeeperHaServices(client, MemoryDirectory(), executor)
+        yield any_services
+        await any_services.close()
+
+
+async def test_election_has_leadership_from_grant_to_close_for_the_granted_session_only(
+    any_services: HighAvailabilityServices,
+) -> None:
+    """SPEC HA-06."""
+    election = any_services.get_job_master_leader_election(JOB, SESSION)
+    random_session = LeaderSessionID.generate()
+    assert not await election.has_leadership(LeaderSessionID.standalone())
+    assert not await election.has_leadership(random_session)
+
+    contender = await start(election)
+    await eventually(lambda: contender.story, 300, "the grant")
+    session = contender.session_id
+    assert await election.has_leadership(session)
+    assert not await election.has_leadership(random_session)
+    await election.confirm_leadership(session, "JobMaster/jobmaster")
+    assert await election.has_leadership(session)
+
+    await election.close()
+    assert not await election.has_leadership(session)
+    assert contender.story == [session, "revoked"]
+
+
+async def test_leadership_grant_that_arrives_after_the_election_was_closed_is_dropped(
+    any_services: HighAvailabilityServices,
+) -> None:
+    """SPEC HA-11."""
+    election = any_services.get_dispatcher_leader_election()
+    contender = RecordingContender()
+    await election.start_leader_election(contender)
+    await election.close()
+    await callbacks_delivered()
+    assert contender.story == []

@@ -581,18 +581,6 @@ async def test_leadership_and_stores_work_on_after_a_zookeeper_ensemble_loses_it
     await told(listener, ("second", contender.session_id))
 
 
-@pytest.mark.parametrize(("servers", "known"), [(1, 3), (2, 4), (3, 3), (5, 5)])
-def test_few_zookeeper_servers_are_listed_repeatedly_so_that_connects_time_out_early(
-    servers: int, known: int
-) -> None:
-    """kazoo divides the session timeout by the number of servers that it knows. A server that
-    never answers must be given up before the session ends."""
-    hosts = [f"127.0.0.1:{port}" for port in range(1, servers + 1)]
-    found = ZooKeeperClient(",".join(hosts), "flinkray", SESSION_TIMEOUT)._kazoo.hosts
-    assert {f"{host}:{port}" for host, port in found} == {*hosts}
-    assert len(found) == known
-
-
 async def test_connecting_without_a_zookeeper_server_raises_an_error_with_the_address(
     root: str,
 ) -> None:
@@ -870,18 +858,6 @@ async def test_cleanup_removes_only_the_zookeeper_nodes_and_files_of_the_cluster
         await other.close()
     left = {path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()}
     assert left == {"somebody else's"}
-
-
-async def test_closing_the_zookeeper_services_keeps_stored_jobs(
-    make_services: MakeServices,
-) -> None:
-    services = await make_services()
-    await lead(services.get_dispatcher_leader_election())
-    await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB, "kept"))
-    await services.close()
-    next_one = await make_services()
-    await lead(next_one.get_dispatcher_leader_election())
-    assert await next_one.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "kept")
 
 
 async def test_foreign_node_among_the_latches_does_not_prevent_leadership(

@@ -12,7 +12,7 @@ from flinkray.actors.gateways import DispatcherGateway
 from flinkray.core.config import ReadableConfig
 from flinkray.rest.server import RestServer, RestSettings
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.rest.http import TOKEN, Asker
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Counting:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
     storage = str(tmp_path_factory.mktemp("storage"))
-    with threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+    with threaded_cluster(storage, configuration=QUICK_RESTARTS) as cluster:
         yield cluster
 
 

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.core.errors import ConfigurationError, UnsupportedEnvironmentError
-from flinkray.spark.environment import (
-    check_environment,
-    check_version,
-    check_versions,
-    find_java,
-)
+from flinkray.spark.environment import check_environment, check_version, check_versions, find_java
 
 
 def make_java(home: Path, version: str | None, with_release_file: bool = True) -> Path:

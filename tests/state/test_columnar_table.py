@@ -1,4 +1,4 @@
-"""Numbers of keys in arrays: slots, growth, snapshots by key group."""
+"""Tables whose values are columns, or rows of columns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from flinkray.state.columnar_snapshots import RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
 from flinkray.state.keys import KeyGroupAssigner, key_group_of
+from flinkray.state.row_table import RowTable
 from flinkray.state.snapshots import ColumnarSnapshot
 
 ALL = KeyGroupRange(0, 127)
@@ -103,51 +104,6 @@ def test_columnar_snapshot_is_restored_by_key_groups_without_later_changes(
         assert all(key_group_of(key, 128) in own for key in part.keys)
         found |= contents(part, "n")
     assert found == before
-
-
-def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, Any]:
-    found = table_of(table.capture(checkpoint_id, since).write(GROUP_OF))
-    found.column("n", np.int64)
-    return contents(found, "n")
-
-
-def test_columnar_increment_contains_the_keys_used_since_its_base() -> None:
-    table = ColumnarTable()
-    table.column("n", np.int64)
-    table.slots_of(["a", "b"])
-    assert changes(table, 1, since=0) == {"a": 0, "b": 0}
-    assert changes(table, 2, since=1) == {}
-    table.values("n")[table.slots_of(["b"])] = 5
-    assert changes(table, 3, since=2) == {"b": 5}
-    table.slots_of(["c"])
-    table.capture()
-    assert changes(table, 4, since=2) == {"b": 5, "c": 0}
-    assert changes(table, 5, since=3) == {"c": 0}
-    assert changes(table, 6, since=2) == {"a": 0, "b": 5, "c": 0}, "it was forgotten"
-
-
-def test_columnar_capture_whose_base_is_too_old_contains_the_whole_table() -> None:
-    table = ColumnarTable()
-    table.column("n", np.int64)
-    table.slots_of(["a"])
-    for checkpoint_id in range(1002):
-        table.capture(checkpoint_id)
-    assert changes(table, 2000, since=1) == {"a": 0}
-    assert changes(table, 2001, since=1001) == {}
-
-
-def test_restored_increment_of_a_columnar_table_replaces_values_of_its_base() -> None:
-    table = ColumnarTable()
-    table.column("n", np.int64)
-    slots = table.slots_of(["a", "b"])
-    table.values("n")[slots] = 1
-    first = table.capture(1).write(GROUP_OF)
-    table.values("n")[slots[1]] = 2
-    table.slots_of(["b"])
-    second = table.capture(2, since=1).write(GROUP_OF)
-    found = table_of(first, second)
-    found.column("n", np.int64)
-    assert contents(found, "n") == {"a": 1, "b": 2}
 
 
 def test_restored_column_with_another_requested_type_is_refused() -> None:
@@ -259,41 +215,6 @@ def test_each_namespace_of_a_columnar_table_has_its_own_values_and_is_removed_wh
     assert everything(table) == {(1, "a"): 1, (2, "b"): 4, (2, "c"): 8}
 
 
-def test_columnar_increment_contains_keys_that_were_removed_and_added_again() -> None:
-    table = namespaced()
-    add(table, 1, a=1, b=2)
-    add(table, 2, b=4)
-    parts = [table.capture(1).write(GROUP_OF)]
-    table.remove_up_to(1)
-    add(table, 1, b=3)
-    add(table, 3, c=5)
-    parts.append(table.capture(2, since=1).write(GROUP_OF))
-    assert (parts[-1].whole, parts[-1].removed) == (False, 1)
-    assert everything(namespaced(*parts)) == {(1, "b"): 3, (2, "b"): 4, (3, "c"): 5}
-    parts.append(table.capture(3, since=2).write(GROUP_OF))
-    assert parts[-1].removed is None
-    assert not parts[-1].groups
-    assert everything(namespaced(*parts)) == everything(table)
-
-
-def test_columnar_increment_is_complete_although_captures_came_since_its_base() -> None:
-    table = namespaced()
-    add(table, 1, a=1)
-    add(table, 2, a=2)
-    first = table.capture(1).write(GROUP_OF)
-    add(table, 2, b=4)
-    table.remove_up_to(1)
-    table.capture(2, since=1)
-    add(table, 3, c=8)
-    table.capture()
-    changes = table.capture(3, since=1)
-    later = table.capture(4, since=3)
-    assert (later.removed, later.write(GROUP_OF).groups) == (None, {})
-    expected = {(2, "a"): 2, (2, "b"): 4, (3, "c"): 8}
-    assert everything(namespaced(first, changes.write(GROUP_OF))) == expected
-    assert table.capture(5, since=1).whole, "it was forgotten"
-
-
 def test_keys_that_are_in_no_namespace_of_a_columnar_table_any_more_are_removed() -> None:
     table = namespaced()
     add(table, 1, **{f"key {number}": number for number in range(6000)})
@@ -334,3 +255,170 @@ def test_increment_of_a_cleared_columnar_table_has_only_the_keys_added_since() -
     found = table_of(*parts)
     found.column("n", np.int64)
     assert contents(found, "n") == contents(table, "n") == {"c": 7}
+
+
+def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, Any]:
+    found = table_of(table.capture(checkpoint_id, since).write(GROUP_OF))
+    found.column("n", np.int64)
+    return contents(found, "n")
+
+
+def test_columnar_capture_whose_base_is_too_old_contains_the_whole_table() -> None:
+    table = ColumnarTable()
+    table.column("n", np.int64)
+    table.slots_of(["a"])
+    for checkpoint_id in range(1002):
+        table.capture(checkpoint_id)
+    assert changes(table, 2000, since=1) == {"a": 0}
+    assert changes(table, 2001, since=1001) == {}
+
+
+def test_columnar_increment_is_complete_although_captures_came_since_its_base() -> None:
+    table = namespaced()
+    add(table, 1, a=1)
+    add(table, 2, a=2)
+    first = table.capture(1).write(GROUP_OF)
+    add(table, 2, b=4)
+    table.remove_up_to(1)
+    table.capture(2, since=1)
+    add(table, 3, c=8)
+    table.capture()
+    changes = table.capture(3, since=1)
+    later = table.capture(4, since=3)
+    assert (later.removed, later.write(GROUP_OF).groups) == (None, {})
+    expected = {(2, "a"): 2, (2, "b"): 4, (3, "c"): 8}
+    assert everything(namespaced(first, changes.write(GROUP_OF))) == expected
+    assert table.capture(5, since=1).whole, "it was forgotten"
+
+
+ALL_GROUPS = KeyGroupRange(0, 15)
+ASSIGN = KeyGroupAssigner(16)
+
+
+def by_column(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("k")
+
+
+def windows(*parts: ColumnarSnapshot, own: KeyGroupRange = ALL_GROUPS) -> RowTable:
+    table = RowTable(True, by_column)
+    restore(table, parts, own)
+    return table
+
+
+def restore(table: RowTable, parts: Any, own: KeyGroupRange = ALL_GROUPS) -> None:
+    found = RestoredColumns("rows", "rows", table.namespaced)
+    for part in parts:
+        found.add(part, ALL_GROUPS, own)
+    table.restore(found, ASSIGN)
+
+
+def add_rows(table: RowTable, namespace: int, *rows: dict[str, Any]) -> None:
+    table.append(pa.RecordBatch.from_pylist(list(rows)), np.full(len(rows), namespace))
+
+
+def all_rows(table: RowTable) -> list[tuple[int, dict[str, Any]]]:
+    found = []
+    for batch, namespaces in table:
+        assert namespaces is not None
+        found += list(zip(namespaces.tolist(), batch.to_pylist(), strict=True))
+    return sorted(found, key=str)
+
+
+def test_taking_rows_up_to_a_namespace_removes_them_and_keeps_later_rows() -> None:
+    table = windows()
+    table.append(pa.record_batch({"k": [1, 2, 3]}), np.array([5, 9, 7]))
+    table.append(pa.record_batch({"k": ["x"]}), np.array([5]))
+    table.append(pa.record_batch({"k": [4]}), np.array([8]))
+    taken = [rows.batch["k"].to_pylist() for rows in table.take_up_to(7)]
+    assert taken == [[1, 3], ["x"]]
+    assert all_rows(table) == [(8, {"k": 4}), (9, {"k": 2})]
+    assert table.take_up_to(7) == []
+
+
+def test_rows_with_different_columns_are_restored_in_order_by_key_group() -> None:
+    table = windows()
+    add_rows(table, 1, *({"k": key, "v": key} for key in range(40)))
+    add_rows(table, 2, {"k": 3, "v": "text"}, {"k": 4, "v": None})
+    add_rows(table, 1, {"w": 0.5, "k": 3})
+    add_rows(table, 1, {"k": 3, "v": 100})
+    stored = table.capture().write(ASSIGN)
+    found = []
+    for own in (KeyGroupRange(0, 6), KeyGroupRange(7, 15)):
+        part = windows(stored, own=own)
+        assert all(key_group_of(row["k"], 16) in own for _, row in all_rows(part))
+        found += all_rows(part)
+        mine = [row for batch, _ in part for row in batch.to_pylist() if row["k"] == 3]
+        if mine:
+            assert mine == [
+                {"k": 3, "v": 3}, {"k": 3, "v": "text"}, {"w": 0.5, "k": 3}, {"k": 3, "v": 100},
+            ]  # fmt: skip
+    assert sorted(found, key=str) == all_rows(table)
+
+
+def test_increment_of_a_row_table_has_its_new_rows_and_its_removals() -> None:
+    table = windows()
+    add_rows(table, 1, {"k": 1}, {"k": 2})
+    add_rows(table, 2, {"k": 3})
+    parts = [table.capture(1).write(ASSIGN)]
+    table.take_up_to(1)
+    add_rows(table, 1, {"k": 4})
+    parts.append(table.capture(2, since=1).write(ASSIGN))
+    assert (parts[-1].removed, len(parts[-1].groups)) == (1, 1)
+    assert all_rows(windows(*parts)) == all_rows(table) == [(1, {"k": 4}), (2, {"k": 3})]
+    parts.append(table.capture(3, since=2).write(ASSIGN))
+    assert (parts[-1].removed, parts[-1].groups) == (None, {})
+
+
+def test_rows_whose_keys_are_in_no_column_keep_their_key_groups() -> None:
+    table = RowTable(True, None, ASSIGN)
+    table.append(pa.record_batch({"v": [1, 2, 3]}), np.array([1, 2, 1]), ["a", "b", "c"])
+    table.take_up_to(0)
+    stored = table.capture().write(ASSIGN)
+    assert set(stored.groups) == {key_group_of(key, 16) for key in "abc"}
+    again = RowTable(True, None, ASSIGN)
+    restore(again, [stored])
+    assert again.capture().write(ASSIGN).groups.keys() == stored.groups.keys()
+    again.take_up_to(1)  # and in a batch of which rows are taken
+    (group,) = again.capture().write(ASSIGN).groups
+    assert group == key_group_of("b", 16)
+    assert all_rows(again) == [(2, {"v": 2})]
+
+
+def test_key_group_stores_only_the_dictionary_entries_of_its_own_rows() -> None:
+    names = [f"a rather long text, number {number}" for number in range(1000)]
+    kind = pa.dictionary(pa.int32(), pa.string(), True)
+    texts = pa.array(names).dictionary_encode().cast(pa.dictionary(pa.int32(), pa.string()))
+    texts = pa.DictionaryArray.from_arrays(texts.indices, texts.dictionary, ordered=True)
+    table = windows()
+    table.append(pa.record_batch({"k": range(1000), "t": texts}), np.zeros(1000, np.int64))
+    stored = table.capture().write(ASSIGN)
+    assert sum(map(len, stored.groups.values())) < 2 * texts.nbytes + 16 * 2000
+    found = windows(stored)
+    assert all(batch.schema.field("t").type == kind for batch, _ in found)
+    assert all_rows(found) == all_rows(table)
+
+
+def test_row_table_without_namespaces_is_read_as_one_batch_and_cleared() -> None:
+    table = RowTable(False, by_column)
+    table.append(pa.record_batch({"k": [1, 2]}))
+    parts = [table.capture(1).write(ASSIGN)]
+    table.append(pa.record_batch({"k": [3]}))
+    assert table.as_one().column("k").to_pylist() == [1, 2, 3]
+    parts.append(table.capture(2, since=1).write(ASSIGN))
+    assert len(parts[-1].groups) == 1
+    found = RowTable(False, by_column)
+    restore(found, parts)
+    assert sorted(found.as_one().column("k").to_pylist()) == [1, 2, 3]
+    table.clear()
+    table.append(pa.record_batch({"k": [4]}))
+    parts.append(table.capture(3, since=2).write(ASSIGN))
+    found = RowTable(False, by_column)
+    restore(found, parts)
+    assert found.as_one().column("k").to_pylist() == [4]
+    with pytest.raises(StateError, match="before it has rows"):
+        restore(found, parts)
+
+
+def test_row_table_of_another_kind_is_refused_at_restore() -> None:
+    with pytest.raises(StateError, match="stored as rows and is asked for as per-window rows"):
+        windows().restore(RestoredColumns("rows", "rows", False), ASSIGN)

@@ -27,12 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.datastream.common import Row
-from flinkray.state.key_encoding import (
-    EqualityChecks,
-    UnsupportedKeyError,
-    decode_key,
-    encode_key,
-)
+from flinkray.state.key_encoding import EqualityChecks, UnsupportedKeyError, decode_key, encode_key
 from flinkray.state.key_values import as_key
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from flinkray.core.key_groups import key_group_range
 from flinkray.state import (
     AggregatingStateDescriptor,
     KeyContext,
@@ -18,7 +16,6 @@ from flinkray.state import (
     StateError,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import key_group_of
 from tests.state.every_backend import make_backend, on_every_backend
 
 pytestmark = on_every_backend
@@ -98,30 +95,6 @@ def test_unset_list_state_is_empty_and_refuses_none(backend: KeyedStateBackend) 
     assert list(state.get()) == [9]
     state.update([])
     assert backend.number_of_entries("l") == 0
-
-
-def test_each_key_has_its_own_list_in_list_state(backend: KeyedStateBackend) -> None:
-    """KS-03"""
-    state = backend.state(ListStateDescriptor("l"))
-    for key, value in (("a", 1), ("b", 2), ("a", 3)):
-        backend.context.key = key
-        state.add(value)
-    assert list(state.get()) == [1, 3]
-    state.clear()
-    backend.context.key = "b"
-    assert list(state.get()) == [2]
-    state.clear()
-    assert backend.number_of_entries("l") == 0
-
-
-def test_list_read_from_list_state_does_not_change_with_later_additions(
-    backend: KeyedStateBackend,
-) -> None:
-    state = backend.state(ListStateDescriptor("l"))
-    state.add(1)
-    seen: Any = state.get()
-    state.add(2)
-    assert seen == [1]
 
 
 def test_reducing_and_aggregating_state_return_none_while_they_are_empty(
@@ -213,48 +186,6 @@ def test_state_name_used_for_another_kind_of_state_is_refused(backend: KeyedStat
     backend.state(ValueStateDescriptor("s"))
     with pytest.raises(StateError, match="'s' is value state here and is asked for as list state"):
         backend.state(ListStateDescriptor("s"))
-
-
-def test_snapshot_has_the_values_at_its_time_despite_later_changes_in_place(
-    backend: KeyedStateBackend,
-) -> None:
-    """KS-06"""
-    state = backend.state(ValueStateDescriptor("v"))
-    shared = [1]
-    state.update(shared)
-    first = backend.snapshot()
-    shared.append(2)
-    second = backend.snapshot()
-    state.update(shared)
-    third = backend.snapshot()
-    state.clear()
-    moments = ((first, [1]), (second, [1]), (third, [1, 2]), (backend.snapshot(), None))
-    for snapshot, expected in moments:
-        restored = make_backend()
-        restored.restore([snapshot])
-        restored.context.key = "k"
-        assert restored.state(ValueStateDescriptor("v")).value() == expected
-
-
-def test_restored_subtask_has_only_keys_in_its_own_key_groups() -> None:
-    backend = make_backend()
-    state = backend.state(ValueStateDescriptor("v"))
-    for key in range(100):
-        backend.context.key = key
-        state.update(key * key)
-    snapshot = backend.snapshot()
-    seen: set[int] = set()
-    for subtask in range(3):
-        groups = key_group_range(128, 3, subtask)
-        part = make_backend(128, groups)
-        part.restore([snapshot])
-        restored = part.state(ValueStateDescriptor("v"))
-        for key in part.keys("v"):
-            assert key_group_of(key, 128) in groups
-            part.context.key = key
-            assert restored.value() == key * key
-            seen.add(key)
-    assert seen == set(range(100))
 
 
 def test_restored_state_that_no_operator_uses_is_in_the_next_snapshot(

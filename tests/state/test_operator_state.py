@@ -8,14 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flinkray.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    OperatorStateBackend,
-    StateError,
-)
+from flinkray.state import ListStateDescriptor, MapStateDescriptor, OperatorStateBackend, StateError
 from flinkray.state.key_encoding import UnsupportedKeyError
-from flinkray.streaming.records.row import Row
 
 NAMES: ListStateDescriptor[str] = ListStateDescriptor("names")
 RULES: MapStateDescriptor[str, int] = MapStateDescriptor("names")
@@ -136,19 +130,6 @@ def test_capture_of_operator_state_is_serialised_only_when_it_is_written(change:
     assert dict(restored.broadcast_state(MapStateDescriptor("rules")).items()) == {"a": 3, "b": [4]}
 
 
-def test_operator_state_lists_are_copied_only_while_a_capture_is_pending() -> None:
-    backend = OperatorStateBackend()
-    numbers = backend.list_state(NAMES)
-    numbers.add_all(["a"])
-    for end in ("write", "release"):
-        capture = backend.capture()
-        assert capture is not None
-        getattr(capture, end)()
-        kept = backend._list(NAMES, "list").get(None)
-        numbers.add("b")
-        assert backend._list(NAMES, "list").get(None) is kept
-
-
 def test_operator_list_states_restored_from_several_snapshots_are_appended() -> None:
     """OS-08"""
     parts = []
@@ -230,12 +211,3 @@ def test_keys_of_broadcast_state_follow_the_rules_of_other_keys() -> None:
     assert list(again.keys()) == [day]
     with pytest.raises(UnsupportedKeyError, match="list cannot be a key"):
         state.put([1], 1)
-
-
-def test_changing_a_key_returned_by_broadcast_state_does_not_change_the_state() -> None:
-    state = OperatorStateBackend().broadcast_state(MapStateDescriptor("rules"))
-    state.put(Row(1, "a"), 5)
-    ((key, _),) = state.items()
-    key[0] = 2
-    next(iter(state.keys()))[1] = "b"
-    assert (state.get(Row(1, "a")), list(state.keys())) == (5, [Row(1, "a")])

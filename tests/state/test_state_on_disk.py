@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 from flinkray.core.config import ReadableConfig
-from flinkray.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateError,
-    ValueStateDescriptor,
-)
+from flinkray.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
 from flinkray.state.disk.engine import new_state_folder, sweep_state_folders

@@ -11,13 +11,10 @@ from flinkray.state import (
     KeyedSnapshot,
     KeyedStateBackend,
     ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
     StateError,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from flinkray.state.columnar_snapshots import read_frames
 from flinkray.state.heap_tables import HeapValueTable
 from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.serializers import StateSerializer
@@ -27,7 +24,6 @@ pytestmark = on_every_backend
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
-MAPS: Any = MapStateDescriptor("maps")
 
 
 @pytest.fixture
@@ -47,41 +43,6 @@ def contents(snapshot: KeyedSnapshot, name: str) -> tuple[dict[Any, Any], list[A
     return kept, removed
 
 
-def test_value_taken_out_may_change_while_a_snapshot_is_pending(
-    backend: KeyedStateBackend,
-) -> None:
-    values, lists = backend.value_table(VALUES), backend.list_table(LISTS)
-    values.put("k", [1])
-    lists.append("k", [1])
-    captured = backend.capture()
-    values.take("k").append(2)
-    lists.take("k")[0].append(2)
-    snapshot = captured.write()
-    assert contents(snapshot, "values")[0] == {"k": [1]}
-    assert contents(snapshot, "lists")[0] == {"k": [[1]]}
-    assert (len(values), len(lists)) == (0, 0)
-    assert (values.take("k", "none"), list(lists.take("k"))) == ("none", [])
-
-
-def test_value_read_in_order_to_change_it_may_change_while_a_snapshot_is_pending(
-    backend: KeyedStateBackend,
-) -> None:
-    values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
-    values.put("k", [1])
-    maps.put("k", "entry", [1])
-    captured = backend.capture(1)
-    for number in (2, 3):
-        values.get_to_change("k").append(number)
-        maps.get_to_change("k", "entry").append(number)
-    snapshot = captured.write()
-    assert contents(snapshot, "values")[0] == {"k": [1]}
-    assert contents(snapshot, "maps")[0] == {"k": {"entry": [1]}}
-    assert values.get("k") == maps.get("k", "entry") == [1, 2, 3]
-    changes = backend.capture(2, since=1).write()
-    assert contents(changes, "values") == ({"k": [1, 2, 3]}, [])
-    assert contents(changes, "maps") == ({"k": {"entry": [1, 2, 3]}}, [])
-
-
 def test_increment_has_every_value_changed_by_put_all(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 2, "c": 3})
@@ -89,71 +50,6 @@ def test_increment_has_every_value_changed_by_put_all(backend: KeyedStateBackend
     values.put_all({"a": 10, "d": 4})
     assert contents(captured.write(), "values")[0] == {"a": 1, "b": 2, "c": 3}
     assert contents(backend.capture(2, 1).write(), "values") == ({"a": 10, "d": 4}, [])
-
-
-@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_entry_added_and_removed_between_captures_is_not_in_the_increment(
-    backend: KeyedStateBackend,
-) -> None:
-    values = backend.value_table(VALUES)
-    values.put("old", 1)
-    backend.capture(1)
-    for place in ("short", "old"):
-        values.put(place, 2)
-        values.remove(place)
-    assert contents(backend.capture(2, 1).write(), "values") == ({}, ["old"])
-    assert contents(backend.capture(3, 2).write(), "values") == ({}, [])
-
-
-def test_increment_has_all_changes_since_the_capture_that_is_its_base(
-    backend: KeyedStateBackend,
-) -> None:
-    """Whether captures in between were written, released or are pending."""
-    values = backend.value_table(VALUES)
-    values.put_all({"a": 1, "b": 1})
-    assert backend.capture(1).is_whole
-    values.put("a", 2)
-    backend.capture(2, since=1).release()
-    values.remove("b")
-    values.put("c", 3)
-    backend.capture(3).write()
-    values.put("d", 4)
-    changes = backend.capture(4, since=1)
-    assert not changes.is_whole
-    written = changes.write()
-    assert not written.tables["values"].whole
-    assert contents(written, "values") == ({"a": 2, "c": 3, "d": 4}, ["b"])
-    assert contents(backend.capture(5, since=3).write(), "values") == ({"d": 4}, [])
-    assert contents(backend.capture(6, since=4).write(), "values") == ({}, [])
-
-
-def test_capture_with_an_older_base_than_the_last_one_is_a_whole_snapshot(
-    backend: KeyedStateBackend,
-) -> None:
-    values = backend.value_table(VALUES)
-    values.put("a", 1)
-    for checkpoint_id in (1, 2):
-        backend.capture(checkpoint_id)
-    values.put("b", 2)
-    assert not backend.capture(3, since=2).is_whole
-    for since in (1, 7):
-        again = backend.capture(4, since=since)
-        assert again.is_whole
-        written = again.write()
-        assert written.tables["values"].whole
-        assert contents(written, "values")[0] == {"a": 1, "b": 2}
-
-
-def test_capture_without_an_id_does_not_change_the_next_increment(
-    backend: KeyedStateBackend,
-) -> None:
-    values = backend.value_table(VALUES)
-    values.put("a", 1)
-    backend.capture(1)
-    values.put("b", 2)
-    backend.snapshot()
-    values.put("c", 3)
-    assert contents(backend.capture(2, since=1).write(), "values")[0] == {"b": 2, "c": 3}
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
@@ -201,62 +97,6 @@ def test_expired_value_in_an_increment_does_not_bring_back_the_older_value() -> 
     assert restored.state(expiring).value() is None
 
 
-def test_first_increment_builds_on_the_restored_snapshot(backend: KeyedStateBackend) -> None:
-    backend.value_table(VALUES).put_all({"a": 1, "b": 1})
-    backend.list_table(LISTS).append("a", 1)
-    backend.columns().column("n", "int64")
-    backend.columns().slots_of(["a", "b"])
-    restored = make_backend()
-    whole = backend.snapshot()
-    restored.restore([whole], checkpoint_id=7)
-    values = restored.value_table(VALUES)
-    values.put("b", 2)
-    restored.columns().slots_of(["b"])
-    capture = restored.capture(8, since=7)
-    assert not capture.is_whole
-    changes = capture.write()
-    assert contents(changes, "values") == ({"b": 2}, [])
-    assert "lists" not in changes.tables, "nobody has asked for it"
-    (payload,) = changes.columns["arrays"].groups.values()
-    assert [frame.keys for frame in read_frames("arrays", payload)] == [["b"]]
-    again = make_backend()
-    again.restore([whole, changes])
-    assert {key: again.value_table(VALUES).get(key) for key in "ab"} == {"a": 1, "b": 2}
-    assert list(again.list_table(LISTS).get("a")) == [1]
-
-
-def test_restored_state_that_no_operator_uses_is_in_all_snapshots(
-    backend: KeyedStateBackend,
-) -> None:
-    backend.value_table(VALUES).put("a", 1)
-    backend.list_table(LISTS).append("a", 1)
-    restored = make_backend()
-    restored.restore([backend.snapshot()])
-    restored.capture(1)
-    restored.value_table(VALUES)
-    following = restored.capture(2).write()
-    assert contents(following, "values")[0] == {"a": 1}
-    assert contents(following, "lists")[0] == {"a": [1]}
-
-
-def test_restored_table_that_is_first_used_after_a_capture_is_in_the_increment(
-    backend: KeyedStateBackend,
-) -> None:
-    backend.value_table(VALUES).put("a", 1)
-    restored = make_backend()
-    restored.restore([backend.snapshot()])
-    whole = restored.capture(1).write()
-    assert contents(whole, "values")[0] == {"a": 1}
-    restored.value_table(VALUES).put("b", 2)
-    restored.value_table(ReducingStateDescriptor("new", max)).put("c", 3)
-    changes = restored.capture(2, since=1).write()
-    assert contents(changes, "values") == ({"b": 2}, [])
-    assert contents(changes, "new") == ({"c": 3}, [])
-    again = make_backend()
-    again.restore([whole, changes])
-    assert {key: again.value_table(VALUES).get(key) for key in "abc"} == {"a": 1, "b": 2, "c": None}
-
-
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_failed_write_of_a_capture_ends_the_copying_of_changed_lists(
     backend: KeyedStateBackend,
@@ -281,57 +121,6 @@ def test_snapshot_is_divided_by_the_hash_of_the_declared_key_type() -> None:
     group = key_group_of(2.0, 128, kind.hash_of)
     assert list(snapshot.tables["values"].groups) == [group]
     assert list(snapshot.timers["timers"]) == [group]
-
-
-def test_number_updated_after_a_capture_is_in_the_next_increment_only(
-    backend: KeyedStateBackend,
-) -> None:
-    state = backend.state(VALUES)
-    backend.context.key = "k"
-    for number in (1, 2):
-        state.update(number)
-    captured = backend.capture(1)
-    state.update(3)
-    assert contents(captured.write(), "values")[0] == {"k": 2}
-    assert contents(backend.capture(2, since=1).write(), "values")[0] == {"k": 3}
-
-
-def test_restored_timers_are_those_of_the_last_snapshot_of_several_increments(
-    backend: KeyedStateBackend,
-) -> None:
-    timers = backend.timer_queue("timers")
-    timers.add(1, "k", None)
-    first = backend.capture(1).write()
-    timers.discard(1, "k", None)
-    timers.add(2, "other", None)
-    second = backend.capture(2, since=1).write()
-    restored = make_backend()
-    restored.restore([first, second])
-    assert list(restored.timer_queue("timers").items()) == [(2, "other", None)]
-
-
-@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_lists_and_values_may_change_while_a_snapshot_of_them_is_written(
-    backend: KeyedStateBackend,
-) -> None:
-    lists, values = backend.list_table(LISTS), backend.value_table(VALUES)
-    for number in range(200):
-        lists.append(number, number)
-        values.put(number, [number])
-    stream = backend.capture().stream()
-    bodies = stream.bodies()
-    first = next(bodies)
-    for number in range(200):
-        lists.append(number, "later")
-        values.get_to_change(number).append("later")
-        values.take(number)
-    taken = [first, *bodies]
-    found: dict[str, dict[Any, Any]] = {"lists": {}, "values": {}}
-    for body in taken:
-        for frame in StateSerializer(VALUES).read(bytes(body.payload)):
-            found[body.section.name].update(zip(frame.keys, frame.contents, strict=True))
-    wanted = {number: [number] for number in range(200)}
-    assert found == {"lists": wanted, "values": wanted}
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)

@@ -61,12 +61,6 @@ def test_value_expires_after_its_last_write_and_is_removed_on_access(at: Setup) 
     assert at.backend.number_of_entries("v") == 0
 
 
-def test_changing_a_read_default_value_does_not_change_the_default(at: Setup) -> None:
-    state = at.state(ValueStateDescriptor("v", default_value=[]), ttl().build())
-    state.value().append(1)
-    assert state.value() == []
-
-
 def test_expired_value_is_returned_once_if_configured(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().return_expired_if_not_cleaned_up().build())
@@ -169,18 +163,6 @@ def test_value_added_after_the_sum_has_expired_starts_a_new_sum(at: Setup, descr
     state.add(10)
     assert state.get() == 10
     at.now = 250
-    assert state.get() is None
-
-
-@pytest.mark.parametrize(
-    "descriptor",
-    [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
-    ids=["reducing", "aggregating"],
-)
-def test_adding_none_empties_a_sum(at: Setup, descriptor: Any) -> None:
-    state = at.state(descriptor, ttl().build())
-    state.add(1)
-    state.add(None)
     assert state.get() is None
 
 
@@ -379,6 +361,18 @@ def test_merging_windows_combines_their_expiring_state(at: Setup) -> None:
     assert state.get() == 62
 
 
+@pytest.mark.parametrize(
+    "descriptor",
+    [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
+    ids=["reducing", "aggregating"],
+)
+def test_adding_none_empties_a_sum(at: Setup, descriptor: Any) -> None:
+    state = at.state(descriptor, ttl().build())
+    state.add(1)
+    state.add(None)
+    assert state.get() is None
+
+
 class Gathering:
     """Its accumulator is its result."""
 
@@ -391,13 +385,3 @@ class Gathering:
 
     def get_result(self, accumulator: list[Any]) -> list[Any]:
         return accumulator
-
-
-def test_value_read_from_state_with_a_time_to_live_may_be_changed(at: Setup) -> None:
-    elements = at.state(ListStateDescriptor("l"), ttl().build())
-    gathered = at.state(AggregatingStateDescriptor("a", Gathering()), ttl().build())
-    for state in (elements, gathered):
-        state.add([1])
-        state.get()[0].append(2)
-        state.get().append(3)
-        assert state.get() == [[1]]

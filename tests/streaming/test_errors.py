@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from flinkray.datastream import (
     AggregateFunction,
-    CoProcessFunction,
     KeyedProcessFunction,
     OutputTag,
     ProcessFunction,
-    ProcessWindowFunction,
-    SinkFunction,
     StreamExecutionEnvironment,
-    TimestampAssigner,
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import CallbackSink, IteratorSource, Sink, SinkWriter
+from flinkray.datastream.connectors import CallbackSink, IteratorSource
 from flinkray.datastream.state import ReducingStateDescriptor
-from flinkray.datastream.window import (
-    CountTrigger,
-    EventTimeSessionWindows,
-    GlobalWindows,
-    TumblingEventTimeWindows,
-)
+from flinkray.datastream.window import EventTimeSessionWindows
 from flinkray.streaming.errors import OperatorError
 from flinkray.testing.manual_clock import ManualClock
 
@@ -45,27 +34,12 @@ def fail_on_five(value: Any) -> Any:
     return value
 
 
-class FailingProcess(ProcessFunction[Any, Any]):
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        yield fail_on_five(value)
-
-
-class FailingKeyedProcess(KeyedProcessFunction[Any, Any, Any]):
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        return [fail_on_five(value)]
-
-
 class FailingTimer(KeyedProcessFunction[Any, Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(value)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         fail_on_five(timestamp)
-
-
-class FailingWindow(ProcessWindowFunction[Any, Any, Any, Any]):
-    def process(self, key: Any, context: Any, elements: Any) -> Any:
-        return [fail_on_five(value) for value in elements]
 
 
 class FailingAdd(AggregateFunction[Any, Any, Any]):
@@ -82,38 +56,6 @@ class FailingAdd(AggregateFunction[Any, Any, Any]):
         return acc_a
 
 
-class FailingResult(FailingAdd):
-    def add(self, value: Any, accumulator: Any) -> Any:
-        return value
-
-    def get_result(self, accumulator: Any) -> Any:
-        return fail_on_five(accumulator)
-
-
-class FailingSecond(CoProcessFunction[Any, Any, Any]):
-    def process_element1(self, value: Any, ctx: Any) -> Any:
-        return None
-
-    def process_element2(self, value: Any, ctx: Any) -> Any:
-        yield fail_on_five(value)
-
-
-class FailingSinkFunction(SinkFunction[Any]):
-    def invoke(self, value: Any) -> None:
-        fail_on_five(value)
-
-
-class FailingWriter(SinkWriter[Any]):
-    def write(self, block: Any) -> None:
-        for value in block.values:
-            fail_on_five(value)
-
-
-class FailingSink(Sink[Any]):
-    def create_writer(self, context: Any) -> SinkWriter[Any]:
-        return FailingWriter()
-
-
 def by_itself() -> WatermarkStrategy:
     return WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
 
@@ -126,44 +68,17 @@ def keyed(stream: Any) -> Any:
     return stream.key_by(lambda value: "k")
 
 
-TEN = TumblingEventTimeWindows.of(10)
-
 # Name of the operator -> the program.  All fail on the record 5.
 ON_RECORDS: dict[str, tuple[str, Build]] = {
     "map": ("Map", lambda s: s.map(fail_on_five)),
-    "map on keys": ("Map", lambda s: keyed(s).map(fail_on_five)),
-    "filter": ("Filter", lambda s: s.filter(fail_on_five)),
-    "flat map": ("FlatMap", lambda s: s.flat_map(lambda v: [fail_on_five(v)])),
     "flat map, generator, with times": (
         "FlatMap",
         lambda s: timed(s).flat_map(lambda v: (fail_on_five(x) for x in [v])),
     ),
-    "flat map on keys": ("FlatMap", lambda s: keyed(s).flat_map(lambda v: [fail_on_five(v)])),
     "reduce": ("Keyed Reduce", lambda s: keyed(s).reduce(lambda a, b: fail_on_five(b))),
-    "process": ("PROCESS", lambda s: s.process(FailingProcess())),
-    "process on keys": ("KEYED PROCESS", lambda s: keyed(s).process(FailingKeyedProcess())),
-    "co-map": (
-        "Co-Map",
-        lambda s: s.connect(s.map(lambda v: -v)).map(by_side(fail_on_five, lambda v: v)),
-    ),
-    "co-process": ("Co-Process", lambda s: s.map(lambda v: -v).connect(s).process(FailingSecond())),
-    "timestamp assigner": (
-        "Timestamps/Watermarks",
-        lambda s: s.assign_timestamps_and_watermarks(
-            by_itself().with_timestamp_assigner(lambda v, _: fail_on_five(v))
-        ),
-    ),
     "key selector of a function on keys": (
         "KEYED PROCESS",
         lambda s: s.key_by(fail_on_five).process(FailingTimer()),
-    ),
-    "window's reduce": (
-        "TumblingEventTimeWindows, Reduce",
-        lambda s: keyed(timed(s)).window(TEN).reduce(lambda a, b: fail_on_five(b)),
-    ),
-    "window's aggregate": (
-        "TumblingEventTimeWindows, Aggregate",
-        lambda s: keyed(timed(s)).window(TEN).aggregate(FailingAdd()),
     ),
     "session's aggregate": (
         "EventTimeSessionWindows, Aggregate",
@@ -171,23 +86,8 @@ ON_RECORDS: dict[str, tuple[str, Build]] = {
             keyed(timed(s)).window(EventTimeSessionWindows.with_gap(2)).aggregate(FailingAdd())
         ),
     ),
-    "sink function": ("Sink: Unnamed", lambda s: s.add_sink(FailingSinkFunction())),
-    "plain function as sink": ("Sink: Unnamed", lambda s: s.add_sink(fail_on_five)),
     "callback": ("Sink: Writer", lambda s: s.sink_to(CallbackSink(fail_on_five))),
 }
-
-
-def by_side(first: Any, second: Any) -> Any:
-    from flinkray.datastream import CoMapFunction
-
-    class Sides(CoMapFunction[Any, Any, Any]):
-        def map1(self, value: Any) -> Any:
-            return first(value)
-
-        def map2(self, value: Any) -> Any:
-            return second(value)
-
-    return Sides()
 
 
 def failure_of(build: Build, values: Sequence[Any] = range(10), parallelism: int = 1) -> Any:
@@ -255,85 +155,6 @@ def test_partitioner_that_chooses_a_wrong_value_is_reported_with_its_choice(wron
     assert error.record == "9"
 
 
-@pytest.mark.parametrize(
-    ("build", "operator", "occasion"),
-    [
-        (lambda s: keyed(s).process(FailingTimer()), "KEYED PROCESS", "the timer for 5 of key 'k'"),
-        (
-            lambda s: keyed(timed(s)).window(TEN).process(FailingWindow()),
-            "TumblingEventTimeWindows, Window",
-            "window TimeWindow(start=0, end=10) of key 'k'",
-        ),
-        (
-            lambda s: (
-                keyed(timed(s)).window(EventTimeSessionWindows.with_gap(3)).process(FailingWindow())
-            ),
-            "EventTimeSessionWindows, Window",
-            "window TimeWindow(start=0, end=12) of key 'k'",
-        ),
-        (
-            lambda s: (
-                keyed(timed(s.filter(lambda v: v < 6))).window(TEN).aggregate(FailingResult())
-            ),
-            "TumblingEventTimeWindows, Aggregate",
-            "window TimeWindow(start=0, end=10) of key 'k'",
-        ),
-    ],
-    ids=["timer", "window", "session", "aggregate's result"],
-)
-def test_error_in_a_due_timer_or_window_names_the_timer_or_window_and_the_key(
-    build: Build, operator: str, occasion: str
-) -> None:
-    error = failure_of(build)
-    assert_user_first(str(error))
-    assert (error.operator, error.subtask, error.record) == (operator, "1/1", "")
-    assert str(error).endswith(f"in operator {operator!r}, subtask 1/1\non {occasion}")
-
-
-def test_error_in_a_window_fired_by_a_record_names_the_record() -> None:
-    error = failure_of(
-        lambda s: (
-            keyed(s).window(GlobalWindows.create()).trigger(CountTrigger.of(3))
-        ).process(FailingWindow())
-    )  # fmt: skip
-    assert error.record == "5"
-    assert error.occasion == "window GlobalWindow of key 'k'"
-
-
-def test_error_in_the_writer_of_a_sink_names_the_batch() -> None:
-    error = failure_of(lambda s: s.sink_to(FailingSink()).name("to nowhere"))
-    assert_user_first(str(error))
-    assert (error.operator, error.record) == ("to nowhere", "")
-    assert "batch from record 0" in error.origin
-
-
-def test_error_in_a_source_names_the_number_of_records_read_before() -> None:
-    def numbers() -> Any:
-        yield from range(4100)
-        raise OSError("the file is gone")
-
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.from_source(IteratorSource.of(numbers), None, "numbers").map(lambda v: v)
-    with pytest.raises(OperatorError) as caught:
-        env.execute()
-    error = caught.value
-    assert_user_first(str(error))
-    assert (error.operator, error.subtask) == ("Source: numbers", "1/1")
-    assert str(error).endswith("on reading what follows its first 4100 records")
-
-
-def test_error_in_a_batch_function_names_the_batch() -> None:
-    def refuse(batch: pa.RecordBatch) -> Any:
-        raise ValueError("these columns are not liked")
-
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.from_arrow(pa.table({"x": [1, 2]})).map_batches(refuse)
-    with pytest.raises(OperatorError, match="these columns are not liked") as caught:
-        env.execute()
-    assert_user_first(str(caught.value))
-    assert caught.value.origin == "Source: Arrow (1/1), in the batch from record 0 on"
-
-
 def test_error_in_the_second_operator_of_a_chain_names_this_operator() -> None:
     error = failure_of(lambda s: s.map(lambda v: v + 1).name("first").map(fail_on_five).name("2nd"))
     assert (error.operator, error.record) == ("2nd", "5")
@@ -387,24 +208,6 @@ def test_function_that_returns_no_iterator_is_reported_with_its_return_value(sou
     assert "File " not in str(caught.value)
 
 
-class Given(TimestampAssigner):
-    def __init__(self, timestamp: Any) -> None:
-        self.timestamp = timestamp
-
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
-        return self.timestamp if value == 9 else np.int64(value)
-
-
-@pytest.mark.parametrize("wrong", [None, "0", 1.0, math.nan, 1 << 63, -1 - (1 << 63)], ids=repr)
-def test_timestamp_that_is_no_64_bit_integer_is_reported_with_its_record(wrong: Any) -> None:
-    strategy = WatermarkStrategy.for_monotonous_timestamps()
-    given = strategy.with_timestamp_assigner(Given(wrong))
-    error = failure_of(lambda s: s.assign_timestamps_and_watermarks(given))
-    assert f"the timestamp assigner returned {wrong!r}: a time is a whole number" in str(error)
-    assert (error.operator, error.record) == ("Timestamps/Watermarks", "9")
-    assert "File " not in str(error)
-
-
 class WrongTimer(KeyedProcessFunction[Any, Any, Any]):
     def __init__(self, method: str, time: Any) -> None:
         self.method, self.time = method, time
@@ -424,14 +227,6 @@ def test_timer_at_a_non_integer_time_is_reported_with_its_record(
     assert_user_first(str(error))
     assert f"a timer was set to {wrong!r}: a time is a whole number (int)" in str(error)
     assert error.record == "0"
-
-
-def test_timers_may_be_numpy_integers_or_later_than_all_timestamps() -> None:
-    env = StreamExecutionEnvironment(clock=ManualClock())
-    stream = env.from_collection([1])
-    for time in (np.int64(3), 1 << 70):
-        stream.key_by(lambda v: v).process(WrongTimer("register_event_time_timer", time)).print()
-    env.execute()
 
 
 class Single(KeyedProcessFunction[Any, Any, Any]):

@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from flinkray.state import KeyedSnapshot, StateCapture, StateTtlConfig, ValueStateDescriptor
+from flinkray.state import StateTtlConfig, ValueStateDescriptor
 from flinkray.streaming.functions.functions import KeyedProcessFunction, ProcessWindowFunction
-from flinkray.streaming.operators.interval_join import IntervalJoinOperator
-from flinkray.streaming.operators.keyed import ReduceOperator
-from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.aligned import AlignedWindowOperator
-from flinkray.streaming.windowing.assigners import (
-    EventTimeSessionWindows,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-)
+from flinkray.streaming.windowing.assigners import SlidingEventTimeWindows, TumblingEventTimeWindows
 from flinkray.streaming.windowing.contents import (
     AggregateContents,
     ListContents,
@@ -151,80 +144,6 @@ def test_second_result_of_a_window_is_unaffected_by_changes_to_the_first(
     assert lists(h) == [[1, 2, 3]]
 
 
-class Later:
-    """A snapshot that is written when the operator has gone on."""
-
-    def __init__(self, h: OperatorHarness) -> None:
-        assert h.operator.keyed_state is not None
-        self._capture: StateCapture = h.operator.keyed_state.capture()
-
-    def write(self) -> OperatorState:
-        written: KeyedSnapshot = self._capture.write()
-        return OperatorState(written)
-
-
-@pytest.mark.parametrize(
-    ("make", "assigner"),
-    [
-        (AlignedWindowOperator, TumblingEventTimeWindows.of(10)),
-        (WindowOperator, TumblingEventTimeWindows.of(10)),
-        (WindowOperator, EventTimeSessionWindows.with_gap(3)),
-    ],
-)
-@pytest.mark.parametrize("contents", CONTENTS)
-def test_snapshot_written_later_has_the_windows_at_the_time_of_its_capture(
-    make: Any, assigner: Any, contents: Any
-) -> None:
-    h = OperatorHarness(windows(make, assigner, contents), keyed=True)
-    h.process(("a", [1]), ("a", [2]), ("b", [3]), at=[1, 7, 2])
-    snapshot = Later(h)
-    h.process(("a", [4]), at=4)  # sessions of a merge
-    h.watermark(50)
-    assert sorted(lists(h)) == [[1, 2, 4], [3]]
-    restored = OperatorHarness(
-        windows(make, assigner, contents), keyed=True, restore=snapshot.write()
-    )
-    restored.process(("b", [5]), at=3)
-    restored.watermark(50)
-    of_a = [[1], [2]] if isinstance(assigner, EventTimeSessionWindows) else [[1, 2]]
-    assert sorted(lists(restored)) == [*of_a, [3, 5]]
-
-
-def test_snapshot_written_later_has_the_reduced_values_at_the_time_of_its_capture() -> None:
-    h = OperatorHarness(ReduceOperator(gathered, BY_FIRST), keyed=True)
-    h.process(("a", [1]), ("a", [2]), ("b", [3]))
-    assert lists(h) == [[1], [1, 2], [3]]
-    snapshot = Later(h)
-    h.process(("a", [4]), ("c", [5]))
-    h.process(("a", [6]))
-    assert lists(h) == [[1, 2, 4], [5], [1, 2, 4, 6]]
-    restored = OperatorHarness(
-        ReduceOperator(gathered, BY_FIRST), keyed=True, restore=snapshot.write()
-    )
-    restored.process(("a", [7]), ("b", [8]), ("c", [9]))
-    assert lists(restored) == [[1, 2, 7], [3, 8], [9]]
-
-
-class Pairs:
-    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
-        yield left[1] + right[1]
-
-
-def test_snapshot_written_later_has_the_join_records_at_the_time_of_its_capture() -> None:
-    def join() -> IntervalJoinOperator:
-        return IntervalJoinOperator(Pairs(), 0, 10, BY_FIRST, BY_FIRST)
-
-    h = OperatorHarness(join(), keyed=True)
-    h.process(("a", [1]), ("a", [2]), at=[5, 6])
-    snapshot = Later(h)
-    h.process(("a", [3]), ("a", [4]), at=[5, 7])
-    h.watermark(100, on=0)
-    h.watermark(100, on=1)
-    restored = OperatorHarness(join(), keyed=True, restore=snapshot.write())
-    restored.process(("a", ["x"]), at=8, on=1)
-    assert restored.values() == [[1, "x"], [2, "x"]]
-
-
 KEYS = 5_000
 
 
@@ -262,13 +181,3 @@ def test_expired_state_is_removed_without_any_record() -> None:
         assert before - left <= 1_000
         assert now >= 10_000 or left == KEYS
     assert left == 0
-
-
-def test_processing_a_record_removes_expired_entries_of_state_it_does_not_use() -> None:
-    """KS-07"""
-    config = StateTtlConfig.new_builder(10_000).cleanup_incrementally(10, True).build()
-    h, state = remembering(config)
-    h.clock.set_milliseconds(20_000)  # and nothing that is due is called
-    for _ in range(21):
-        h.process(*[("other", False)] * (KEYS // 100))
-    assert state.number_of_entries("seen") == 0

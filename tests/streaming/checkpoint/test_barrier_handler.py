@@ -18,8 +18,6 @@ from flinkray.streaming.checkpoint.barrier_handler import (
 from flinkray.streaming.records.elements import Barrier
 from flinkray.testing import ManualClock
 
-Make = Callable[["Task"], BarrierHandler]
-
 
 class Task:
     """Gate, task and recorder: what handlers have asked for, in order."""
@@ -99,14 +97,6 @@ def test_duration_of_an_alignment_is_measured() -> None:
     assert task.handler.alignment_seconds == 0.5, "nothing is blocked after the time-out"
 
 
-def test_barrier_of_a_single_channel_is_aligned_at_once() -> None:
-    task = Task(1)
-    task.barriers(1, 0)
-    task.barriers(4, 0)
-    assert task.done == ["performed 1", "performed 4"]
-    assert task.blocked == set()
-
-
 def test_alignment_does_not_wait_for_a_closed_channel() -> None:
     """ST-01."""
     task = Task(3)
@@ -139,30 +129,6 @@ def test_barrier_of_a_later_checkpoint_aborts_the_alignment() -> None:
     task.barriers(4, 0)
     task.handler.ended(1)
     assert task.done == ["performed 1", "aborted 2", "aborted 3", "performed 4"]
-
-
-def test_late_barriers_of_an_aborted_checkpoint_are_ignored() -> None:
-    task = Task(2)
-    task.barriers(1, 0)
-    task.handler.aborted(1)
-    assert task.blocked == set()
-    task.barriers(1, 1)
-    assert task.blocked == set()
-    assert task.done == ["aborted 1"]
-    task.barriers(2, 1)
-    task.barriers(1, 0)
-    assert task.blocked == {1}
-    task.barriers(2, 0)
-    assert task.done == ["aborted 1", "performed 2"]
-
-
-def test_abort_of_another_checkpoint_does_not_end_the_alignment() -> None:
-    task = Task(2)
-    task.barriers(2, 0)
-    task.handler.aborted(1)
-    task.handler.aborted(3)
-    task.barriers(2, 1)
-    assert task.done == ["performed 2"]
 
 
 def test_cancel_marker_ends_the_alignment_and_aborts_the_checkpoint_once() -> None:
@@ -222,14 +188,6 @@ def test_at_least_once_mode_drops_older_pending_checkpoints_when_one_completes()
     task.barriers(1, 1, 2)
     task.handler.ended(0)
     assert task.done == ["performed 2"]
-
-
-def test_at_least_once_counts_the_end_of_a_channel_as_its_barriers() -> None:
-    task = Task(2, exactly_once=False)
-    task.barriers(1, 0)
-    task.barriers(2, 0)
-    task.handler.ended(1)
-    assert task.done == ["performed 1", "performed 2"]
 
 
 def test_at_least_once_does_not_perform_a_cancelled_checkpoint() -> None:
@@ -371,12 +329,6 @@ def test_barrier_without_alignment_timeout_starts_no_timer(barrier: Barrier) -> 
     """ST-07, ST-08."""
     task = Task(2)
     task.handler.barrier(0, barrier)
-    assert task.timers == []
-
-
-def test_checkpoint_of_a_single_channel_starts_no_alignment_timer() -> None:
-    task = Task(1)
-    task.handler.barrier(0, Barrier(1, 0, alignment_timeout=300))
     assert task.timers == []
 
 

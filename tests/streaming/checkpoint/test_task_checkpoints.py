@@ -10,10 +10,7 @@ import pytest
 
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, RecordWriter
-from flinkray.streaming.checkpoint.subtask_checkpoints import (
-    MOST_REMEMBERED,
-    CheckpointResponder,
-)
+from flinkray.streaming.checkpoint.subtask_checkpoints import MOST_REMEMBERED, CheckpointResponder
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.operator import (
@@ -212,15 +209,6 @@ def test_snapshot_contains_only_records_before_the_barriers_though_written_later
     assert sorted(running.seen(1)) == [1, 3, 4]
 
 
-def test_at_least_once_mode_reads_a_channel_further_after_its_barrier() -> None:
-    """ST-05."""
-    running = Running(2, exactly_once=False)
-    running.put(0, Barrier(1, 0), Block([1]))
-    assert running.run() == [1]
-    running.put(1, Barrier(1, 0))
-    assert running.run() == [Barrier(1, 0)]
-
-
 def test_unaligned_snapshot_contains_the_records_that_the_barrier_overtook() -> None:
     """ST-06: in order and with the values of that moment, although a value changes later."""
     running = Running(2)
@@ -272,13 +260,6 @@ def test_checkpoint_with_alignment_timeout_is_complete_once_all_barriers_are_sen
     assert running.reports == ["captured 1", (1, "result 2", 3, [Watermark(5)])]
     late.settled[0]({})
     assert running.reports[2:] == ["in flight completed 1"]
-
-
-def test_checkpoint_with_a_timeout_that_is_aligned_at_once_is_complete() -> None:
-    running = Running()
-    running.put(0, Barrier(1, 0, alignment_timeout=1000))
-    running.run()
-    assert running.reports == ["captured 1", "in flight completed 1"]
 
 
 @pytest.mark.parametrize("barrier", [Barrier(1, 0), Barrier(1, 0, True, alignment_timeout=1000)])
@@ -358,14 +339,6 @@ def test_snapshot_is_released_when_its_checkpoint_is_aborted_later() -> None:
     assert running.reports == ["captured 1", "aborted 1"]
 
 
-def test_abort_ends_the_alignment_of_a_task() -> None:
-    running = Running(2)
-    running.put(0, Barrier(1, 0), Block([1]))
-    assert running.run() == []
-    running.task.notify_checkpoint_aborted(1, 0)
-    assert running.run() == [CancelledBarrier(1), 1]
-
-
 def test_task_forgets_the_oldest_of_too_many_aborted_checkpoints() -> None:
     """ST-10"""
     running = Running()
@@ -373,21 +346,6 @@ def test_task_forgets_the_oldest_of_too_many_aborted_checkpoints() -> None:
         running.task.notify_checkpoint_aborted(checkpoint_id, 0)
     running.put(0, Barrier(1, 0), Barrier(2, 0))
     assert running.run() == [Barrier(1, 0), CancelledBarrier(2)]
-
-
-def test_repeated_or_older_barrier_takes_no_second_snapshot() -> None:
-    running = Running()
-    running.put(0, Barrier(2, 0), Barrier(2, 0), Barrier(1, 0))
-    assert running.run() == [Barrier(2, 0)]
-    assert running.reports == ["captured 2"]
-
-
-def test_source_task_triggered_twice_takes_one_snapshot() -> None:
-    """The call that triggers the task may be repeated."""
-    running = Running(channels=0)
-    for _ in range(2):
-        running.task.trigger_checkpoint(Barrier(1, 0))
-    assert running.reports == ["captured 1"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from flinkray.datastream.connectors.kafka import (
 )
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.quick_restarts import QUICK_RESTARTS
 from tests.datastream.tallies import expected, first_numbers, tallied
 from tests.datastream.test_cluster_checkpoints import on, wait_for_another
 from tests.datastream.threads import none_left
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
     """One of its own: nothing of what it has started may be left."""
     with (
         none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
+        threaded_cluster(str(tmp_path / "cluster"), configuration=QUICK_RESTARTS) as cluster,
     ):
         yield cluster
 

@@ -16,17 +16,9 @@ from flinkray.streaming.errors import (
     UnreadableRecordsError,
     operator_error,
 )
-from flinkray.streaming.network import (
-    BatchTooLargeError,
-    WireFormatError,
-    element_codec,
-)
+from flinkray.streaming.network import BatchTooLargeError, WireFormatError, element_codec
 from flinkray.streaming.network.buffers import in_halves, in_pieces
-from flinkray.streaming.network.element_codec import (
-    SCATTER_FROM,
-    ElementDecoder,
-    ElementEncoder,
-)
+from flinkray.streaming.network.element_codec import SCATTER_FROM, ElementDecoder, ElementEncoder
 from flinkray.streaming.records.elements import Block, Columns, Element, Origin, Watermark, together
 from flinkray.streaming.records.row import Row, RowKind
 

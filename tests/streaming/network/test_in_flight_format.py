@@ -19,14 +19,7 @@ from flinkray.state.errors import StateMigrationError
 from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network import decode_elements, encode_elements
 from flinkray.streaming.network.element_codec import ElementDecoder, ElementEncoder
-from flinkray.streaming.records.elements import (
-    IDLE,
-    Block,
-    Columns,
-    Element,
-    Origin,
-    Watermark,
-)
+from flinkray.streaming.records.elements import IDLE, Block, Columns, Element, Origin, Watermark
 from flinkray.streaming.records.in_flight import EncodedElements, InFlight
 from flinkray.streaming.records.row import Row
 from tests.streaming.network.networks import numbers

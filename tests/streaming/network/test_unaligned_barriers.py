@@ -26,11 +26,11 @@ from flinkray.streaming.network import (
     encode_elements,
 )
 from flinkray.streaming.network.buffers import WaitingBarrier
+from flinkray.streaming.network.input_channels import LocalInputChannel
 from flinkray.streaming.records.elements import (
     END_OF_INPUT,
     Barrier,
     Block,
-    CancelledBarrier,
     Columns,
     Element,
     Watermark,
@@ -47,8 +47,7 @@ from tests.streaming.network.networks import (
     read,
 )
 from tests.streaming.network.test_channels import STORY, shown
-from tests.streaming.network.test_shared_memory import memory_files
-from tests.streaming.network.test_wake_ups import ScriptedChannel
+from tests.streaming.network.test_receiving import memory_files
 
 NARROW = NetworkSettings(
     segment_size=512,
@@ -163,68 +162,7 @@ def test_subpartition_without_elements_reports_none_as_overtaken() -> None:
         assert list(settled.pop()) == [1]
 
 
-def test_unaligned_barriers_overtake_data_but_no_earlier_unaligned_barrier() -> None:
-    """Other barriers in the channel are overtaken, but are not stored as data in flight."""
-    with channel(is_local=False) as (partition, reads):
-        (subpartition,) = partition.subpartitions
-        subpartition.put(Block([1]))
-        subpartition.put(Barrier(1, 0, savepoint=True))
-        subpartition.put(CancelledBarrier(2))
-        assert [len(kept_here) for kept_here in overtaken(partition, unaligned(3))] == [1]
-        subpartition.put(Block([2]))
-        (kept_here,) = overtaken(partition, unaligned(4))
-        assert stored(kept_here) == [shown(Block([1])), shown(Block([2]))]
-        reading = reads()
-        came = [reading.next()[1] for _ in range(6)]
-        assert [shown(element) for element in came] == [
-            unaligned(3),
-            unaligned(4),
-            shown(Block([1])),
-            Barrier(1, 0, savepoint=True),
-            CancelledBarrier(2),
-            shown(Block([2])),
-        ]
-
-
 # --- the receiver ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_local", [True, False])
-def test_sender_and_receiver_together_store_all_elements_before_an_unaligned_barrier(
-    is_local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ST-06: without elements written after the barrier, and without overtaken barriers. Some
-    elements of a buffer may have been taken."""
-    savepoint = Barrier(7, 0, savepoint=True)
-    before: list[Element] = [Block([1]), Watermark(2), numbers(3), savepoint, Block([2])]
-    with channel(is_local, buffer_timeout=None) as (partition, reads):
-        (subpartition,) = partition.subpartitions
-        reading = reads()
-        arrivals = Arrivals(reading.gate, monkeypatch)
-        for element in (Watermark(1), *before):
-            subpartition.put(element)
-        subpartition.flush()
-        assert reading.next() == (0, Watermark(1))
-        if not is_local:
-            arrivals.wait_for(2)
-        subpartition.put(Block([3]))
-        (of_sender,) = overtaken(partition, unaligned(8))
-        subpartition.put(Block([4]))
-        subpartition.flush()
-        assert reading.next_barrier() == (0, unaligned(8))
-        if not is_local:
-            arrivals.wait_for(2 + 1 + 2)
-        of_receiver = kept(reading.gate.in_flight(0))
-        data = [shown(element) for element in before if not isinstance(element, Barrier)]
-        if is_local:
-            assert stored(of_receiver) == data[:3]
-            assert stored(of_sender) == [data[3], shown(Block([3]))]
-        else:
-            assert stored(of_receiver) == data
-            assert stored(of_sender) == [shown(Block([3]))]
-        taken = [reading.next()[1] for _ in range(7)]
-        rest = [*before, Block([3]), Block([4])]
-        assert [shown(element) for element in taken] == [shown(element) for element in rest]
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -270,39 +208,6 @@ def test_unaligned_barrier_is_read_although_its_channel_is_blocked(is_local: boo
         assert shown(reading.next()[1]) == shown(Block([1]))
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_element_sent_after_an_unaligned_barrier_does_not_overtake_the_barrier(
-    is_local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Barrier and element come just after the gate has looked for barriers; the task takes the
-    barrier in line."""
-    with network() as make:
-        producer = make("producer")
-        consumer = producer if is_local else make("consumer")
-        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
-        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
-        reading = Reading(gate)
-
-        def barrier_and_more_come() -> None:
-            overtaken(partition, unaligned())
-            partition.subpartitions[0].put(Block([1]))
-            if not is_local:
-                arrivals.wait_for(2)
-
-        arrivals = Arrivals(gate, monkeypatch)
-        partition.subpartitions[0].put(Block([0]))
-        if not is_local:
-            arrivals.wait_for(1)
-        gate.has_data(gate.add(ScriptedChannel(barrier_and_more_come)))
-        assert reading.next()[0] == 0  # this channel comes after the other one now
-        assert gate.poll() == (0, unaligned())
-        assert gate.in_flight(0) == []
-        polled = gate.poll()
-        assert polled is not None
-        assert shown(polled[1]) == shown(Block([1]))
-        assert gate.poll() is None
-
-
 def test_unaligned_barriers_in_an_empty_channel_leave_no_queued_bytes() -> None:
     with channel(is_local=False) as (partition, reads):
         reading = reads()
@@ -312,6 +217,20 @@ def test_unaligned_barriers_in_an_empty_channel_leave_no_queued_bytes() -> None:
         assert reading.gate.poll() is None
         left = reading.gate.metrics()
         assert (left.queued_buffers, left.queued_bytes) == (0, 0)
+
+
+def test_local_channel_keeps_only_the_last_barrier_that_the_task_has_read() -> None:
+    with channel(is_local=True) as (partition, reads):
+        reading = reads()
+        partition.subpartitions[0].put(Block([1]))
+        for checkpoint_id in range(1, 4):
+            overtaken(partition, unaligned(checkpoint_id))
+            assert reading.next_barrier() == (0, unaligned(checkpoint_id))
+            reading.gate.in_flight(0)
+        (local,) = reading.gate.channels
+        assert isinstance(local, LocalInputChannel)
+        assert local._view is not None
+        assert len(local._view._barriers) == 1
 
 
 # --- time-outs ------------------------------------------------------------------------------------

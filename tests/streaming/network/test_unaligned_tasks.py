@@ -314,44 +314,6 @@ def test_task_without_room_for_results_takes_an_unaligned_snapshot_within_a_batc
         assert one.running.parts[1].is_complete
 
 
-def test_unprocessed_rest_of_a_batch_is_in_flight_in_the_channel_of_the_batch() -> None:
-    """ST-06: although the barrier comes from another channel."""
-    with network() as make:
-        one = OneTask(make)
-        one.write(1, range(500))
-        one.step()
-        done = len(one.running.operator.seen())
-        one.barrier(0, unaligned())
-        one.step()
-        one.barrier(1, unaligned())
-        one.step()
-        assert one.in_flight()["input 1"] == list(range(done, 500))
-        assert one.running.parts[1].is_complete
-
-
-def test_aligned_checkpoint_of_a_task_becomes_unaligned_at_its_timeout() -> None:
-    """ST-08, ST-09: the missing barrier has not arrived; what comes before it is in flight."""
-    with network() as make:
-        one = OneTask(make, NetworkSettings())
-        barrier = Barrier(1, int(1e12), alignment_timeout=300)
-        one.barrier(0, barrier)
-        one.write(0, [1])
-        one.step(3)
-        one.clock.advance(0.299)
-        one.step()
-        assert one.running.parts == {}
-        one.clock.advance(0.002)
-        one.step()
-        assert one.running.parts[1].barrier.unaligned
-        one.write(1, [2])
-        one.step(3)
-        assert one.running.operator.seen() == [1, 2]
-        one.barrier(1, barrier)
-        one.step()
-        assert one.in_flight() == {"input 1": [2]}
-        assert one.running.parts[1].is_complete
-
-
 def test_unfinished_work_of_an_operator_is_done_before_a_checkpoint() -> None:
     """For an unaligned barrier, and for an alignment that times out."""
     with network() as make:

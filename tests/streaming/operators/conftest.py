@@ -15,17 +15,10 @@ from tests.state.every_backend import SMALL
 
 ON_A_DISK = (
     "test_aligned_window_operator",
-    "test_batch_reduce_operator",
-    "test_co_flat_map_operator",
-    "test_interval_join_operator",
-    "test_keyed_broadcast_process_operator",
-    "test_keyed_co_process_operator",
-    "test_keyed_flat_map_operator",
-    "test_keyed_group_operator",
+    "test_join_operators",
     "test_keyed_process_operator",
     "test_look_up_operator",
     "test_queryable_state_operator",
-    "test_reduce_operator",
     "test_window_operator",
 )
 """Modules about operators whose state and timers a backend keeps by key; columns lie in memory with

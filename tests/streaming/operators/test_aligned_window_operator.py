@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.core.durations import Time
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import ProcessWindowFunction, ReduceFunction
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -85,44 +84,6 @@ def test_late_record_between_windows_goes_to_the_late_side_output() -> None:
 records = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
 )
-
-
-def test_record_of_a_fired_window_is_late_without_allowed_lateness() -> None:
-    """WI-07"""
-    h = harness(TumblingEventTimeWindows.of(Time.seconds(2)), late_tag=LATE)
-    h.process(("a", 1), at=1998)
-    h.watermark(1999)
-    assert h.values() == [("a", 1)]
-    h.process(("a", 2), at=1998)
-    h.process(("a", 3), at=2000)
-    assert h.side("late") == [("a", 2)]
-
-
-def test_record_is_late_only_if_all_its_sliding_windows_have_ended() -> None:
-    """WI-07"""
-    h = harness(SlidingEventTimeWindows.of(Time.seconds(3), Time.seconds(1)), late_tag=LATE)
-    h.process(("a", 1), at=1500)
-    h.watermark(2999)  # of [-1000, 2000), [0, 3000) and [1000, 4000) one is open
-    assert h.records() == [(("a", 1), 1999), (("a", 1), 2999)]
-    h.process(("a", 2), at=1500)
-    assert h.side("late") == []
-    h.watermark(3999)
-    assert h.records() == [(("a", 3), 3999)]
-    h.process(("a", 4), at=1500)
-    assert h.side("late") == [("a", 4)]
-
-
-def test_late_record_within_allowed_lateness_fires_its_window_again() -> None:
-    """WI-06: the result contains all records of the window, as the window was not purged."""
-    h = harness(TumblingEventTimeWindows.of(2000), allowed_lateness=500, late_tag=LATE)
-    h.process(("a", 1), ("a", 2), at=[500, 1900])
-    h.watermark(2300)
-    h.process(("a", 4), at=1997)
-    assert h.records() == [(("a", 3), 1999), (("a", 7), 1999)]
-    h.watermark(2499)
-    h.process(("a", 8), at=1998)
-    assert h.side("late") == [("a", 8)]
-    assert not len(h.operator.table)  # type: ignore[attr-defined]
 
 
 def test_dropped_late_records_are_counted() -> None:

@@ -154,15 +154,6 @@ def test_retried_commit_does_not_block_other_commits() -> None:
     assert not h.operator.is_retrying
 
 
-def test_committables_to_be_retried_are_in_the_snapshot() -> None:
-    h = OperatorHarness(CommitterOperator(Shelf(Failing(a=1))))
-    h.process(message(1, "a"))
-    complete(h, 1)
-    sink = Shelf()
-    OperatorHarness(CommitterOperator(sink), restore=h.snapshot(2), restored_checkpoint_id=2)
-    assert sink.commits == ["a"]
-
-
 def test_updated_commit_request_is_retried_and_stored_in_its_new_form() -> None:
     def half(request: CommitRequest[Any]) -> None:
         if request.committable == "ab":
@@ -327,13 +318,3 @@ def test_committer_emits_no_watermark_or_status_and_is_closed_once() -> None:
     h.close()
     h.close()
     assert sink.closed == ["committer"]
-
-
-def test_exception_raised_by_a_committer_fails_the_operator() -> None:
-    def fails(request: CommitRequest[Any]) -> None:
-        raise RuntimeError("broken")
-
-    h = OperatorHarness(CommitterOperator(Shelf(fails)))
-    h.process(message(1, "a"))
-    with pytest.raises(RuntimeError, match="broken"):
-        complete(h, 1)

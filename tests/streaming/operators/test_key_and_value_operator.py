@@ -14,10 +14,7 @@ from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.testing.operator_harness import OperatorHarness
-from tests.streaming.operators.contract import (
-    assert_time_passes_and_the_end_adds_nothing,
-    columns,
-)
+from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
 
 
 def harness(

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.streaming.functions.functions import (
-    KeyedProcessFunction,
-    TimeDomain,
-)
+from flinkray.streaming.functions.functions import KeyedProcessFunction, TimeDomain
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.records.elements import Watermark
-from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import (
     BY_FIRST,
-    PAIRS,
-    Counting,
-    assert_failure_is_told,
     assert_time_passes_and_the_end_adds_nothing,
-    columns,
     failure,
     unlike_five,
 )
@@ -59,11 +51,6 @@ def test_timers_fire_with_their_key_before_the_watermark_is_forwarded() -> None:
     assert h.output() == [Record(("a", 50, 50, TimeDomain.PROCESSING_TIME))]
 
 
-class Count(Counting, KeyedProcessFunction[Any, Any, Any]):
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        yield ctx.get_current_key(), self.next(), ctx.timestamp()
-
-
 class At(KeyedProcessFunction[Any, Any, Any]):
     """Registers a timer of event time, whose firing fails at 5."""
 
@@ -75,30 +62,7 @@ class At(KeyedProcessFunction[Any, Any, Any]):
         yield ctx.get_current_key(), unlike_five(timestamp)
 
 
-def test_each_key_has_its_own_state_and_results_keep_record_timestamps() -> None:
-    h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
-    h.process(*PAIRS, at=[4, 5, 6, 7])
-    h.process(("b", 0))
-    assert h.records() == [
-        (("a", 1, 4), 4), (("b", 1, 5), 5), (("a", 2, 6), 6), (("a", 3, 7), 7),
-        (("b", 2, None), None),
-    ]  # fmt: skip
-
-
-def test_function_gets_columns_as_rows_with_their_keys_and_timestamps() -> None:
-    h = OperatorHarness(KeyedProcessOperator(Count(), Keys("k")), keyed=True)
-    h.process_columns(columns([7, 8, 9], k=["a", "b", "a"]))
-    assert h.records() == [(("a", 1, 7), 7), (("b", 1, 8), 8), (("a", 2, 9), 9)]
-
-
-def test_state_and_timers_are_kept_after_a_restore() -> None:
-    h = OperatorHarness(KeyedProcessOperator(Count(), BY_FIRST), keyed=True)
-    h.process(*PAIRS)
-    restored = OperatorHarness(
-        KeyedProcessOperator(Count(), BY_FIRST), keyed=True, restore=h.snapshot()
-    )
-    restored.process(("a", 0), ("c", 0))
-    assert restored.values() == [("a", 4, None), ("c", 1, None)]
+def test_timers_are_kept_after_a_restore() -> None:
     h = OperatorHarness(KeyedProcessOperator(At(), BY_FIRST), keyed=True)
     h.process(("a", 7), ("b", 9))
     restored = OperatorHarness(
@@ -112,11 +76,6 @@ def test_watermarks_pass_through_and_the_end_of_input_fires_no_timer() -> None:
     h = OperatorHarness(KeyedProcessOperator(At(), BY_FIRST), keyed=True)
     h.process(("a", 100))
     assert_time_passes_and_the_end_adds_nothing(h)
-
-
-def test_error_on_a_record_names_operator_subtask_and_record() -> None:
-    operator = KeyedProcessOperator(At(), BY_FIRST)
-    assert_failure_is_told(operator, ("a", 4), ("b", 5), ("c", 6), record=("b", 5), keyed=True)
 
 
 def test_error_in_a_timer_names_its_time_and_key() -> None:

@@ -111,14 +111,6 @@ def test_look_up_table_does_not_delay_the_watermark_once_it_is_complete() -> Non
     assert_time_passes_and_the_end_adds_nothing(h)
 
 
-def test_last_watermark_is_emitted_after_waiting_records() -> None:
-    h = harness()
-    h.process(("a", 1), at=5)
-    h.watermark(MAX_TIMESTAMP)
-    end_table(h)
-    assert h.output() == [Record((("a", 1), None), 5), Watermark(MAX_TIMESTAMP)]
-
-
 def test_many_waiting_records_are_looked_up_in_portions() -> None:
     h = harness(is_head=True)
     h.process(*((number, number) for number in range(1000)), at=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from flinkray.core.durations import Duration
-from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream import WatermarkStrategy
 from flinkray.datastream.connectors import (
     CollectionSource,
     FixedSplitsEnumerator,
     SequentialReader,
     Source,
 )
-from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import (
@@ -165,23 +163,6 @@ def test_source_paused_for_spark_does_not_become_idle() -> None:
     hold.tell(False)
     h.processing_time(300)
     assert h.output() == [WatermarkStatus(True)]
-
-
-def test_watermark_strategy_adds_no_node_and_settings_apply_to_the_source() -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    stream = env.from_source(CollectionSource([1]), BY_VALUE, "numbers").set_parallelism(3)
-    assert stream.get_name() == "Source: numbers"
-    (node,) = json.loads(env.get_execution_plan())["nodes"]
-    assert (node["type"], node["parallelism"]) == ("Source: numbers", 3)
-
-
-@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_windows_use_the_timestamps_of_the_source_strategy(mode: RuntimeExecutionMode) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment()
-    env.set_parallelism(2).set_runtime_mode(mode)
-    stream = env.from_source(CollectionSource([1, 4, 7, 12]), BY_VALUE, "numbers")
-    sums = stream.window_all(TumblingEventTimeWindows.of(5)).reduce(lambda a, b: a + b)
-    assert list(sums.execute_and_collect()) == [5, 7, 12]
 
 
 def test_position_of_a_source_batch_is_the_number_of_records_before_it() -> None:

@@ -21,7 +21,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flinkray.datastream import Row, RuntimeExecutionMode, StreamExecutionEnvironment, Types
-from flinkray.datastream.common import Duration
 from flinkray.datastream.common.typeinfo import TypeInformation
 from flinkray.datastream.connectors import (
     BucketAssigner,
@@ -701,15 +700,6 @@ def test_checkpoint_rolling_policy_ignores_size_and_age_of_a_file(tmp_path: Path
     assert contents(h, tmp_path) == ["a\n" + "b" * 1000 + "\n"]
 
 
-def test_default_rolling_policy_equals_that_of_flink() -> None:
-    policy = RollingPolicy.default_rolling_policy()
-    assert policy == RollingPolicy(128 << 20, 60_000, 60_000)
-    longer = RollingPolicy.default_rolling_policy(rollover_interval=Duration.of_minutes(5))
-    assert longer.rollover_interval == 300_000
-    with pytest.raises(StreamError, match="must be positive, got 0"):
-        RollingPolicy(part_size=0)
-
-
 # --- buckets --------------------------------------------------------------------------------------
 
 
@@ -800,42 +790,6 @@ def test_second_run_of_a_file_sink_keeps_the_files_of_the_first_run(tmp_path: Pa
     for _ in range(2):
         write(FileSink(tmp_path), ["a"])
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "a\n"]
-
-
-TYPED = Types.ROW([Types.STRING(), Types.TUPLE([Types.BOOLEAN(), Types.LIST(Types.INT())])])
-
-
-@pytest.mark.parametrize(
-    ("values", "type_info", "lines"),
-    [
-        ([("To", 4)], Types.TUPLE([Types.STRING(), Types.INT()]), ["(To,4)"]),
-        ([("a", (True, [1, None])), Row(None, None)], TYPED,
-         ["+I[a, (true,[1, null])]", "+I[null, null]"]),
-        ([Row("a", 1), True, None, ("a", 1)], None, ["+I[a, 1]", "true", "null", "('a', 1)"]),
-        ([{"a": False}], Types.MAP(Types.STRING(), Types.BOOLEAN()), ["{a=false}"]),
-    ],
-)  # fmt: skip
-def test_text_file_sink_writes_the_same_lines_as_print(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    values: list[Any],
-    type_info: Any,
-    lines: list[str],
-) -> None:
-    from flinkray.datastream.connectors.file_system import Encoder
-    from flinkray.datastream.connectors.file_system import FileSink as Built
-
-    env = StreamExecutionEnvironment.get_execution_environment()
-    stream = env.from_collection(values, type_info)
-    encoder = Encoder.simple_string_encoder()
-    stream.sink_to(Built.for_row_format(str(tmp_path / "built"), encoder).build())
-    stream.sink_to(FileSink(tmp_path / "plain", "text"))
-    stream.key_by(lambda value: 0).sink_to(FileSink(tmp_path / "keyed"))
-    stream.print()
-    env.execute()
-    written = [path.read_text().splitlines() for path in tmp_path.rglob("part-*")]
-    assert written == [lines] * 3
-    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_columns_are_written_as_the_text_of_their_rows(tmp_path: Path) -> None:

@@ -31,11 +31,7 @@ from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkError
-from flinkray.streaming.sinks.spark import (
-    EpochOfAnotherJobError,
-    SparkEpochSink,
-    check_columns,
-)
+from flinkray.streaming.sinks.spark import EpochOfAnotherJobError, SparkEpochSink, check_columns
 from tests.disk import Disk
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
@@ -127,16 +123,6 @@ def test_restored_committer_publishes_the_same_epoch_again(tmp_path: Path) -> No
     again.process(3)
     again.finish()
     assert published(tmp_path) == {1: [1], 2: [2], 3: [3]}
-
-
-def test_last_rows_are_published_with_the_last_checkpoint(tmp_path: Path) -> None:
-    out = harness(tmp_path)
-    out.process(1)
-    out.checkpoint()
-    out.complete()
-    out.process(2)
-    out.finish()
-    assert published(tmp_path) == {1: [1], 2: [2]}
 
 
 def test_small_batches_are_written_as_one_row_group(tmp_path: Path) -> None:

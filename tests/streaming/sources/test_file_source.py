@@ -70,49 +70,6 @@ def test_csv_files_without_header_are_read_with_given_column_names(tmp_path: Pat
         FileSource(tmp_path, file_format="parquet", column_names=["city"])
 
 
-LONG_CSV = 130_000
-"""Lines that are more than a block of Arrow's."""
-
-
-def test_column_of_a_long_csv_file_has_one_type_that_suits_all_values(tmp_path: Path) -> None:
-    last = {"n": "0.5", "void": "x", "code": "A7", "day": "2024-01-01 10:00:00", "text": '"a\nb"'}
-    line = "7,,12,2024-01-01,a\n"
-    lines = [",".join(last), "\n", line * LONG_CSV, ",".join(last.values()), "\n"]
-    (tmp_path / "long.csv").write_text("".join(lines))
-    reader = reader_of(
-        FileSource(tmp_path, file_format="csv"), FileSplit(str(tmp_path / "long.csv"), 0)
-    )
-    batches = []
-    while (polled := batch_of(reader.poll(10))) is not END_OF_INPUT:
-        batches += [polled.batch] if len(polled) else []
-    table = pa.Table.from_batches(batches)
-    assert len(batches) > 1
-    assert table.schema.types == [
-        pa.float64(), pa.string(), pa.string(), pa.timestamp("us"), pa.string(),
-    ]  # fmt: skip
-    assert [str(v) for v in table.slice(LONG_CSV).to_pylist()[0].values()] == [
-        "0.5", "x", "A7", "2024-01-01 10:00:00", "a\nb",
-    ]  # fmt: skip
-    assert table.slice(0, 1).to_pylist()[0]["code"] == "12"
-    assert table.num_rows == LONG_CSV + 1
-
-
-def test_restored_reader_continues_in_a_long_csv_file(tmp_path: Path) -> None:
-    path = tmp_path / "long.csv"
-    path.write_text("n\n" + "".join(f"{n}\n" for n in range(400_000)) + "0.5\n")
-    reader = reader_of(FileSource(path, file_format="csv"), FileSplit(str(path), 0))
-    while not len(first := batch_of(reader.poll(10))):
-        pass
-    (split,) = reader.snapshot_state(1)
-    again = reader_of(FileSource(path, file_format="csv"), split)
-    rest: list[float] = []
-    while (polled := batch_of(again.poll(10))) is not END_OF_INPUT:
-        rest += polled.batch["n"].to_pylist() if len(polled) else []
-    assert rest[0] == len(first)
-    assert rest[-1] == 0.5
-    assert len(first) + len(rest) == 400_001
-
-
 def rows_of(reader: Any, most: int) -> list[tuple[Any, ...]]:
     """Those that come with so many polls."""
     found: list[tuple[Any, ...]] = []
@@ -175,16 +132,6 @@ def test_rows_of_several_megabytes_written_by_a_sink_are_read(
     env.execute()
     source = FileSource(tmp_path, file_format="csv", column_names=["n", "text"])
     assert [tuple(row) for row in read(source)] == rows
-
-
-def test_column_of_a_compressed_csv_file_has_one_type_that_suits_all_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(csv_files, "_BLOCK", 64)
-    text = gzip.compress(b"n\n" + b"1\n" * 600 + b"0.5\n")
-    assert len(text) < 64
-    (tmp_path / "a.csv.gz").write_bytes(text)
-    assert [row.n for row in read(FileSource(tmp_path, file_format="csv"))] == [1.0] * 600 + [0.5]
 
 
 def test_csv_row_above_the_size_limit_with_an_open_quote_is_refused(

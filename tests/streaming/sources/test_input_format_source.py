@@ -17,7 +17,7 @@ from flinkray.streaming.sources.input_format import InputFormatSource, InputForm
 from flinkray.streaming.sources.source import EnumeratorContext
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import read, reader_of, rest_of
-from tests.streaming.sources.test_iterator_source import taken
+from tests.streaming.sources.test_simple_sources import taken
 
 
 class Words(InputFormat[str, str]):

@@ -25,10 +25,7 @@ from flinkray.datastream.connectors import FileSource
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources import csv_files
-from flinkray.streaming.sources.source_progress import (
-    read_enumerator_state,
-    write_enumerator_state,
-)
+from flinkray.streaming.sources.source_progress import read_enumerator_state, write_enumerator_state
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import (
     Readers,

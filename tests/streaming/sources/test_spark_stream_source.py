@@ -12,18 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.core.ids import JobVertexID
-from flinkray.file_results import (
-    FileResultLostError,
-    MicroBatch,
-    PublishedBatches,
-    ResultDirectory,
-)
+from flinkray.file_results import FileResultLostError, MicroBatch, PublishedBatches, ResultDirectory
 from flinkray.state.operator_state import StateFile
-from flinkray.streaming.sources.source import (
-    END_OF_INPUT,
-    NoRecords,
-    ReaderContext,
-)
+from flinkray.streaming.sources.source import END_OF_INPUT, NoRecords, ReaderContext
 from flinkray.streaming.sources.spark import LOOK_INTERVAL
 from flinkray.streaming.sources.spark_stream import (
     MicroBatchLostError,
