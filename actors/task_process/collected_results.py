@@ -13,7 +13,7 @@ from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.core import cloud_pickle
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
-from flinkray.streaming.sinks.simple import ResultsReceiver
+from flinkray.streaming.operators.task_services import ResultsReceiver
 
 MAX_PIECE = 4 * 2**20
 """Largest size of one result in bytes, because a result must fit into a message."""

@@ -51,7 +51,7 @@ from flinkray.core.captured_output import note_output
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, KvStateID
-from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
+from flinkray.core.job_options import MAX_WAITING_RECORDS, TASK_CANCELLATION_INTERVAL
 from flinkray.core.options import QUERYABLE_STATE_SWITCH_INTERVAL
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import (
@@ -122,7 +122,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         )
         main = MainLoop(rpc_service.loop)
         self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
-        task_files = TaskFiles(self, main, storage_dir)
+        task_files = partial(
+            TaskFiles, self, main, storage_dir, configuration.get(MAX_WAITING_RECORDS)
+        )
         self._functions = FunctionTasks(
             self._reader, self._partitions, task_executor, main, task_files
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.shared.produced_partitions import (
@@ -40,10 +41,10 @@ class FunctionTasks:
         partitions: ResultPartitions,
         task_executor: TaskProcessListenerGateway,
         main: MainLoop,
-        files: TaskFiles,
+        files: Callable[[DeployedTask], TaskFiles],
     ) -> None:
         self.main = main
-        self.files = files
+        self._files = files
         self.reader = reader
         self.partitions = partitions
         self.task_executor = task_executor
@@ -54,8 +55,7 @@ class FunctionTasks:
             deployed.job.job_id, deployed.graph_id, deployed.vertex, deployed.task
         )
         channels = [_Channels(self.partitions, self.main, one) for one in produced]
-        files = [_Files(output) for output in self.files.outputs_of(deployed)]
-        return FunctionTaskResources(self, deployed, channels, files)
+        return FunctionTaskResources(self, deployed, channels, self._files(deployed))
 
 
 class _Output(ABC):
@@ -119,13 +119,13 @@ class FunctionTaskResources:
         tasks: FunctionTasks,
         deployed: DeployedTask,
         channels: list[_Channels],
-        files: list[_Files],
+        files: TaskFiles,
     ) -> None:
         self._tasks = tasks
         self._deployed = deployed
         self._channels = channels
         self._files = files
-        self._outputs: list[_Output] = [*channels, *files]
+        self._outputs: list[_Output] = [*channels, *map(_Files, files.outputs.values())]
 
     @property
     def has_finished(self) -> bool:
@@ -143,8 +143,8 @@ class FunctionTaskResources:
             vertex.max_parallelism,
             tuple(self._gate(*one) for one in deployed.inputs_of(ResultMedium.CHANNELS)),
             tuple(output.partition for output in self._channels),
-            self._tasks.files.inputs_of(deployed),
-            tuple(output.output for output in self._files),
+            self._files.inputs,
+            tuple(self._files.outputs.values()),
             cancellation,
         )
 

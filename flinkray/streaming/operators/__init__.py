@@ -12,6 +12,7 @@ __all__ = [
     "operator",
     "process",
     "source",
+    "task_services",
     "timestamps",
     "two_inputs",
 ]

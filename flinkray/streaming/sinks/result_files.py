@@ -3,20 +3,18 @@ Other vertices of the job read it afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.streaming.columnar.conversion import block_to_batch, schema_of
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.operators.operator import OperatorContext, Output, StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class ResultFilesOperator(StreamOperator):
-    """Writes records as rows. The runner of the task sets :attr:`write`.
+    """Writes records as rows.
 
     Rows and dictionaries have one column per name, tuples have f0, f1, …, and other values have one
     column, ``value``. All tasks write columns with the same names and types: those of *type_info*,
@@ -27,8 +25,6 @@ class ResultFilesOperator(StreamOperator):
         type_info: type of the records. None: unknown.
     """
 
-    write: Callable[[pa.RecordBatch | pa.Table], None]
-
     def __init__(
         self, data_set_id: IntermediateDataSetID, type_info: TypeInformation | None
     ) -> None:
@@ -37,16 +33,20 @@ class ResultFilesOperator(StreamOperator):
         wanted = None if type_info is None else type_info.to_arrow()
         self._schema = None if wanted is None else schema_of(wanted)
 
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self._write = context.services.file_writer(self.data_set_id)
+
     def open(self) -> None:
         if self._schema is not None:  # readers of a result without rows know its columns
-            self.write(pa.RecordBatch.from_pylist([], self._schema))
+            self._write(pa.RecordBatch.from_pylist([], self._schema))
 
     def process_block(self, block: Block) -> None:
         if len(block):
-            self.write(block_to_batch(block, self._type_info))
+            self._write(block_to_batch(block, self._type_info))
 
     def process_columns(self, columns: Columns) -> None:
-        self.write(columns.batch if self._schema is None else self._declared(columns.batch))
+        self._write(columns.batch if self._schema is None else self._declared(columns.batch))
 
     def _declared(self, batch: pa.RecordBatch) -> pa.Table:
         try:

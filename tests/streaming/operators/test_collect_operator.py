@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.task_services import ResultsReceiver, TaskServices
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.simple import CollectOperator
 from flinkray.testing.operator_harness import OperatorHarness
@@ -37,9 +38,13 @@ class Kept:
 
 
 def harness(restore: OperatorState | None = None) -> tuple[OperatorHarness, Kept]:
-    operator, kept = CollectOperator(), Kept()
-    operator.receiver = kept
-    return OperatorHarness(operator, restore=restore), kept
+    kept = Kept()
+
+    class Services(TaskServices):
+        def results(self) -> ResultsReceiver:
+            return kept
+
+    return OperatorHarness(CollectOperator(), restore=restore, services=Services()), kept
 
 
 def test_collect_operator_collects_values_in_batches_and_columns_as_rows() -> None:

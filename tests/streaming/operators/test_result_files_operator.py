@@ -9,6 +9,7 @@ import pytest
 
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
@@ -20,10 +21,15 @@ LONG_AND_TEXT = Types.ROW_NAMED(["n", "text"], [Types.LONG(), Types.STRING()])
 
 
 def harness(type_info: TypeInformation | None) -> tuple[OperatorHarness, list[pa.RecordBatch]]:
-    operator = ResultFilesOperator(DATA_SET, type_info)
     written: list[pa.RecordBatch] = []
-    operator.write = written.append
-    return OperatorHarness(operator), written
+
+    class Services(TaskServices):
+        def file_writer(self, data_set_id: IntermediateDataSetID) -> Any:
+            assert data_set_id == DATA_SET
+            return written.append
+
+    operator = ResultFilesOperator(DATA_SET, type_info)
+    return OperatorHarness(operator, services=Services()), written
 
 
 @pytest.mark.parametrize(
