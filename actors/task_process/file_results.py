@@ -101,9 +101,10 @@ class FileInput:
         try:
             yield
         except FileResultLostError as error:
-            raise ResultPartitionNotFoundError(
-                self._partitions[error.location], str(error)
-            ) from error
+            partition = self._partitions.get(error.location)
+            if partition is None:  # of another input of the task
+                raise
+            raise ResultPartitionNotFoundError(partition, str(error)) from error
 
     async def read(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield this task's rows in an async function, without blocking the loop."""

@@ -80,7 +80,8 @@ class GlobalAggregateClient(GlobalAggregateManager):
         if not deployed.job.has_stream_sources:
             raise StreamError(
                 f"{deployed.name} cannot update the global aggregate {name!r}: its job is a "
-                "BatchJob in which no program has a source, and such a job has no global aggregates"
+                "BatchJob in which all sources are Spark stages, and such a job has no global "
+                "aggregates"
             )
         value = pickled_aggregand(name, aggregand)
         with self._turn:

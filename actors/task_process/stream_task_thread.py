@@ -114,8 +114,9 @@ class ClusterTaskServices(TaskServices):
 
     def file_writer(
         self, data_set_id: IntermediateDataSetID
-    ) -> Callable[[pa.RecordBatch | pa.Table], None]:
-        return self.stages.outputs[data_set_id].write_here
+    ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
+        output = self.stages.outputs.get(data_set_id)
+        return None if output is None else output.write_here
 
 
 @dataclass(kw_only=True)

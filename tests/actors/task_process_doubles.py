@@ -11,7 +11,7 @@ from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.task_processes import TaskProcesses
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -112,7 +112,7 @@ class TasksInDoubles:
             AcceptedTask(attempt_of(GRAPH, information, task), task, information, i)
             for i, task in enumerate(deployments.tasks)
         ]
-        self.tasks.start(deployments, accepted, MASTER, None)
+        self.tasks.start(AcceptedTasks(deployments, accepted, MASTER, None))
 
     async def run_four(self) -> None:
         """And return when the processes have them."""

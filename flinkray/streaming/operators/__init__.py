@@ -3,6 +3,7 @@
 __all__ = [
     "async_wait",
     "basic",
+    "batch_function",
     "batch_mode",
     "broadcast",
     "collector",

@@ -104,6 +104,8 @@ class TaskServices:
 
     def file_writer(
         self, data_set_id: IntermediateDataSetID
-    ) -> Callable[[pa.RecordBatch | pa.Table], None]:
-        """Return the function that writes rows to the task's part of a file result. It blocks."""
-        raise StreamError("this task writes no file that other vertices read")
+    ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
+        """Return the function that writes rows to the task's part of a file result. It blocks.
+        None: nobody reads the result.
+        """
+        return None

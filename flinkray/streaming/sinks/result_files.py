@@ -35,7 +35,9 @@ class ResultFilesOperator(StreamOperator):
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
-        self._write = context.services.file_writer(self.data_set_id)
+        write = context.services.file_writer(self.data_set_id)
+        assert write is not None, "a stream stage whose result nobody reads is refused"
+        self._write = write
 
     def open(self) -> None:
         if self._schema is not None:  # readers of a result without rows know its columns
