@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import ray
 from _results import Figure, Results, parse
@@ -24,12 +23,12 @@ from _streams.runners import wait_for_prestarted
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.task_jobs import TaskJobBuilder, waits
 
 SLOTS = 200
 SHARED = {
@@ -56,10 +55,7 @@ JOBS: dict[str, Callable[[], JobGraph]] = {
 def job(*parallelisms: int) -> JobGraph:
     """Vertices that read each other, all to all."""
 
-    async def waits(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    builder = PythonJobBuilder("waits")
+    builder = TaskJobBuilder("waits")
     vertices = [builder.add(waits, name=f"v{i}", parallelism=p) for i, p in enumerate(parallelisms)]
     for producer, consumer in pairwise(vertices):
         builder.connect(producer, consumer)
