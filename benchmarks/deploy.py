@@ -137,7 +137,7 @@ async def _messages() -> None:
 
 
 async def _count(graph: JobGraph) -> Counter[str]:
-    with tempfile.TemporaryDirectory() as storage:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as storage:
         async with MiniCluster(storage, configuration=SHARED) as cluster:
             await cluster.submit(warm_up := job(1))
             await _until_running(cluster, warm_up)

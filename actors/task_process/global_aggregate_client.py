@@ -16,7 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     StreamCoordinatorGateway,
     stream_coordinator_address,
 )
-from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.code_failure import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.core.error_text import summary_of
 from flinkray.core.errors import CoordinatorReplacedError, RpcError

@@ -116,7 +116,7 @@ class ClusterTaskServices(TaskServices):
         self, data_set_id: IntermediateDataSetID
     ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
         output = self.stages.outputs.get(data_set_id)
-        return None if output is None else output.write_here
+        return None if output is None else output.write
 
 
 @dataclass(kw_only=True)

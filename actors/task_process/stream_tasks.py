@@ -16,8 +16,8 @@ from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT, buffer_timeouts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.channel_finder import ChannelFinder
+from flinkray.actors.task_process.code_failure import Cancellation
 from flinkray.actors.task_process.collected_results import CollectedResults
-from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.coordinator_clients import CoordinatorClients
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
@@ -135,13 +135,11 @@ class StreamTasks:
         self._running[deployed.attempt_id] = resources
         return resources
 
-    def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> bool:
-        """Pass an order to a task. Returns False if there is no such stream task."""
+    def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> None:
+        """Pass an order to a task. Do nothing if the task is not here any more."""
         resources = self._running.get(attempt_id)
-        if resources is None:
-            return False
-        resources.checkpoint_orders.order(order)
-        return True
+        if resources is not None:
+            resources.checkpoint_orders.order(order)
 
     def _create(self, deployed: DeployedTask) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()

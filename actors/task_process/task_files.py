@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flinkray.actors.shared.produced_partitions import written_partitions
-from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.core.ids import JobVertexID
@@ -31,7 +30,6 @@ class TaskFiles(StageLocations):
     def __init__(
         self,
         endpoint: RpcEndpoint,
-        main: MainLoop,
         storage_dir: str,
         max_waiting_records: int,
         deployed: DeployedTask,
@@ -48,8 +46,6 @@ class TaskFiles(StageLocations):
         self._job_id = job.job_id
         self.inputs = tuple(
             FileInput(
-                endpoint.rpc_service,
-                main,
                 storage_dir,
                 job.job_id,
                 information,
@@ -61,9 +57,7 @@ class TaskFiles(StageLocations):
         )
         """The task's inputs that are in files, in the order of the vertex's inputs."""
         self.outputs = {
-            one.data_set_id: FileOutput(
-                endpoint, main, partition_location(storage_dir, job.job_id, one)
-            )
+            one.data_set_id: FileOutput(endpoint, partition_location(storage_dir, job.job_id, one))
             for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
         }
         """Result of the vertex -> the task's part of it, in the order of the vertex's results."""

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from flinkray.actors.task_process.endpoint import TaskProcess
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, MasterFormat, NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually
 from flinkray.user_code import dump_function
