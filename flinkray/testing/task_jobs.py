@@ -1,6 +1,7 @@
 """Makes jobs whose tasks do what a test says: hold a slot, wait, end or fail.
 
-They are stream programs. Each vertex calls a function in the threads of its tasks.
+They are stream programs, for clusters with threads and sockets. Each vertex calls a function in the
+threads of its tasks. For clusters on virtual time see :mod:`flinkray.testing.function_jobs`.
 """
 
 from __future__ import annotations
