@@ -95,6 +95,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     """Endpoint of the task process. Ends with its TaskExecutor's process, or with its job."""
 
     task_type: ClassVar[type[Task]] = Task
+    kinds: ClassVar[frozenset[str]] = frozenset({STREAM})
+    """Kinds of tasks that the process runs. It refuses others."""
 
     def __init__(
         self,
@@ -204,6 +206,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             write_note(self._host)
         self._parts.add(deployments)
         job = self._parts.job(deployments)
+        self._refuse_other_kinds(deployments)
         coordinator_owner = deployments.source_coordinator_owner or job_master_id
         self._kv_states.register_listener(job.job_id, self._kv_state_reporter)
         for task in deployments.tasks:
@@ -214,13 +217,17 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             )
             self._start(deployed, self._prepare(deployed))
 
+    def _refuse_other_kinds(self, deployments: TaskDeployments) -> None:
+        """Raise TaskError if the process cannot run one of the tasks."""
+        for task in deployments.tasks:
+            vertex = self._parts.vertex(deployments.graph_id, task)
+            kind = vertex.invokable.kind
+            if kind not in self.kinds:
+                name = vertex.task(task.subtask_index)
+                raise TaskError(f"{name} is of kind {kind!r}, which no task process runs")
+
     def _prepare(self, deployed: DeployedTask) -> TaskResources:
-        """Return the task's resources. The task's results can be requested from now on.
-        Raises TaskError if the task is no stream task.
-        """
-        kind = deployed.vertex.invokable.kind
-        if kind != STREAM:
-            raise TaskError(f"{deployed.name} is of kind {kind!r}, which no task process runs")
+        """Return the task's resources. The task's results can be requested from now on."""
         return self._streams.prepare(deployed)
 
     def _start(self, deployed: DeployedTask, resources: TaskResources) -> None:

@@ -36,7 +36,7 @@ from flinkray.file_results import read_batches
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.graph import distribution
-from flinkray.scheduler.graph.job_graph import PYTHON, ResultMedium
+from flinkray.scheduler.graph.job_graph import PYTHON, TASK_PROCESS_KINDS, ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import InputInformation, PartitionLocations, TaskExecutionState
@@ -92,6 +92,7 @@ class FunctionTaskProcess(TaskProcess):
     """A task process that also runs functions of tests."""
 
     task_type: ClassVar[type[Task]] = FunctionTask
+    kinds: ClassVar[frozenset[str]] = TASK_PROCESS_KINDS
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

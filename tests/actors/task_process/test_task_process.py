@@ -171,5 +171,5 @@ async def test_function_of_a_test_is_refused_by_the_task_process_of_a_real_clust
     job = python_job(lambda context: None, name="f")
     (vertex,) = job.vertices
     async with ProcessUnderTest(tmp_path, vertex) as process:
-        with pytest.raises(TaskError, match=r"f \(1/1\)#1 is of kind 'python', which no task"):
+        with pytest.raises(TaskError, match=r"f \(1/1\) is of kind 'python', which no task"):
             await process.run()
