@@ -13,10 +13,8 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import ray
 from _results import Figure, Results, parse
@@ -24,12 +22,13 @@ from _streams.runners import wait_for_prestarted
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.task_jobs import TaskJobBuilder, waits
 
 SLOTS = 200
 SHARED = {
@@ -45,22 +44,32 @@ GOALS = {
     ),
 }
 """Job -> what is measured, seconds from submission to all RUNNING, peer."""
-JOBS: dict[str, Callable[[], JobGraph]] = {
-    "1": lambda: job(1),
-    "8": lambda: job(8),
-    "64": lambda: job(64),
-    "2 x 200": lambda: job(200, 200),
+JOBS: dict[str, tuple[int, ...]] = {
+    "1": (1,),
+    "8": (8,),
+    "64": (64,),
+    "2 x 200": (200, 200),
 }
+"""Job -> parallelisms of its vertices, which read each other, all to all."""
 
 
-def job(*parallelisms: int) -> JobGraph:
-    """Vertices that read each other, all to all."""
+def job(name: str) -> JobGraph:
+    """A stream program whose tasks wait."""
+    builder = TaskJobBuilder("waits")
+    vertices = [builder.add(waits, name=f"v{i}", parallelism=p) for i, p in enumerate(JOBS[name])]
+    for producer, consumer in pairwise(vertices):
+        builder.connect(producer, consumer)
+    return builder.build()
 
-    async def waits(context: Any) -> None:
+
+def job_of_functions(name: str) -> JobGraph:
+    """The same vertices for a cluster in one process: functions that wait, without threads."""
+
+    async def waits(context: object) -> None:
         await asyncio.get_running_loop().create_future()
 
     builder = PythonJobBuilder("waits")
-    vertices = [builder.add(waits, name=f"v{i}", parallelism=p) for i, p in enumerate(parallelisms)]
+    vertices = [builder.add(waits, name=f"v{i}", parallelism=p) for i, p in enumerate(JOBS[name])]
     for producer, consumer in pairwise(vertices):
         builder.connect(producer, consumer)
     return builder.build()
@@ -100,18 +109,18 @@ def cold(rounds: int) -> None:
     times = []
     for number in range(rounds):
         with flinkray.connect(cluster_id=f"cold{number}", configuration=SHARED) as client:
-            times.append(measure(client, JOBS["1"]()))
+            times.append(measure(client, job("1")))
     print(f"cold, 1 task: {_shown(times)}")
 
 
 def warm(rounds: int, results: Results) -> None:
     """Workers are there, and have been used."""
     with flinkray.connect(cluster_id="warm", configuration=SHARED) as client:
-        measure(client, JOBS["2 x 200"]())
+        measure(client, job("2 x 200"))
         times: dict[str, list[float]] = {name: [] for name in JOBS}
         for _ in range(rounds):
-            for name, graph in JOBS.items():
-                times[name].append(measure(client, graph()))
+            for name in JOBS:
+                times[name].append(measure(client, job(name)))
     for name, found in times.items():
         print(f"warm, {name} tasks: {_shown(found)}")
         if name in GOALS:
@@ -130,7 +139,7 @@ async def _messages() -> None:
     print(
         "calls from submission to all RUNNING, all processes together (in one process; one worker)"
     )
-    counts = {name: await _count(graph()) for name, graph in JOBS.items()}
+    counts = {name: await _count(job_of_functions(name)) for name in JOBS}
     methods = sorted({method for found in counts.values() for method in found})
     print(f"{'':60}" + "".join(f"{name:>10}" for name in counts))
     for method in methods:
@@ -143,7 +152,7 @@ async def _messages() -> None:
 async def _count(graph: JobGraph) -> Counter[str]:
     with tempfile.TemporaryDirectory() as storage:
         async with MiniCluster(storage, configuration=SHARED) as cluster:
-            await cluster.submit(warm_up := job(1))
+            await cluster.submit(warm_up := job_of_functions("1"))
             await _until_running(cluster, warm_up)
             await (await cluster.dispatcher()).cancel_job(warm_up.job_id)
             await cluster.result(warm_up.job_id)

@@ -12,14 +12,12 @@ all task processes: that of each TaskExecutor with tasks, and those that wait
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import signal
 import time
 from collections import Counter
 from statistics import median
-from typing import Any
 
 import psutil
 import ray
@@ -29,10 +27,10 @@ from ray.util.state.common import ActorState
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder
-from flinkray.scheduler.graph.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.task_jobs import TaskJobBuilder, waits
 
 PAIRS = 32
 SLOTS = 8
@@ -51,13 +49,10 @@ FLINK = "Flink: 12 s with its defaults, 2.6 s tuned"
 def pairs(rounds: int) -> JobGraph:
     """32 pairs of tasks that wait."""
 
-    async def waits(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    builder = PythonJobBuilder("pairs", restart_strategy=FixedDelayRestart(rounds, 0.0))
+    builder = TaskJobBuilder("pairs", restart_strategy=FixedDelayRestart(rounds, 0.0))
     first = builder.add(waits, name="first", parallelism=PAIRS)
     second = builder.add(waits, name="second", parallelism=PAIRS)
-    builder.connect(first, second, pattern=DistributionPattern.POINTWISE)
+    builder.connect(first, second, is_pointwise=True)
     return builder.build()
 
 

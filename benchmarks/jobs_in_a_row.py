@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 from statistics import median
-from typing import Any
 
 from _results import Figure, Results, parse
 
 import flinkray
 from flinkray.client import ClusterClient
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.task_jobs import ends, task_job
 
 GOAL = 3.0
 """The slowest of the third and later ones, beside the second: that one found all that it needed
@@ -45,14 +44,9 @@ def main() -> None:
 
 def _run(client: ClusterClient, number: int) -> float:
     """Seconds from submission until the task runs; its result is there on return."""
-
-    def work(context: Any) -> int:
-        return number
-
-    builder = PythonJobBuilder(f"job {number}")
-    builder.add(work, name="work")
+    job = task_job(ends, name=f"job {number}")
     submitted = time.time()
-    handle = client.submit(builder.build())
+    handle = client.submit(job)
     handle.result(timeout=120)
     (vertex,) = handle.details().vertices
     (execution,) = vertex.executions

@@ -38,8 +38,8 @@ from kazoo.exceptions import NoNodeError  # noqa: E402
 
 import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
-from flinkray.client.python_job import python_job  # noqa: E402
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
+from flinkray.testing.task_jobs import task_job, waits  # noqa: E402
 from tests.zookeeper_server import why_not  # noqa: E402
 
 CLUSTER_ID = "failover"
@@ -111,12 +111,6 @@ def kill_once(
     return led, time.monotonic() - began
 
 
-def wait(context: object) -> None:
-    """The job's only task."""
-    while True:
-        time.sleep(1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10, help="of each kind (10)")
@@ -129,7 +123,7 @@ def main() -> None:
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with servers(arguments.session_timeout) as (client, znodes):
-        job = client.submit(python_job(wait))
+        job = client.submit(task_job(waits))
         for _ in range(arguments.kills):
             for component, kind in COMPONENTS.items():
                 times[kind].append(kill_once(znodes, component, 2, client.cluster_overview))

@@ -24,7 +24,6 @@ from typing import Any
 from _results import Figure, Results, parse
 
 from flinkray.actors.job_master.endpoint import JobMaster
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.resources import ResourceProfile
@@ -32,6 +31,7 @@ from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing import SimulatedCluster, Simulation
+from flinkray.testing.function_jobs import PythonJobBuilder
 
 MEMORY = 2**27
 """Bytes of a slot; nobody uses them."""

@@ -28,7 +28,6 @@ import itertools
 import re
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -50,11 +49,11 @@ from ray.util.placement_group import placement_group_table  # noqa: E402
 
 import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
-from flinkray.client.python_job import python_job  # noqa: E402
 from flinkray.core.errors import FlinkRayError, JobExecutionError  # noqa: E402
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types  # noqa: E402
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
 from flinkray.scheduler.shared.states import JobStatus  # noqa: E402
+from flinkray.testing.task_jobs import ends, task_job, waits  # noqa: E402
 from tests.system.observer import live_actors  # noqa: E402
 from tests.zookeeper_server import why_not  # noqa: E402
 
@@ -94,21 +93,12 @@ def configuration(hosts: str, storage: Path) -> dict[str, str]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def answer(context: object) -> int:
-    return 42
-
-
-def fail(context: object) -> int:
+def fail(task: object) -> None:
     raise ZeroDivisionError("as it is to")
 
 
-def wait(context: object) -> None:
-    """Until it is cancelled."""
-    threading.Event().wait()
-
-
 def run_function(client: ClusterClient, storage: Path) -> None:
-    client.submit(python_job(answer)).result(ANSWER)
+    client.submit(task_job(ends)).result(ANSWER)
 
 
 def run_stream(client: ClusterClient, storage: Path) -> None:
@@ -128,7 +118,7 @@ def run_stream(client: ClusterClient, storage: Path) -> None:
 
 def run_failing(client: ClusterClient, storage: Path) -> None:
     try:
-        client.submit(python_job(fail)).result(ANSWER)
+        client.submit(task_job(fail)).result(ANSWER)
     except JobExecutionError as error:
         if "as it is to" in str(error):
             return
@@ -137,7 +127,7 @@ def run_failing(client: ClusterClient, storage: Path) -> None:
 
 
 def run_cancelled(client: ClusterClient, storage: Path) -> None:
-    job = client.submit(python_job(wait))
+    job = client.submit(task_job(waits))
     deadline = time.monotonic() + ANSWER
     while job.status() is not JobStatus.RUNNING and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -79,13 +79,15 @@ CLOSE_TIMEOUT = 10.0
 
 
 async def create_task_executor(
-    rpc_service: RpcService, arguments: TaskExecutorArguments
+    rpc_service: RpcService,
+    arguments: TaskExecutorArguments,
+    task_process_factory: str = TASK_PROCESS_FACTORY,
 ) -> TaskExecutor:
     """Create the endpoint of the TaskExecutor's process."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     host = TaskExecutorHost.find(arguments.node)
     runners = task_runners(rpc_service, host, arguments.bundle_index, services.configuration)
-    return TaskExecutor(rpc_service, services, arguments, host, runners)
+    return TaskExecutor(rpc_service, services, arguments, host, runners, task_process_factory)
 
 
 class TaskExecutor(RpcEndpoint, TaskExecutorGateway):

@@ -18,7 +18,7 @@ from flinkray.actors.task_executor.task_processes import (
     TaskProcessPlace,
 )
 from flinkray.actors.task_executor.task_results import TaskResults
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks, TasksOfKind
 from flinkray.core import options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError
@@ -27,7 +27,6 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
-    JobMasterId,
 )
 from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
 from flinkray.rpc import RpcEndpoint
@@ -95,21 +94,15 @@ class PythonTasks(TasksOfKind):
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        deployments: TaskDeployments,
-        tasks: Sequence[AcceptedTask],
-        job_master_id: JobMasterId,
-        blob_server: str | None,
-    ) -> None:
+    def start(self, accepted: AcceptedTasks) -> None:
         """Start tasks in the task processes of their slots, with one message per process."""
         by_place: dict[TaskProcessPlace, list[AcceptedTask]] = {}
-        for task in tasks:
-            place = self.processes.place_of(task.slot_index, deployments.job_id)
+        for task in accepted.tasks:
+            place = self.processes.place_of(task.slot_index, accepted.deployments.job_id)
             by_place.setdefault(place, []).append(task)
-            self._add(deployments, task, place)
+            self._add(accepted.deployments, task, place)
         for place, of_place in by_place.items():
-            self._send(place, deployments, of_place, job_master_id, blob_server)
+            self._send(place, replace(accepted, tasks=of_place))
 
     def _add(
         self, deployments: TaskDeployments, task: AcceptedTask, place: TaskProcessPlace
@@ -124,26 +117,19 @@ class PythonTasks(TasksOfKind):
         self._places[task.deployment.allocation_id] = place
         self.results.begun(produced, place)
 
-    def _send(
-        self,
-        place: TaskProcessPlace,
-        deployments: TaskDeployments,
-        tasks: Sequence[AcceptedTask],
-        job_master_id: JobMasterId,
-        blob_server: str | None,
-    ) -> None:
-        graph_id = deployments.graph_id
-        of_process = tuple(task.deployment for task in tasks)
+    def _send(self, place: TaskProcessPlace, accepted: AcceptedTasks) -> None:
+        deployments, graph_id = accepted.deployments, accepted.deployments.graph_id
+        of_process = tuple(task.deployment for task in accepted.tasks)
         keys = {deployments.job}
         for deployment in of_process:
             keys.update((deployment.vertex, *deployment.inputs))
         parts = tuple(self._parts.part(graph_id, key) for key in sorted(keys))
-        attempts = [task.attempt_id for task in tasks]
+        attempts = [task.attempt_id for task in accepted.tasks]
         self.processes.run_tasks(
             place,
             replace(deployments, parts=parts, tasks=of_process),
-            job_master_id,
-            blob_server,
+            accepted.job_master_id,
+            accepted.blob_server,
             lambda cause: self._failed(attempts, cause),
         )
 

@@ -12,7 +12,7 @@ from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.actors.task_executor.started_tasks import StartedTask
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_executor.task_table import TaskTable
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks, TasksOfKind
 from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
@@ -90,7 +90,7 @@ class TaskExecution:
                 refused.append(RefusedTask(task.attempt_id, str(error), allocation_id))
         self._carry_out([])
         for runs_in, tasks in accepted.items():
-            runs_in.start(deployments, tasks, job_master_id, blob_server)
+            runs_in.start(AcceptedTasks(deployments, tasks, job_master_id, blob_server))
         return tuple(refused)
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_reports import TaskReport, not_ready
 from flinkray.actors.task_executor.host import TaskExecutorHost
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTasks, TasksOfKind
 from flinkray.core import options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
@@ -21,14 +21,13 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
-    JobMasterId,
 )
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.graph.job_graph import SPARK, SPARK_SESSION
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.environment import STANDALONE
 from flinkray.spark.executor_launches import StageEndedError
 from flinkray.spark.executor_process import run_executor
@@ -206,22 +205,16 @@ class RunningTasks(TasksOfKind):
         self._tasks: dict[ExecutionAttemptID, _RunningTask] = {}
         self._kinds: dict[AllocationID, set[str]] = {}
 
-    def start(
-        self,
-        deployments: TaskDeployments,
-        tasks: Sequence[AcceptedTask],
-        job_master_id: JobMasterId,
-        blob_server: str | None,
-    ) -> None:
-        for accepted in tasks:
+    def start(self, accepted: AcceptedTasks) -> None:
+        for task in accepted.tasks:
             self._start(
                 RunnerTask(
-                    deployments.job_id,
-                    accepted.attempt_id,
-                    accepted.vertex.invokable.kind,
-                    accepted.deployment.allocation_id,
-                    accepted.deployment.coordinator_attempt,
-                    accepted.vertex.invokable.configuration,
+                    accepted.deployments.job_id,
+                    task.attempt_id,
+                    task.vertex.invokable.kind,
+                    task.deployment.allocation_id,
+                    task.deployment.coordinator_attempt,
+                    task.vertex.invokable.configuration,
                 )
             )
 

@@ -28,6 +28,18 @@ class AcceptedTask:
     slot_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedTasks:
+    """Tasks that a JobMaster has sent in one message, as far as they are of one kind."""
+
+    deployments: TaskDeployments
+    """The message. It may also contain tasks of other kinds, and tasks that are refused."""
+    tasks: Sequence[AcceptedTask]
+    job_master_id: JobMasterId
+    blob_server: str | None
+    """Address of the server for code that is not in the message."""
+
+
 class TasksOfKind(ABC):
     """Runs the tasks of some kinds (``Invokable.kind``), on the TaskExecutor's main thread.
 
@@ -35,13 +47,7 @@ class TasksOfKind(ABC):
     """
 
     @abstractmethod
-    def start(
-        self,
-        deployments: TaskDeployments,
-        tasks: Sequence[AcceptedTask],
-        job_master_id: JobMasterId,
-        blob_server: str | None,
-    ) -> None:
+    def start(self, accepted: AcceptedTasks) -> None:
         """Begin to run tasks that a JobMaster has sent in one message."""
 
     @abstractmethod

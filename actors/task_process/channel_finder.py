@@ -3,20 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
+    JobPartition,
     ResultPartitionNotFoundError,
     TaskProcessListenerGateway,
 )
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations
 from flinkray.streaming.network import DataAddress
 
 _Question = tuple[JobID, IntermediateDataSetID, str]
+
+_ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
+"""Errors after which the JobMaster is asked again for the state of the producer."""
+_ASK_AGAIN_DELAY = 0.1
+"""Seconds until the JobMaster is asked again."""
+
+_BEFORE_IT_RUNS = (
+    ExecutionState.CREATED,
+    ExecutionState.SCHEDULED,
+    ExecutionState.DEPLOYING,
+    ExecutionState.INITIALIZING,
+)
+"""States of a producer whose partition may not be there yet."""
+
+
+class ProducerStates:
+    """Asks the JobMaster for the states of producers, for all tasks of a process (JM-13)."""
+
+    def __init__(
+        self,
+        rpc_service: RpcService,
+        request: Callable[[JobID, ResultPartitionID], Coroutine[Any, Any, ExecutionState]],
+    ) -> None:
+        """*request* asks the JobMaster for the state of the producer of a partition."""
+        self._rpc_service = rpc_service
+        self._request = request
+        self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
+
+    async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
+        """Return whether the producer of a partition has not begun yet.
+        All tasks share one question.
+        """
+        wanted = JobPartition(job_id, partition_id)
+        question = self._questions.get(wanted)
+        if question is None:
+            question = asyncio.ensure_future(self._ask(wanted))
+            self._questions[wanted] = question
+            question.add_done_callback(lambda _: self._questions.pop(wanted))
+        return await asyncio.shield(question)
+
+    async def _ask(self, wanted: JobPartition) -> bool:
+        while True:
+            try:
+                state = await self._request(wanted.job_id, wanted.partition)
+            except _ASK_AGAIN:  # the next JobMaster answers, or the waiting task is cancelled
+                await self._rpc_service.pause(_ASK_AGAIN_DELAY)
+            # the producer was replaced, or there is no JobMaster to ask
+            except (FlinkRayError, ValueError):
+                return False
+            else:
+                return state in _BEFORE_IT_RUNS
 
 
 class ChannelFinder:

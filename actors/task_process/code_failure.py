@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,35 @@ class TaskCancelledError(BaseException):
 
     It is not an Exception, so that ``except Exception`` does not catch it.
     """
+
+
+class Cancellation:
+    """Tells the code of one task, in whatever thread, that the task is cancelled."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def is_requested(self) -> bool:
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Request the cancellation. Called on the process's main thread."""
+        self._requested.set()
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, callback: Callable[[], object]) -> None:
+        """Call *callback* when the cancellation is requested. Both calls are on the main thread."""
+        self._listeners.append(callback)
+        if self.is_requested:
+            callback()
+
+    def check(self) -> None:
+        """Raise TaskCancelledError if the cancellation is requested. Called from any thread."""
+        if self.is_requested:
+            raise TaskCancelledError
 
 
 _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)

@@ -8,27 +8,23 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from flinkray.actors.task_process.client_output import ClientOutput
 from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.core import cloud_pickle
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
-from flinkray.streaming.records.elements import Barrier
-from flinkray.streaming.records.in_flight import Settled
+from flinkray.streaming.operators.task_services import ResultsReceiver
 
 MAX_PIECE = 4 * 2**20
 """Largest size of one result in bytes, because a result must fit into a message."""
-MOST_WAITING = 2**20
-"""Bytes that may wait for the client. With more, the task waits, and all tasks before it."""
-
 
 _MANY = 1000
 """Number of held pieces from which on each write drops the pieces that the client has read."""
 
 
-class CollectedResults:
+class CollectedResults(ClientOutput, ResultsReceiver):
     """Keeps the results of a job's collecting task until the client has read them.
-    Created on the event loop and written by the task's thread. The client is the only reader of the
-    partition.
+    The client is the only reader of the partition.
     """
 
     def __init__(
@@ -45,17 +41,10 @@ class CollectedResults:
         *announce* is called before the first results. *is_foreign*: the task is restored from
         another job's state.
         """
+        super().__init__(on_room)
         self._partition = partition
-        self._on_room = on_room
         self._announce = announce
         self._is_foreign = is_foreign
-        self._loop = asyncio.get_running_loop()
-        self._put = 0
-        """Bytes written, counted by the task's thread."""
-        self._taken = 0
-        """Bytes passed on to the partition, counted by the event loop."""
-        self._waiting: deque[bytes] = deque()
-        self._writing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         """Task that waits until the client has read everything."""
         self._is_read = False
@@ -91,10 +80,9 @@ class CollectedResults:
     def _put_piece(self, piece: bytes) -> None:
         self._unread.append((self._number, piece))
         self._number += 1
-        self._put += len(piece)
         if len(self._unread) >= _MANY:
             self._forget_read()
-        self._loop.call_soon_threadsafe(self._add, piece)
+        self._write(piece)
 
     def _forget_read(self) -> None:
         first = self._partition.first_unread(0)
@@ -123,29 +111,11 @@ class CollectedResults:
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: pieces before it will not be sent again.
-        Part of :class:`ResultsReceiver`.
-        """
+        """Note that a checkpoint is complete: pieces before it will not be sent again."""
         number = self._captured.get(checkpoint_id)
         self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
         if number is not None:
             self._loop.call_soon_threadsafe(self._partition.commit, 0, number)
-
-    def has_room(self) -> bool:
-        return self._put - self._taken < MOST_WAITING
-
-    def flush_when_idle(self) -> None:
-        """Do nothing: results are not buffered."""
-
-    def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Call *settled* at once: the client sees no barriers, so nothing has to be waited for."""
-        settled({})
-
-    def cancelled_barrier(self, checkpoint_id: int) -> None:
-        """Do nothing: the client sees no barriers."""
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Do nothing: the client sees no watermarks."""
 
     def end_of_data(self) -> None:
         """Finish the partition, because everything was written."""
@@ -155,35 +125,21 @@ class CollectedResults:
         """Return whether the client has read everything."""
         return self._is_read
 
-    def end_of_input(self) -> None:
-        """Do nothing: the client has received everything."""
-
     # --- on the event loop --------------------------------------------------------------------
 
     def _begin_at(self) -> None:
         self._partition.begin_at(0, self.first)
         self._partition.commit(0, self.restored)
 
-    def _add(self, piece: bytes) -> None:
-        self._waiting.append(piece)
-        if self._writing is None:
-            self._writing = asyncio.ensure_future(self._write())
-
-    async def _write(self) -> None:
-        while self._waiting:
-            piece = self._waiting.popleft()
-            await self._partition.write(0, piece)
-            self._taken += len(piece)
-            self._on_room()
-        self._writing = None
+    async def _send(self, piece: bytes) -> None:
+        await self._partition.write(0, piece)
 
     def _end(self) -> None:
         if not self._is_closed:
             self._reading = asyncio.ensure_future(self._wait_until_read())
 
     async def _wait_until_read(self) -> None:
-        while self._writing is not None:
-            await asyncio.shield(self._writing)
+        await self._all_sent()
         self._partition.finish()
         await self._partition.wait_until_read()
         self._is_read = True
@@ -192,7 +148,7 @@ class CollectedResults:
     def close(self) -> None:
         """Drop unread results: the task has ended."""
         self._is_closed = True
-        for waiting in (self._writing, self._reading):
+        for waiting in (self._sending, self._reading):
             if waiting is not None:
                 waiting.cancel()
         self._waiting.clear()

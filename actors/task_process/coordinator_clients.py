@@ -14,10 +14,16 @@ from flinkray.actors.gateways.stream_coordinator import (
     Holders,
     ReaderProgress,
     StreamCoordinatorGateway,
+    alignment_name,
+    stream_coordinator_address,
 )
+from flinkray.actors.shared.chain_code import HELD_BY, HELD_BY_LOOK_UPS, MASTER_HOOK
+from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.task_metrics import IS_HELD
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import RpcService
+from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.sources.source import SourceHold
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -273,3 +279,82 @@ class HoldClient:
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()
+
+
+class CoordinatorClients:
+    """Connects one task to the job's coordinator, as far as the task needs it."""
+
+    def __init__(self, rpc_service: RpcService, deployed: DeployedTask) -> None:
+        """Create the clients of *deployed*. Called on the event loop."""
+        self._rpc_service = rpc_service
+        self._deployed = deployed
+        self._address = stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner)
+        reads_source = not deployed.vertex.inputs
+        self.splits = self._split_client() if reads_source else None
+        """Client of the enumerator. None: the vertex has inputs: channels, or files whose rows its
+        tasks divide by themselves.
+        """
+        self.alignment = self._alignment_client() if reads_source else None
+        """Client of the watermark alignment. None: the vertex has inputs."""
+        self.hold = self._hold_client()
+        """Says whether the source must not be read for now, because a consumer is behind.
+        None unless a Spark stage takes the results of its records, or records wait in look-ups.
+        """
+
+    def _split_client(self) -> SplitClient:
+        deployed, task = self._deployed, self._deployed.task
+        reader = ReaderProgress(
+            deployed.coordinator_owner,
+            deployed.vertex.vertex_id,
+            task.subtask_index,
+            task.attempt_number,
+            deployed.vertex.parallelism,
+            0,
+            0,
+            deployed.blob_server,
+            task.restores,
+            0 if task.restored is None else task.restored.checkpoint_id,
+        )
+        return SplitClient(self._rpc_service, self._address, reader)
+
+    def _alignment_client(self) -> AlignmentClient:
+        deployed = self._deployed
+        name = alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index)
+        return AlignmentClient(self._rpc_service, self._address, deployed.coordinator_owner, name)
+
+    def _hold_client(self) -> HoldClient | None:
+        settings = self._deployed.vertex.invokable.configuration
+        stages = tuple(map(JobVertexID.from_hex, settings.get(HELD_BY, "").split()))
+        look_ups = tuple(settings.get(HELD_BY_LOOK_UPS, "").split())
+        restores = self._deployed.task.restores if MASTER_HOOK in settings else None
+        if not stages and not look_ups and restores is None:
+            return None
+        owner, holders = self._deployed.coordinator_owner, Holders(stages, look_ups, restores)
+        return HoldClient(self._rpc_service, self._address, owner, holders)
+
+    def attach(self, loop: TaskLoop, metrics: MetricGroup) -> None:
+        """Begin to ask and to report for the task of *loop*. Called by the task's thread."""
+        if self.splits is not None:
+            self.splits.attach(loop)
+        if self.alignment is not None:
+            self.alignment.attach(loop.post)
+        if self.hold is not None:
+            hold = self.hold.hold
+            metrics.gauge(IS_HELD, lambda: int(hold.is_held))
+            self.hold.attach(loop.post)
+
+    def checkpointed(self, checkpoint_id: int) -> None:
+        """Note that the task has taken its snapshot, or takes none. Called by the task's thread."""
+        if self.splits is not None:
+            self.splits.checkpointed(checkpoint_id)
+
+    async def flush(self) -> None:
+        """Return when everything is reported, so that an ended task does not hold others back."""
+        if self.alignment is not None:
+            await self.alignment.flush()
+
+    def close(self) -> None:
+        """Stop asking and reporting: the task has ended. Called on the event loop."""
+        for client in (self.splits, self.alignment, self.hold):
+            if client is not None:
+                client.close()

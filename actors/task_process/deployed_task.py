@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.code_failure import Cancellation
 from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobMasterId
 from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics

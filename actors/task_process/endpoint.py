@@ -8,10 +8,12 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
 from flinkray.actors.gateways.kv_states import KvStateAnswer, KvStateServerGateway
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import (
     PROCESS_MARK,
     TASK_PROCESS_ENDPOINT,
@@ -25,7 +27,6 @@ from flinkray.actors.gateways.task_process import (
 from flinkray.actors.gateways.task_reports import (
     MOST_REPORTS,
     TaskReport,
-    not_ready,
     shortened,
 )
 from flinkray.actors.shared.deployment_parts import DeployedParts
@@ -33,30 +34,26 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.leftover_processes import write_note
 from flinkray.actors.shared.notifications import BatchedSender
 from flinkray.actors.shared.settings import apply_rpc_settings
-from flinkray.actors.task_process.code_loop import CodeLoops, MainLoop
+from flinkray.actors.task_process.channel_finder import ProducerStates
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
-from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
-from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_task_thread import StreamTaskRun
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_runtime import TaskRuntime, ThreadedRuntime
-from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
-from flinkray.core import network_options
+from flinkray.actors.task_process.user_code import CodeOrigin, UserCode, UserFunction
 from flinkray.core.blobs import BlobKey
 from flinkray.core.captured_output import note_output
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, KvStateID
-from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
+from flinkray.core.job_options import MAX_WAITING_RECORDS, TASK_CANCELLATION_INTERVAL
 from flinkray.core.options import QUERYABLE_STATE_SWITCH_INTERVAL
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointOrder,
-    TriggerCheckpoint,
 )
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -74,14 +71,17 @@ async def create_task_process(
     rpc_service: RpcService,
     arguments: TaskProcessArguments,
     runtime: TaskRuntime | None = None,
+    process_type: type[TaskProcess] | None = None,
 ) -> TaskProcess:
-    """Create the endpoint of a process that runs tasks, connected to its TaskExecutor."""
+    """Create the endpoint of a process that runs tasks, connected to its TaskExecutor.
+    *process_type* None: :class:`TaskProcess`.
+    """
     configuration = ReadableConfig(arguments.configuration)
     apply_rpc_settings(rpc_service, configuration)
     task_executor = await rpc_service.connect(
         arguments.task_executor_address, TaskProcessListenerGateway
     )
-    return TaskProcess(
+    return (process_type or TaskProcess)(
         rpc_service,
         arguments.cluster_id,
         configuration,
@@ -93,6 +93,10 @@ async def create_task_process(
 
 class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     """Endpoint of the task process. Ends with its TaskExecutor's process, or with its job."""
+
+    task_type: ClassVar[type[Task]] = Task
+    kinds: ClassVar[frozenset[str]] = frozenset({STREAM})
+    """Kinds of tasks that the process runs. It refuses others."""
 
     def __init__(
         self,
@@ -109,22 +113,15 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
         self._is_noted = False
+        self._configuration = configuration
         self._interrupt_interval = configuration.get(TASK_CANCELLATION_INTERVAL)
         self._task_executor = task_executor
         self._parts = DeployedParts()
         self._user_code = UserCode(rpc_service)
         self._partitions = ResultPartitions(rpc_service.process_name)
-        self._reader = PartitionReader(
-            rpc_service,
-            configuration.get(network_options.REQUEST_BACKOFF_INITIAL),
-            configuration.get(network_options.REQUEST_BACKOFF_MAX),
-            producer_state=task_executor.request_partition_state,
-        )
-        main = MainLoop(rpc_service.loop)
-        self._code_loops = CodeLoops(main, is_threaded=rpc_service.has_threads)
-        task_files = TaskFiles(self, main, storage_dir)
-        self._functions = FunctionTasks(
-            self._reader, self._partitions, task_executor, main, task_files
+        self._producers = ProducerStates(rpc_service, task_executor.request_partition_state)
+        self._files_of = partial(
+            TaskFiles, self, storage_dir, configuration.get(MAX_WAITING_RECORDS)
         )
         self._files = JobFiles(
             rpc_service, cluster_id, has_working_directory=rpc_service.has_own_process
@@ -143,9 +140,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             self._runtime,
             configuration,
             self._partitions,
-            self._reader.is_to_come,
+            self._producers.is_to_come,
             self._files.cached,
-            task_files,
+            self._files_of,
             lambda answer: self._reports.add((answer,)),
             self._kv_states,
         )
@@ -171,7 +168,6 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     def _abandon(self) -> None:
         for task in tuple(self._tasks.values()):
             task.abandon()
-        self._code_loops.close()
         self._files.close()
         self._streams.abandon()
 
@@ -210,6 +206,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             write_note(self._host)
         self._parts.add(deployments)
         job = self._parts.job(deployments)
+        self._refuse_other_kinds(deployments)
         coordinator_owner = deployments.source_coordinator_owner or job_master_id
         self._kv_states.register_listener(job.job_id, self._kv_state_reporter)
         for task in deployments.tasks:
@@ -218,10 +215,20 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             deployed = DeployedTask(
                 job, deployments.graph_id, vertex, task, inputs, coordinator_owner, blob_server
             )
-            if vertex.invokable.kind == STREAM:
-                self._start(deployed, self._streams.prepare(deployed))
-            else:
-                self._start(deployed, self._functions.prepare(deployed))
+            self._start(deployed, self._prepare(deployed))
+
+    def _refuse_other_kinds(self, deployments: TaskDeployments) -> None:
+        """Raise TaskError if the process cannot run one of the tasks."""
+        for task in deployments.tasks:
+            vertex = self._parts.vertex(deployments.graph_id, task)
+            kind = vertex.invokable.kind
+            if kind not in self.kinds:
+                name = vertex.task(task.subtask_index)
+                raise TaskError(f"{name} is of kind {kind!r}, which no task process runs")
+
+    def _prepare(self, deployed: DeployedTask) -> TaskResources:
+        """Return the task's resources. The task's results can be requested from now on."""
+        return self._streams.prepare(deployed)
 
     def _start(self, deployed: DeployedTask, resources: TaskResources) -> None:
         job_id = deployed.job.job_id
@@ -235,24 +242,18 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
                 # report this failure before tasks fail as a consequence
                 self._reports.when_sent(lambda: resources.ended(state))
 
-        task = self._tasks[attempt_id] = Task(
+        task = self._tasks[attempt_id] = self.task_type(
             self,
-            job_id,
-            attempt_id,
-            deployed.vertex.task(deployed.task.subtask_index),
+            deployed,
+            resources,
             load=_load_nothing if resources.has_finished else partial(self._load, deployed, origin),
-            open_context=resources.open,
-            finish=resources.finish,
-            settle=resources.settle,
-            io_metrics=resources.io_metrics,
             report=report,
-            code_loops=self._code_loops,
             runtime=self._runtime,
             interrupt_interval=deployed.job.cancellation_interval or self._interrupt_interval,
         )
         task.start()
 
-    async def _load(self, deployed: DeployedTask, origin: CodeOrigin) -> LoadedCode:
+    async def _load(self, deployed: DeployedTask, origin: CodeOrigin) -> UserFunction:
         async def fetch(key: BlobKey) -> bytes:
             return await self._user_code.fetch(origin.job_id, key, origin.blob_server)
 
@@ -276,11 +277,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
     ) -> None:
         for attempt_id in attempts:
-            is_told = self._streams.order_checkpoint(order, attempt_id)
-            task = self._tasks.get(attempt_id)
-            if not is_told and task is not None and isinstance(order, TriggerCheckpoint):
-                cause = "it is no task of a stream: checkpoints are taken when it has finished"
-                self._reports.add((not_ready(task.job_id, order, attempt_id, cause),))
+            self._streams.order_checkpoint(order, attempt_id)
 
     async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         measured = (
@@ -302,7 +299,6 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
 
     async def forget_job(self, job_id: JobID) -> None:
         self._parts.forget(job_id)
-        self._reader.forget_job(job_id)
         self._files.forget(job_id)
         self._kv_states.unregister_listener(job_id)
 
@@ -320,8 +316,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         return self._kv_state_server.query(kv_state_id, keys_and_namespace)
 
 
-async def _load_nothing() -> LoadedCode:
-    return LoadedCode(StreamTaskRun.end_at_once, is_async=False)
+async def _load_nothing() -> UserFunction:
+    return StreamTaskRun.end_at_once
 
 
 IMPORT_AHEAD_AFTER = 0.5

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
 
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
-from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.core.ids import JobID, ResultPartitionID
 from flinkray.file_results import (
     FileResultLostError,
@@ -19,11 +18,10 @@ from flinkray.file_results import (
     ResultWriter,
     RowGroupSplit,
     partition_location,
-    read_batches,
     share_of,
     whole_location,
 )
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
@@ -46,8 +44,6 @@ class FileInput:
 
     def __init__(
         self,
-        rpc_service: RpcService,
-        main: MainLoop,
         storage_dir: str,
         job_id: JobID,
         information: InputInformation,
@@ -57,8 +53,6 @@ class FileInput:
     ) -> None:
         producers, pattern = information.producer_parallelism, information.pattern
         group = distribution.group_of_consumer(pattern, producers, parallelism, subtask_index)
-        self._rpc_service = rpc_service
-        self._main = main
         self._partitions = {
             location: partition
             for partition in map(
@@ -83,16 +77,6 @@ class FileInput:
             directories = [ResultDirectory(location) for location in self._partitions]
             return share_of(directories, self._reader, self._readers)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield this task's rows in a non-async function. Blocks while it reads.
-
-        Raises:
-            ResultPartitionNotFoundError: files are gone. Their producer will run again.
-        """
-        share = self.share()
-        with self.telling_what_is_lost():
-            yield from read_batches(share)
-
     @contextmanager
     def telling_what_is_lost(self) -> Iterator[None]:
         """Context manager: if a file is lost inside the block, name the partition to produce again.
@@ -101,41 +85,23 @@ class FileInput:
         try:
             yield
         except FileResultLostError as error:
-            raise ResultPartitionNotFoundError(
-                self._partitions[error.location], str(error)
-            ) from error
-
-    async def read(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield this task's rows in an async function, without blocking the loop."""
-        batches, run_blocking = self.batches(), self._rpc_service.run_blocking
-        while (batch := await self._main.call(lambda: run_blocking(_next, batches))) is not None:
-            yield batch
+            partition = self._partitions.get(error.location)
+            if partition is None:  # of another input of the task
+                raise
+            raise ResultPartitionNotFoundError(partition, str(error)) from error
 
 
 class FileOutput:
     """The partition of a result that this task writes to files."""
 
-    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, location: str) -> None:
+    def __init__(self, endpoint: RpcEndpoint, location: str) -> None:
         self._endpoint = endpoint
-        self._main = main
         self._location = location
         self._opened: ResultWriter | None = None
         self._turn = asyncio.Lock()
         self._is_over = False
 
-    async def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Add rows. All rows of a result have the same columns.
-
-        Raises:
-            ResultSchemaError: the columns differ from earlier ones.
-            TypeError: *data* is neither a record batch nor a table.
-        """
-        if not isinstance(data, (pa.RecordBatch, pa.Table)):
-            kind = type(data).__name__
-            raise TypeError(f"a result of files takes Arrow record batches and tables, not {kind}")
-        await self._main.call(lambda: self._run(lambda writer: writer.write(data)))
-
-    def write_here(self, data: pa.RecordBatch | pa.Table) -> None:
+    def write(self, data: pa.RecordBatch | pa.Table) -> None:
         """Add rows in the thread of the task, which is the only writer. Blocks.
 
         Raises:
@@ -192,7 +158,3 @@ def _location(
         partition.data_set_id,
         locations.coordinator_attempt,
     )
-
-
-def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return next(batches, None)

@@ -16,7 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     StreamCoordinatorGateway,
     stream_coordinator_address,
 )
-from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.code_failure import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.core.error_text import summary_of
 from flinkray.core.errors import CoordinatorReplacedError, RpcError
@@ -80,7 +80,8 @@ class GlobalAggregateClient(GlobalAggregateManager):
         if not deployed.job.has_stream_sources:
             raise StreamError(
                 f"{deployed.name} cannot update the global aggregate {name!r}: its job is a "
-                "BatchJob in which no program has a source, and such a job has no global aggregates"
+                "BatchJob in which all sources are Spark stages, and such a job has no global "
+                "aggregates"
             )
         value = pickled_aggregand(name, aggregand)
         with self._turn:

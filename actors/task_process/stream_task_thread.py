@@ -7,23 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
-from flinkray.actors.task_process.coordinator_clients import (
-    AlignmentClient,
-    HoldClient,
-    SplitClient,
-)
-from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.coordinator_clients import CoordinatorClients
+from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
 from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
 from flinkray.actors.task_process.task_checkpoints import (
     TaskCheckpointOrders,
     TaskCheckpointResponder,
 )
-from flinkray.actors.task_process.task_metrics import IS_HELD
+from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_snapshots import (
     StateNotReadError,
     own_keyed_state,
@@ -32,7 +30,8 @@ from flinkray.actors.task_process.task_snapshots import (
 )
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError, SuppressRestartsError
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import IntermediateDataSetID
+from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
@@ -52,19 +51,19 @@ from flinkray.streaming.network import (
     register_input,
     register_output,
 )
-from flinkray.streaming.operators.look_up import LookUpOperator, LookUpRoom
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.operators.task_services import (
+    CommitLog,
+    LookUpRoom,
+    ResultsReceiver,
+    TaskServices,
+)
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner
-from flinkray.streaming.sinks.result_files import ResultFilesOperator
-from flinkray.streaming.sinks.simple import CollectOperator, PrintOperator
-from flinkray.streaming.sinks.sink_operators import CommitLog, CommitterOperator, SinkWriterOperator
-from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sources.result_files import ResultFileSplit
-from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingClock
@@ -81,84 +80,95 @@ _LOST_INPUTS = (
 """Errors that mean that a task's input is lost."""
 
 
-@dataclass
+class ClusterTaskServices(TaskServices):
+    """Services for the operators of a task in a cluster."""
+
+    stages: TaskFiles
+
+    def __init__(
+        self, files: TaskFiles, results: CollectedResults, printed: PrintedLinesOutput | None
+    ) -> None:
+        """Create the services of one task.
+
+        Args:
+            files: the task's files.
+            results: receives results that the client collects.
+            printed: receives lines that are printed for the client. None: lines are written to
+                the log.
+        """
+        self.stages = files
+        self.write_lines = None if printed is None else printed.write
+        self._results = results
+        self.outputs: list[StreamTaskOutput] = [] if printed is None else [printed]
+        """Outputs of the task that its operators use, and whose reader is the client."""
+
+    def commit_log(self, operator_id: str) -> CommitLog:
+        return self.stages.commit_log(operator_id)
+
+    def look_up_room(self, operator_id: str) -> LookUpRoom:
+        return self.stages.look_up_room(operator_id)
+
+    def results(self) -> ResultsReceiver:
+        self.outputs.insert(0, self._results)
+        return self._results
+
+    def file_writer(
+        self, data_set_id: IntermediateDataSetID
+    ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
+        output = self.stages.outputs.get(data_set_id)
+        return None if output is None else output.write
+
+
+@dataclass(kw_only=True)
 class StreamTaskContext:
     """Everything that one attempt of a stream task needs: channels, files, state, services."""
 
-    name: str
-    """Name of the task with subtask and attempt; used in errors."""
-    subtask_index: int
-    parallelism: int
-    attempt_number: int
+    deployed: DeployedTask
     sources: Sequence[Sequence[ChannelSource]]
     """For each of the vertex's inputs through channels: the channels to read."""
+    gate: NetworkInputGate | None
+    """Reads these channels. None: there are no inputs through channels. The owner of the task
+    closes the gate when the thread has ended.
+    """
     partitions: Sequence[ResultPartition]
     """For each of the vertex's results through channels: the partition to write."""
-    file_inputs: Sequence[FileInput]
-    """Files that the task's source reads, if another vertex has written them."""
-    file_outputs: Sequence[FileOutput]
-    """Files to write for the results in files, in the order of the operators that write them."""
-    splits: SplitClient | None
-    """Client of the enumerator, for a vertex without inputs. Otherwise None."""
-    alignment: AlignmentClient | None
-    """Client of the watermark alignment, for a vertex without inputs. Otherwise None."""
-    hold: HoldClient | None
-    """Says whether the source must not be read for now, because a consumer is behind.
-    None unless a Spark stage takes the results of its records, or records wait in look-ups.
-    """
-    results: CollectedResults
-    """Receives results that the client collects."""
-    printed: PrintedLinesOutput | None
-    """Receives lines that are printed for the client. None: lines are written to the log."""
+    files: TaskFiles
+    """Files that the task reads and writes."""
+    clients: CoordinatorClients
+    services: ClusterTaskServices
     global_aggregates: GlobalAggregateClient
     """Updates the job's global aggregates for user functions."""
+    kv_states: TaskKvStateRegistry
+    """Registers the task's queryable states."""
+    responder: TaskCheckpointResponder
+    """Sends the task's answers to checkpoints."""
+    orders: TaskCheckpointOrders
+    """Receives the checkpoint orders for the task."""
     signal: Signal
     check_cancelled: Callable[[], None]
     """Raises TaskCancelledError if the task is cancelled."""
     clock: WaitingClock
     cached_files: Mapping[str, str]
     """Paths of the job's cached files, by name."""
-    max_parallelism: int
-    """Maximum parallelism of the task's operators.
-    It may come from the state from which they are restored.
-    """
-    consumers_max_parallelism: Sequence[int]
-    """Maximum parallelism of the consumers of each result through channels."""
-    is_exactly_once: bool
-    """Whether checkpoints are exactly-once; see :class:`StreamTask`."""
-    restored: RestoredTask | None
-    """State from which the task is restored. None: the task begins without state."""
-    responder: TaskCheckpointResponder
-    """Sends the task's answers to checkpoints."""
-    orders: TaskCheckpointOrders
-    """Receives the checkpoint orders for the task."""
-    job_id: JobID
-    commit_log: Callable[[str], CommitLog]
-    """Returns the commit log of a sink's committer, by operator id.
-    Used if the sink commits at the end of a batch job.
-    """
-    published: Callable[[JobVertexID], str]
-    """Returns the location where a Spark stage publishes batches that the task's source reads."""
-    epochs: Callable[[JobVertexID], str]
-    """Returns the location where the task's sink publishes epochs for a Spark stage."""
-    look_up_room: Callable[[str], LookUpRoom]
-    """Returns the limit of the records that wait in a look-up, by operator id."""
-    end_streams: Callable[[], None]
-    """Notes that the task publishes no more epochs, and takes no more micro-batches."""
-    kv_states: TaskKvStateRegistry
-    """Registers the task's queryable states."""
     configuration: ReadableConfig
     """Configuration of the process."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
+
+    @property
+    def restored(self) -> RestoredTask | None:
+        """State from which the task is restored. None: the task begins without state."""
+        return self.deployed.task.restored
 
 
 class StreamTaskRun:
     """Function for the task's thread, which runs the chain of operators."""
 
-    def __init__(self, context: StreamTaskContext, gate: NetworkInputGate | None) -> None:
-        """Create the function. The owner of the task closes *gate* when the thread has ended."""
+    def __init__(self, context: StreamTaskContext, printed: PrintedLinesOutput | None) -> None:
+        """Create the function.
+        *printed* sends lines that are printed for the client. None: there are no such lines.
+        """
         self._context = context
-        self._gate = gate
+        self._printed = printed
 
     def __call__(self, plan: ChainPlan) -> None:
         """Run the chain until all its input and all its pipelined results are read.
@@ -167,7 +177,8 @@ class StreamTaskRun:
             OperatorError: user code or an operator failed.
             ChannelError: a producer or consumer is gone.
         """
-        context = self._context
+        context, deployed = self._context, self._context.deployed
+        clients = context.clients
         plan = self._as_deployed(plan)
         clock = context.clock
         time_service = ProcessingTimeService(clock)
@@ -175,60 +186,37 @@ class StreamTaskRun:
             plan,
             _own_operator,
             lambda result: self._writer(plan, result),
-            context.subtask_index,
-            context.parallelism,
-            context.attempt_number,
+            deployed.task.subtask_index,
+            deployed.vertex.parallelism,
+            deployed.task.attempt_number,
             clock,
             time_service,
             context.metrics,
             context.global_aggregates,
-            alignment=None if context.alignment is None else context.alignment.alignment,
-            hold=None if context.hold is None else context.hold.hold,
-            job_id=context.job_id.hex(),
+            alignment=None if clients.alignment is None else clients.alignment.alignment,
+            hold=None if clients.hold is None else clients.hold.hold,
+            job_id=deployed.job.job_id.hex(),
             kv_states=context.kv_states,
             configuration=context.configuration,
+            services=context.services,
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
-        outputs: list[StreamTaskOutput] = [*builder.writers]
-        file_outputs = iter(context.file_outputs)
-        for operator_id, operator in builder.operators:
-            if isinstance(operator, CommitterOperator):
-                operator.log = context.commit_log(operator_id)
-            elif isinstance(operator, LookUpOperator):
-                operator.room = context.look_up_room(operator_id)
-            elif isinstance(operator, CollectOperator):
-                operator.receiver = context.results
-                outputs.append(context.results)
-            elif isinstance(operator, PrintOperator):
-                if context.printed is not None:
-                    operator.write = context.printed.write
-            elif isinstance(operator, SourceOperator) and isinstance(operator.source, SparkSource):
-                operator.source.locate(context.published(operator.source.vertex_id))
-            elif isinstance(operator, ResultFilesOperator):
-                operator.write = next(file_outputs).write_here
-            if isinstance(operator, SinkWriterOperator | CommitterOperator):
-                sink = operator.sink
-                if isinstance(sink, SparkEpochSink):
-                    vertex_id = sink.vertex_id
-                    sink.locate(context.epochs(vertex_id), context.published(vertex_id))
-        if context.printed is not None:
-            outputs.append(context.printed)
         task = StreamTask(
-            context.name,
+            deployed.name,
             builder.operators,
-            self._gate or MemoryInputGate(()),
+            context.gate or MemoryInputGate(()),
             inputs,
             channel_inputs,
-            outputs,
+            [*builder.writers, *context.services.outputs],
             time_service,
             context.responder,
             builder.turn,
-            context.is_exactly_once,
+            deployed.job.is_exactly_once,
             _checkpoint_of(context.restored),
         )
         loop = TaskLoop(
-            task, context.signal, clock, context.check_cancelled, context.splits, clock.monotonic
+            task, context.signal, clock, context.check_cancelled, clients.splits, clock.monotonic
         )
         times = TaskTimes(loop, context.partitions)
         context.metrics.gauge("busyTimeMs", times.busy)
@@ -246,17 +234,22 @@ class StreamTaskRun:
             )
         try:
             self._run(task, loop)
-            context.end_streams()
+            context.files.end_streams()
         finally:
             loop.end()
-            if context.printed is not None:
-                context.printed.flush()
-            log.info("task %s has ended; %s", context.name, figures(context.metrics))
+            if self._printed is not None:
+                self._printed.flush()
+            log.info("task %s has ended; %s", deployed.name, figures(context.metrics))
 
     def _as_deployed(self, plan: ChainPlan) -> ChainPlan:
         """Return the plan with the maximum parallelisms and the cached files of the deployment."""
-        context = self._context
-        own, of_consumers = context.max_parallelism, context.consumers_max_parallelism
+        context, vertex = self._context, self._context.deployed.vertex
+        own = vertex.max_parallelism
+        of_consumers = [
+            max((consumer.max_parallelism for consumer in result.consumers), default=0)
+            for result in vertex.results
+            if result.medium is ResultMedium.CHANNELS
+        ]
         return replace(
             plan,
             operators=[replace(it, max_parallelism=own) for it in plan.operators],
@@ -274,24 +267,24 @@ class StreamTaskRun:
         Raises:
             TaskError: the results are kept for later readers, and are gone.
         """
-        context = self._context
-        if context.file_outputs or any(partition.is_blocking for partition in context.partitions):
+        context, deployed = self._context, self._context.deployed
+        if context.files.outputs or any(partition.is_blocking for partition in context.partitions):
             raise TaskError(
-                f"{context.name} had finished in checkpoint {_checkpoint_of(context.restored)}, and"
-                " its results, which others read later, are gone: start the job from an earlier "
+                f"{deployed.name} had finished in checkpoint {_checkpoint_of(context.restored)}, "
+                "and its results, which others read later, are gone: start the job from an earlier "
                 "checkpoint, or from the beginning"
             )
         clock = context.clock
         task = StreamTask(
-            context.name,
+            deployed.name,
             (),
-            self._gate or MemoryInputGate(()),
+            context.gate or MemoryInputGate(()),
             (),
             [(0, channel) for channel in range(sum(map(len, context.sources)))],
             [PartitionWriter(partition, ForwardPartitioner()) for partition in context.partitions],
             ProcessingTimeService(clock),
             context.responder,
-            exactly_once=context.is_exactly_once,
+            exactly_once=deployed.job.is_exactly_once,
             restored_from=_checkpoint_of(context.restored),
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled)
@@ -299,36 +292,29 @@ class StreamTaskRun:
             partition.listen(context.signal.set)
         try:
             context.orders.attach(task)
-            if self._gate is not None:
-                self._gate.listen(context.signal.set)
-                self._gate.request()
+            if context.gate is not None:
+                context.gate.listen(context.signal.set)
+                context.gate.request()
             loop.run()
         finally:
             task.close()
         self._wait_until_read(loop.wait_until)
-        context.end_streams()
+        context.files.end_streams()
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
         context = self._context
         for partition in context.partitions:
             partition.listen(context.signal.set)
         register_output(context.metrics, lambda: total_metrics(context.partitions))
-        if self._gate is not None:
-            register_input(context.metrics, self._gate.metrics)
+        if context.gate is not None:
+            register_input(context.metrics, context.gate.metrics)
         try:
             try:
                 self._open(task)
-                if context.splits is not None:
-                    context.splits.attach(loop)
-                if context.alignment is not None:
-                    context.alignment.attach(loop.post)
-                if context.hold is not None:
-                    hold = context.hold.hold
-                    context.metrics.gauge(IS_HELD, lambda: int(hold.is_held))
-                    context.hold.attach(loop.post)
-                if self._gate is not None:
-                    self._gate.listen(context.signal.set)
-                    self._gate.request()
+                context.clients.attach(loop, context.metrics)
+                if context.gate is not None:
+                    context.gate.listen(context.signal.set)
+                    context.gate.request()
                 with self._reading_files(loop):
                     loop.run()
             finally:
@@ -348,7 +334,7 @@ class StreamTaskRun:
                 ) from error
             raise
         except BaseException as error:
-            told = operator_error(error, context.name)
+            told = operator_error(error, context.deployed.name)
             if self._is_from_savepoint and _is_of_stored_types(error):
                 raise SuppressRestartsError(str(told)) from error
             raise told from error
@@ -382,15 +368,15 @@ class StreamTaskRun:
                 context.partitions[result].restore(subpartition, elements)
             task.open(states, own)
             for place, elements in inputs.items():
-                assert self._gate is not None
-                self._gate.restore(channels.index(place), elements)
+                assert context.gate is not None
+                context.gate.restore(channels.index(place), elements)
         context.orders.attach(task)
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
         """Context manager: give the source this task's share of another vertex's rows."""
         with ExitStack() as stack:
-            for files in self._context.file_inputs:
+            for files in self._context.files.inputs:
                 stack.enter_context(files.telling_what_is_lost())
                 loop.give_all([ResultFileSplit(rows) for rows in files.share()])
             yield
@@ -409,13 +395,13 @@ class StreamTaskRun:
             wait_until(is_read)
 
     def _writer(self, plan: ChainPlan, result: int) -> RecordWriter:
-        context = self._context
-        partition = context.partitions[result]
+        task, vertex = self._context.deployed.task, self._context.deployed.vertex
+        partition = self._context.partitions[result]
         channels = len(partition.subpartitions)
         written_by = [o.name for o in plan.operators if any(w.result == result for w in o.outputs)]
-        subtask = f"{context.subtask_index + 1}/{context.parallelism}"
+        subtask = f"{task.subtask_index + 1}/{vertex.parallelism}"
         partition.encoder.writer = written_by[0], subtask
-        partitioner = prepared_partitioner(plan.results[result], channels, context.subtask_index)
+        partitioner = prepared_partitioner(plan.results[result], channels, task.subtask_index)
         return PartitionWriter(partition, partitioner)
 
     def _inputs(

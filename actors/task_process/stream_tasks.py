@@ -9,35 +9,25 @@ from contextlib import suppress
 
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
-    Holders,
-    ReaderProgress,
     StreamCoordinatorGateway,
-    alignment_name,
     stream_coordinator_address,
 )
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.actors.shared.chain_code import (
-    HELD_BY,
-    HELD_BY_LOOK_UPS,
-    MASTER_HOOK,
-    PRINTED_LINES,
-    TO_CLIENT,
-    buffer_timeouts,
-)
+from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT, buffer_timeouts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.channel_finder import ChannelFinder
+from flinkray.actors.task_process.code_failure import Cancellation
 from flinkray.actors.task_process.collected_results import CollectedResults
-from flinkray.actors.task_process.context import Cancellation
-from flinkray.actors.task_process.coordinator_clients import (
-    AlignmentClient,
-    HoldClient,
-    SplitClient,
-)
+from flinkray.actors.task_process.coordinator_clients import CoordinatorClients
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
-from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
+from flinkray.actors.task_process.stream_task_thread import (
+    ClusterTaskServices,
+    StreamTaskContext,
+    StreamTaskRun,
+)
 from flinkray.actors.task_process.task_checkpoints import (
     TaskCheckpointOrders,
     TaskCheckpointResponder,
@@ -53,10 +43,9 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobMasterId,
-    JobVertexID,
     ResultPartitionID,
 )
-from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD, MAX_WAITING_RECORDS
+from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer, CheckpointOrder
 from flinkray.scheduler.graph import distribution
@@ -95,7 +84,7 @@ class StreamTasks:
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
         cached_files: Callable[[JobID], Mapping[str, str]],
-        files: TaskFiles,
+        files: Callable[[DeployedTask], TaskFiles],
         report: Callable[[CheckpointAnswer], None],
         kv_states: KvStateRegistry,
     ) -> None:
@@ -104,10 +93,11 @@ class StreamTasks:
         Args:
             read: the partitions that are read by messages; collected results are added to them.
             cached_files: returns the cached files of a job, by name.
+            files: returns what a task reads and writes in the cluster's storage.
             report: sends answers to the JobMaster, in order with the states of tasks.
             kv_states: the registry of queryable states.
         """
-        self.files = files
+        self.files_of = files
         self.report = report
         self.runtime = runtime
         self.kv_states = kv_states
@@ -145,13 +135,11 @@ class StreamTasks:
         self._running[deployed.attempt_id] = resources
         return resources
 
-    def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> bool:
-        """Pass an order to a task. Returns False if there is no such stream task."""
+    def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> None:
+        """Pass an order to a task. Do nothing if the task is not here any more."""
         resources = self._running.get(attempt_id)
-        if resources is None:
-            return False
-        resources.checkpoint_orders.order(order)
-        return True
+        if resources is not None:
+            resources.checkpoint_orders.order(order)
 
     def _create(self, deployed: DeployedTask) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()
@@ -292,9 +280,8 @@ class StreamTaskResources:
         self._signal = tasks.runtime.signal()
         self._gate: NetworkInputGate | None = None
         self._reads_channels = bool(deployed.inputs_of(ResultMedium.CHANNELS))
-        self._file_inputs = tasks.files.inputs_of(deployed)
-        self._file_outputs = tasks.files.outputs_of(deployed)
-        self._splits = self._split_client()
+        self._files = tasks.files_of(deployed)
+        self._clients = CoordinatorClients(endpoint.rpc_service, deployed)
         self._responder = TaskCheckpointResponder(
             deployed.job.job_id,
             deployed.attempt_id,
@@ -302,23 +289,17 @@ class StreamTaskResources:
             tasks.runtime.submit,
             self._on_loop,
             tasks.report,
-            self._taken,
+            self._clients.checkpointed,
             had_finished=self.has_finished,
         )
-        reads_source = None if self.has_finished else self._splits
+        reads_source = None if self.has_finished else self._clients.splits
         self.checkpoint_orders = TaskCheckpointOrders(self._responder, self._on_loop, reads_source)
-        self._alignment = None if self._splits is None else self._alignment_client()
-        self._hold = self._hold_client()
         self._results: CollectedResults | None = None
         self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
         self._global_aggregates: GlobalAggregateClient | None = None
         self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
-
-    def _taken(self, checkpoint_id: int) -> None:
-        if self._splits is not None:
-            self._splits.checkpointed(checkpoint_id)
 
     @property
     def has_finished(self) -> bool:
@@ -329,57 +310,9 @@ class StreamTaskResources:
         of_job = self._deployed.job.inline_threshold
         return self._tasks.inline_threshold if of_job is None else of_job
 
-    def _max_waiting_records(self) -> int:
-        of_job = self._deployed.job.max_waiting_records
-        return self._tasks.configuration.get(MAX_WAITING_RECORDS) if of_job is None else of_job
-
     def _on_loop(self, function: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the process ends
             self._endpoint.rpc_service.loop.call_soon_threadsafe(function)
-
-    def _split_client(self) -> SplitClient | None:
-        deployed = self._deployed
-        vertex, task = deployed.vertex, deployed.task
-        if vertex.inputs:  # it has channels, or files whose rows its tasks divide by themselves
-            return None
-        reader = ReaderProgress(
-            deployed.coordinator_owner,
-            vertex.vertex_id,
-            task.subtask_index,
-            task.attempt_number,
-            vertex.parallelism,
-            0,
-            0,
-            deployed.blob_server,
-            task.restores,
-            0 if task.restored is None else task.restored.checkpoint_id,
-        )
-        address = stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner)
-        return SplitClient(self._endpoint.rpc_service, address, reader)
-
-    def _alignment_client(self) -> AlignmentClient:
-        deployed = self._deployed
-        return AlignmentClient(
-            self._endpoint.rpc_service,
-            stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
-            deployed.coordinator_owner,
-            alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
-        )
-
-    def _hold_client(self) -> HoldClient | None:
-        deployed = self._deployed
-        settings = deployed.vertex.invokable.configuration
-        stages = tuple(map(JobVertexID.from_hex, settings.get(HELD_BY, "").split()))
-        look_ups = tuple(settings.get(HELD_BY_LOOK_UPS, "").split())
-        restores = deployed.task.restores if MASTER_HOOK in settings else None
-        if not stages and not look_ups and restores is None:
-            return None
-        return HoldClient(
-            self._endpoint.rpc_service,
-            stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
-            deployed.coordinator_owner,
-            Holders(stages, look_ups, restores),
-        )
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
         """Return the output for lines that are printed for the client.
@@ -415,50 +348,28 @@ class StreamTaskResources:
             self._endpoint.rpc_service, deployed, self._tasks.runtime.signal(), cancellation
         )
         context = StreamTaskContext(
-            deployed.name,
-            deployed.task.subtask_index,
-            deployed.vertex.parallelism,
-            deployed.task.attempt_number,
-            sources,
-            [partition for _, partition in self._partitions],
-            self._file_inputs,
-            self._file_outputs,
-            self._splits,
-            self._alignment,
-            self._hold,
-            self._results,
-            self._printed,
-            self._global_aggregates,
-            self._signal,
-            self._tasks.runtime.between_steps(cancellation.check),
-            self._tasks.runtime.clock,
-            self._tasks.cached_files(deployed.job.job_id),
-            deployed.vertex.max_parallelism,
-            [
-                max((consumer.max_parallelism for consumer in result.consumers), default=0)
-                for result in deployed.vertex.results
-                if result.medium is ResultMedium.CHANNELS
-            ],
-            deployed.job.is_exactly_once,
-            deployed.task.restored,
-            self._responder,
-            self.checkpoint_orders,
-            deployed.job.job_id,
-            lambda operator_id: self._tasks.files.commit_log(deployed.job.job_id, operator_id),
-            lambda vertex_id: self._tasks.files.published(deployed.job.job_id, vertex_id),
-            lambda vertex_id: self._tasks.files.epochs(deployed.job.job_id, vertex_id),
-            lambda operator_id: self._tasks.files.look_up_room(
-                deployed, operator_id, self._max_waiting_records()
-            ),
-            lambda: self._tasks.files.end_streams(deployed),
-            self._tasks.kv_states.task_registry(
+            deployed=deployed,
+            sources=sources,
+            gate=self._gate,
+            partitions=[partition for _, partition in self._partitions],
+            files=self._files,
+            clients=self._clients,
+            services=ClusterTaskServices(self._files, self._results, self._printed),
+            global_aggregates=self._global_aggregates,
+            kv_states=self._tasks.kv_states.task_registry(
                 deployed.job.job_id, deployed.attempt_id, self._endpoint.address
             ),
-            self._tasks.configuration,
+            responder=self._responder,
+            orders=self.checkpoint_orders,
+            signal=self._signal,
+            check_cancelled=self._tasks.runtime.between_steps(cancellation.check),
+            clock=self._tasks.runtime.clock,
+            cached_files=self._tasks.cached_files(deployed.job.job_id),
+            configuration=self._tasks.configuration,
         )
         self._metrics = context.metrics
         self._tasks.metrics.begun(self._shown_as(), context.metrics)
-        return StreamTaskRun(context, self._gate)
+        return StreamTaskRun(context, self._printed)
 
     def _shown_as(self) -> ShownAs:
         job, vertex, task = self._deployed.job, self._deployed.vertex, self._deployed.task
@@ -475,9 +386,8 @@ class StreamTaskResources:
         """Wait for reports and snapshots after the thread has returned, and finish the outputs."""
         self.checkpoint_orders.ended()
         await self._responder.close(is_given_up=False)
-        if self._alignment is not None:
-            await self._alignment.flush()
-        for output in self._file_outputs:
+        await self._clients.flush()
+        for output in self._files.outputs.values():
             await output.finish()
 
     async def settle(self) -> None:
@@ -498,12 +408,7 @@ class StreamTaskResources:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
         if self._metrics is not None:
             self._tasks.metrics.ended(self._shown_as(), self._metrics)
-        if self._splits is not None:
-            self._splits.close()
-        if self._alignment is not None:
-            self._alignment.close()
-        if self._hold is not None:
-            self._hold.close()
+        self._clients.close()
         if self._announcing is not None:
             self._announcing.cancel()
         if self._results is not None:
@@ -515,7 +420,7 @@ class StreamTaskResources:
         if self._global_aggregates is not None:
             self._global_aggregates.close()
         self._tasks.ended(self._deployed.attempt_id, self._partitions, reason)
-        for output in self._file_outputs:
+        for output in self._files.outputs.values():
             output.ended(state)
         if self._gate is not None:
             self._gate.close(reason or "the consumer ended")

@@ -1,4 +1,4 @@
-"""One attempt of a Python task, from loading its code to its end."""
+"""One attempt of a task, from loading its code to its end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from flinkray.actors.task_process.code_failure import (
+    Cancellation,
     CodeFailedError,
     CodeFailure,
     TaskCancelledError,
 )
-from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops
-from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.task_runtime import RunningCode, TaskRuntime
-from flinkray.actors.task_process.user_code import LoadedCode, UserFunction
-from flinkray.core.ids import ExecutionAttemptID, JobID
+from flinkray.actors.task_process.user_code import UserFunction
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
@@ -26,59 +25,49 @@ log = logging.getLogger(__name__)
 
 
 class Task:
-    """Runs the function of one attempt: a coroutine on the job's loop, otherwise in a thread.
+    """Runs the code of one attempt in a thread.
 
-    A cancellation is cooperative first: the awaited operation in the function is cancelled. After
-    that, every *interrupt_interval* seconds a coroutine is cancelled again, and a thread gets a
-    :class:`TaskCancelledError`, which takes effect when the thread next runs Python code.
+    A cancellation is cooperative first: it is announced to the code. After that, the thread gets a
+    :class:`TaskCancelledError` every *interrupt_interval* seconds, which takes effect when the
+    thread next runs Python code.
     """
 
     def __init__(
         self,
         endpoint: RpcEndpoint,
-        job_id: JobID,
-        attempt_id: ExecutionAttemptID,
-        name: str,
+        deployed: DeployedTask,
+        resources: TaskResources,
         *,
-        load: Callable[[], Awaitable[LoadedCode]],
-        open_context: Callable[[Cancellation], Awaitable[Any]],
-        finish: Callable[[], Awaitable[None]],
-        settle: Callable[[], Awaitable[None]],
-        io_metrics: Callable[[], IOMetrics | None],
+        load: Callable[[], Awaitable[UserFunction]],
         report: Callable[[TaskExecutionState], None],
-        code_loops: CodeLoops,
         runtime: TaskRuntime,
         interrupt_interval: float,
     ) -> None:
         """Create a task that is not started.
 
         Args:
-            open_context: creates the argument of the function.
-            finish: called when the function has returned; after it the task is FINISHED.
-            settle: called in any case before the end of the task is reported.
+            load: returns the code, which is called with what *resources* open.
             report: called with RUNNING and then the final state, or with the final state alone.
         """
         self._endpoint = endpoint
-        self.job_id = job_id
-        self._attempt_id = attempt_id
-        self._name = name
+        self.job_id = deployed.job.job_id
+        self._attempt_id = deployed.attempt_id
+        self._name = deployed.vertex.task(deployed.task.subtask_index)
         """Name of the vertex with the number of the subtask."""
+        self._resources = resources
         self._load = load
-        self._open_context = open_context
-        self._finish = finish
-        self._settle = settle
-        self.io_metrics = io_metrics
-        """Returns the task's I/O metrics so far. The final state contains them, too."""
         self._report = report
-        self._code_loops = code_loops
         self._runtime = runtime
         self._interrupt_interval = interrupt_interval
-        self._cancellation = Cancellation(code_loops)
+        self._cancellation = Cancellation()
         self._failure: str | None = None
         """Why the task must end as failed. None for an ordinary cancellation."""
         self._attempt: asyncio.Task[CodeFailure | None] | None = None
-        self._thread: RunningCode | None = None
-        self._coroutine: CodeCall | None = None
+        self._code: RunningCode | None = None
+
+    def io_metrics(self) -> IOMetrics | None:
+        """Return the task's I/O metrics so far. The final state contains them, too."""
+        return self._resources.io_metrics()
 
     def start(self) -> None:
         name = f"task {self._name} (attempt {self._attempt_id})"
@@ -93,10 +82,8 @@ class Task:
     def abandon(self) -> None:
         """Interrupt the code of a simulated process that has ended. Its threads would run on."""
         self._cancellation.request()
-        if self._thread is not None:
-            self._thread.interrupt()
-        if self._coroutine is not None:
-            self._coroutine.cancel()
+        if self._code is not None:
+            self._code.interrupt()
 
     def fail(self, cause: str) -> None:
         """End the task as failed, unless it is already being cancelled."""
@@ -113,7 +100,7 @@ class Task:
         await asyncio.wait([self._attempt])
         cancelled = asyncio.CancelledError()
         failed = CodeFailure.of(cancelled) if self._attempt.cancelled() else self._attempt.result()
-        await self._settle()
+        await self._resources.settle()
         if self._cancellation.is_requested and failed is not None and not failed.is_consequence:
             # Only the log gets this failure: the task is CANCELED, or has failed for another
             # reason.
@@ -143,52 +130,32 @@ class Task:
 
     async def _call(self) -> CodeFailure | None:
         code = await self._load()
-        context = await self._open_context(self._cancellation)
+        context = await self._resources.open(self._cancellation)
         self._report(self._state(ExecutionState.RUNNING))
-        if code.is_async:
-            failure = await self._await_coroutine(code.function, context)
-        else:
-            failure = await self._call_in_thread(code.function, context)
+        self._code = self._begin(code, context)
+        failure = await self._code.returned
+        self._code = None
         if failure is None:
-            await self._finish()
+            await self._resources.finish()
         return failure
 
-    async def _await_coroutine(self, function: UserFunction, context: Any) -> CodeFailure | None:
-        async def described() -> CodeFailure | None:
-            try:
-                await function(context)
-            except BaseException as error:  # noqa: BLE001 - whatever the user's code raised
-                return CodeFailure.of(error)
-            return None
-
-        self._coroutine = self._code_loops.run(described)
-        outcome = asyncio.wrap_future(self._coroutine.outcome)
-        await asyncio.wait([outcome])
-        self._coroutine = None
-        failure: CodeFailure | None = outcome.result()
-        return failure
-
-    async def _call_in_thread(self, function: UserFunction, context: Any) -> CodeFailure | None:
-        self._thread = self._runtime.run(lambda: function(context), f"task {self._attempt_id}")
-        failure = await self._thread.returned
-        self._thread = None
-        return failure
+    def _begin(self, code: UserFunction, context: Any) -> RunningCode:
+        """Begin to run the code."""
+        return self._runtime.run(lambda: code(context), f"task {self._attempt_id}")
 
     def _interrupt_code(self) -> None:
-        """Cancel or interrupt the code, and repeat this until the code has ended.
-        Code in a thread is not interrupted the first time: only its cancellation flag is set.
+        """Interrupt the code repeatedly until it has ended.
+        The code is not interrupted the first time: it only learns of the cancellation.
         """
         if self._attempt is None or self._attempt.done():
             return
-        if self._coroutine is not None:
-            self._coroutine.cancel()
-        elif self._thread is None:
+        if self._code is None:
             self._attempt.cancel()
         self._endpoint.schedule_run_async(self._interrupt_interval, self._interrupt_again)
 
     def _interrupt_again(self) -> None:
-        if self._thread is not None:
-            self._thread.interrupt()
+        if self._code is not None:
+            self._code.interrupt()
         self._interrupt_code()
 
     def _state(self, state: ExecutionState, failure: str | None = None) -> TaskExecutionState:

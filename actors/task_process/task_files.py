@@ -1,12 +1,11 @@
-"""Files in the cluster's storage that tasks of a process read and write."""
+"""Files in the cluster's storage that a task reads and writes."""
 
 from __future__ import annotations
 
 from flinkray.actors.shared.produced_partitions import written_partitions
-from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import JobVertexID
 from flinkray.file_results import (
     Epochs,
     FileCommitLog,
@@ -21,25 +20,34 @@ from flinkray.file_results import (
 )
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, ResultMedium
-from flinkray.streaming.operators.look_up import LookUpRoom
+from flinkray.streaming.operators.task_services import LookUpRoom
+from flinkray.streaming.sources.source import StageLocations
 
 
-class TaskFiles:
-    """Gives the tasks of a process their inputs, outputs and notes in the cluster's storage."""
+class TaskFiles(StageLocations):
+    """The inputs, outputs and notes of one task in the cluster's storage."""
 
-    def __init__(self, endpoint: RpcEndpoint, main: MainLoop, storage_dir: str) -> None:
-        self._endpoint = endpoint
-        self._main = main
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        storage_dir: str,
+        max_waiting_records: int,
+        deployed: DeployedTask,
+    ) -> None:
+        """Create the files of *deployed*.
+        *max_waiting_records* applies to jobs that do not set how many records wait in a look-up.
+        """
+        job = deployed.job
         self._storage_dir = storage_dir
-
-    def inputs_of(self, deployed: DeployedTask) -> tuple[FileInput, ...]:
-        """Return the task's inputs that are in files, in the order of the vertex's inputs."""
-        return tuple(
+        self._max_waiting_records = (
+            max_waiting_records if job.max_waiting_records is None else job.max_waiting_records
+        )
+        self._deployed = deployed
+        self._job_id = job.job_id
+        self.inputs = tuple(
             FileInput(
-                self._endpoint.rpc_service,
-                self._main,
-                self._storage_dir,
-                deployed.job.job_id,
+                storage_dir,
+                job.job_id,
                 information,
                 locations,
                 deployed.task.subtask_index,
@@ -47,56 +55,51 @@ class TaskFiles:
             )
             for information, locations in deployed.inputs_of(ResultMedium.FILES)
         )
+        """The task's inputs that are in files, in the order of the vertex's inputs."""
+        self.outputs = {
+            one.data_set_id: FileOutput(endpoint, partition_location(storage_dir, job.job_id, one))
+            for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
+        }
+        """Result of the vertex -> the task's part of it, in the order of the vertex's results."""
 
-    def commit_log(self, job_id: JobID, operator_id: str) -> FileCommitLog:
+    def commit_log(self, operator_id: str) -> FileCommitLog:
         """Return the log in which a sink's committer notes what it commits at the end."""
-        return FileCommitLog(commit_log_location(self._storage_dir, job_id, operator_id))
+        return FileCommitLog(commit_log_location(self._storage_dir, self._job_id, operator_id))
 
-    def published(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Return the location where a vertex of the job publishes batches while it runs."""
-        return published_location(self._storage_dir, job_id, vertex_id)
+    def published(self, vertex_id: JobVertexID) -> str:
+        return published_location(self._storage_dir, self._job_id, vertex_id)
 
-    def epochs(self, job_id: JobID, vertex_id: JobVertexID) -> str:
-        """Return the location where a stream of the job publishes epochs for a vertex."""
-        return epochs_location(self._storage_dir, job_id, vertex_id)
+    def epochs(self, vertex_id: JobVertexID) -> str:
+        return epochs_location(self._storage_dir, self._job_id, vertex_id)
 
-    def look_up_room(self, deployed: DeployedTask, operator_id: str, most: int) -> LookUpRoom:
-        """Return the object that limits how many records wait in this subtask of a look-up to
-        *most*.
-        """
-        location = look_ups_location(self._storage_dir, deployed.job.job_id, operator_id)
+    def look_up_room(self, operator_id: str) -> LookUpRoom:
+        """Return the object that limits how many records wait in this subtask of a look-up."""
         return NotedRoom(
-            LookUpNotes(location),
-            stream_execution(deployed.graph_id, deployed.task.restores),
-            deployed.task.subtask_index,
-            deployed.task.attempt_number,
-            most,
+            LookUpNotes(look_ups_location(self._storage_dir, self._job_id, operator_id)),
+            self._execution,
+            self._deployed.task.subtask_index,
+            self._deployed.task.attempt_number,
+            self._max_waiting_records,
         )
 
-    def end_streams(self, deployed: DeployedTask) -> None:
+    def end_streams(self) -> None:
         """Note in the storage that the task publishes no more epochs and reads no more batches.
         Blocks.
         """
-        execution = stream_execution(deployed.graph_id, deployed.task.restores)
-        configuration, job_id = deployed.vertex.invokable.configuration, deployed.job.job_id
+        deployed = self._deployed
+        configuration = deployed.vertex.invokable.configuration
         for vertex_id in configuration.get(EPOCHS_OF, "").split():
-            Epochs(self.epochs(job_id, JobVertexID.from_hex(vertex_id))).end(execution)
+            Epochs(self.epochs(JobVertexID.from_hex(vertex_id))).end(self._execution)
         batches_of = configuration.get(BATCHES_OF)
         if batches_of is not None:
-            batches = PublishedBatches(self.published(job_id, JobVertexID.from_hex(batches_of)))
+            batches = PublishedBatches(self.published(JobVertexID.from_hex(batches_of)))
             batches.note_reader_ended(
-                execution, deployed.task.subtask_index, deployed.vertex.parallelism
+                self._execution, deployed.task.subtask_index, deployed.vertex.parallelism
             )
 
-    def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
-        """Return the task's results that go to files, in the order of the vertex's results."""
-        job_id = deployed.job.job_id
-        return tuple(
-            FileOutput(
-                self._endpoint, self._main, partition_location(self._storage_dir, job_id, one)
-            )
-            for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
-        )
+    @property
+    def _execution(self) -> str:
+        return stream_execution(self._deployed.graph_id, self._deployed.task.restores)
 
 
 class NotedRoom(LookUpRoom):

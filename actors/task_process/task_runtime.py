@@ -129,7 +129,8 @@ class WriterThreads:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-_LEFT_ALONE = ("flinkray.streaming.network", "logging")
+_LEFT_ALONE = ("flinkray.streaming.network", "logging", "importlib._bootstrap")
+"""Beginnings of names of modules. A thread is not interrupted while it runs a function of these."""
 
 
 class CodeThread:
@@ -151,12 +152,13 @@ class CodeThread:
 
     def interrupt(self) -> None:
         """Raise TaskCancelledError in the function, if this is safe.
-        Nothing is raised if the function has returned, is in the channels of streams, or writes to
-        a log.
+        Nothing is raised if the function has returned, is in the channels of streams, writes to a
+        log, or imports a module.
 
-        In these two places the thread waits only for things that a cancellation ends. An exception
-        at an arbitrary line could leave a connection in the middle of a frame, or leave the lock of
-        a log handler held, which blocks every thread that logs. The exception might even appear in
+        In channels and logs the thread waits only for things that a cancellation ends. An exception
+        at an arbitrary line could leave a connection in the middle of a frame, leave the lock of a
+        log handler held, which blocks every thread that logs, or leave the lock of a module held,
+        which blocks every thread that imports the module. The exception might even appear in
         another thread: until a starting thread runs, CPython takes it for the thread that starts
         it.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,6 @@ from flinkray.rpc import RpcService
 from flinkray.user_code import load_function
 
 UserFunction = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedCode:
-    """The unpickled function of a vertex, ready to be run by tasks."""
-
-    function: UserFunction
-    is_async: bool
-    """Whether the function is a coroutine function."""
 
 
 _Key = tuple[JobID, bytes | BlobKey]
@@ -51,10 +41,10 @@ class UserCode:
         self._rpc_service = rpc_service
         self._blobs: dict[str, BlobCache] = {}
         """Address of a blob server -> cache of its blobs."""
-        self._functions: dict[_Key, asyncio.Future[LoadedCode]] = {}
+        self._functions: dict[_Key, asyncio.Future[UserFunction]] = {}
         self._users: dict[_Key, set[AllocationID]] = {}
 
-    async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> LoadedCode:
+    async def load(self, allocation_id: AllocationID, origin: CodeOrigin) -> UserFunction:
         """Return the code, loaded on first use.
 
         Raises:
@@ -86,13 +76,13 @@ class UserCode:
         for cache in self._blobs.values():
             await cache.close()
 
-    async def _load(self, origin: CodeOrigin) -> LoadedCode:
+    async def _load(self, origin: CodeOrigin) -> UserFunction:
         code = origin.code
         if isinstance(code, BlobKey):
             code = await self.fetch(origin.job_id, code, origin.blob_server)
         # imports of the code may take long, and are user code
-        loaded: LoadedCode | CodeFailure = await self._rpc_service.run_blocking(
-            outcome_of, _loaded, code
+        loaded: UserFunction | CodeFailure = await self._rpc_service.run_blocking(
+            outcome_of, load_function, code
         )
         if isinstance(loaded, CodeFailure):
             raise CodeFailedError(loaded)
@@ -113,13 +103,5 @@ class UserCode:
         return await cache.get(BlobOwner.of_job(job_id), key)
 
 
-def _loaded(code: bytes) -> LoadedCode:
-    function = load_function(code)
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - not whether, but what it is
-    )
-    return LoadedCode(function, is_async)
-
-
-def _has_failed(loading: asyncio.Future[LoadedCode]) -> bool:
+def _has_failed(loading: asyncio.Future[UserFunction]) -> bool:
     return loading.cancelled() or loading.exception() is not None

@@ -39,6 +39,7 @@ from flinkray.scheduler.graph.job_graph import (
     VertexOperator,
 )
 from flinkray.scheduler.graph.validation import validate
+from flinkray.streaming.operators.batch_function import BatchFunctionOperator
 from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
@@ -246,7 +247,7 @@ def _upstream_of_input(graph: StreamGraph, node: StreamNode, index: int) -> Iter
 
 def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:
     for node in chain.nodes:
-        if isinstance(node.operator, ResultFilesOperator):
+        if isinstance(node.operator, ResultFilesOperator | BatchFunctionOperator):
             yield IntermediateDataSet(
                 node.operator.data_set_id, ResultPartitionType.BLOCKING, ResultMedium.FILES
             )
@@ -254,8 +255,13 @@ def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:
 
 def _read_files(chain: Chain) -> Iterator[JobEdge]:
     head = chain.head.operator
-    if isinstance(head, SourceOperator) and isinstance(head.source, ResultFilesSource):
-        yield JobEdge(head.source.data_set_id, DistributionPattern.ALL_TO_ALL)
+    data_sets: tuple[IntermediateDataSetID, ...] = ()
+    if isinstance(head, BatchFunctionOperator):
+        data_sets = head.data_sets
+    elif isinstance(head, SourceOperator) and isinstance(head.source, ResultFilesSource):
+        data_sets = (head.source.data_set_id,)
+    for data_set_id in data_sets:
+        yield JobEdge(data_set_id, DistributionPattern.ALL_TO_ALL)
 
 
 def _input(

@@ -5,24 +5,22 @@ Stages read each other's results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from flinkray.client.spark_jobs import check_spark_stage, slot_profile, spark_properties
+from flinkray.client.stream_job import stream_vertices
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.stream import DataStream
 from flinkray.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
-    PYTHON,
     SPARK,
-    STREAM,
     DistributionPattern,
     IntermediateDataSet,
     Invokable,
@@ -37,15 +35,14 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.batch_function import BatchFunction, BatchFunctionOperator
+from flinkray.streaming.program.graph import StreamGraph, StreamNode
 from flinkray.streaming.sources.result_files import ResultFilesSource
-from flinkray.user_code import dump_function
+from flinkray.user_code import UserCodeError, dump_function
 
 SparkStageFunction = Callable[..., Any]
 """Function of a SparkSession and a DataFrame for each input. It returns a DataFrame or None."""
-
-BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
-"""Function that takes an iterator of record batches for each input, and yields record batches.
-If the function returns None, the stage has no result."""
 
 StreamStageProgram = Callable[..., DataStream | None]
 """Function that takes a StreamExecutionEnvironment and a DataStream for each input.
@@ -62,26 +59,22 @@ class Stage:
 
 @dataclass
 class _Part:
-    """A stage with its vertices in the job, and its result."""
+    """The vertices of a stage in the job, and its result."""
 
-    stage: Stage
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
     """Data set that readers of the stage read.
     None: the stage is a program that has ended in sinks."""
+    is_program: bool = False
+    """Whether the stage is a DataStream program."""
     is_read: bool = False
-
-    @property
-    def is_program(self) -> bool:
-        """Whether the stage is a DataStream program, whose vertices are complete."""
-        return self.vertices[0].invokable.kind == STREAM
 
     def built(self) -> tuple[JobVertex, ...]:
         """Return the stage's vertices for the job graph.
         A result without a reader is not written."""
-        if self.is_program or not self.is_read or self.result is None:
+        if self.is_program or self.is_read:
             return self.vertices
-        return tuple(replace(vertex, results=(_result(self.result),)) for vertex in self.vertices)
+        return tuple(replace(vertex, results=()) for vertex in self.vertices)
 
 
 @dataclass
@@ -106,7 +99,7 @@ class BatchJob:
     restart_strategy: RestartStrategy | None = None
     """Restart strategy of the job. None: the cluster's."""
     job_id: JobID = field(default_factory=JobID.generate)
-    _parts: dict[JobVertexID, _Part] = field(default_factory=dict, init=False, repr=False)
+    _parts: dict[Stage, _Part] = field(default_factory=dict, init=False, repr=False)
     _files: dict[str, JobFile] = field(default_factory=dict, init=False, repr=False)
     _spark_groups: dict[tuple[int, ResourceProfile], str] = field(
         default_factory=dict, init=False, repr=False
@@ -148,12 +141,23 @@ class BatchJob:
         if session is not None:
             properties = guest_configuration(session, parallelism, profile, properties)
             parallelism, profile = 1, GUEST_PROFILE
-        invokable = Invokable(SPARK, code, properties)
         groups = self._spark_groups
         group = groups.setdefault((parallelism, profile), f"spark-{len(groups)}")
-        return self._add_vertex(
-            _name_of(function, name), parallelism, profile, invokable, group, inputs
+        stage_name, result = _name_of(function, name), IntermediateDataSetID.generate()
+        pattern = DistributionPattern.ALL_TO_ALL
+        vertex = JobVertex(
+            JobVertexID.generate(),
+            stage_name,
+            parallelism,
+            profile,
+            Invokable(SPARK, code, properties),
+            slot_sharing_group=group,
+            inputs=tuple(JobEdge(read, pattern) for read in self._read(inputs, stage_name)),
+            results=(
+                IntermediateDataSet(result, ResultPartitionType.BLOCKING, ResultMedium.FILES),
+            ),
         )
+        return self._add(Stage(stage_name, vertex.vertex_id), _Part((vertex,), result))
 
     def python(
         self,
@@ -181,13 +185,26 @@ class BatchJob:
         """
         if not callable(function):
             raise ConfigurationError(f"a stage takes a function of record batches: {function!r}")
-        code = dump_function(_task_of(function))
-        invokable, profile = Invokable(PYTHON, code), slot_profile(cpu, memory)
+        profile = slot_profile(cpu, memory)
         # slots of one group have one profile
         group = DEFAULT_SLOT_SHARING_GROUP if profile.is_zero() else f"python-{profile}"
-        return self._add_vertex(
-            _name_of(function, name), parallelism, profile, invokable, group, inputs
+        stage_name, result = _name_of(function, name), IntermediateDataSetID.generate()
+        node = StreamNode(
+            0,
+            stage_name,
+            BatchFunctionOperator(function, self._read(inputs, stage_name), result),
+            parallelism,
+            default_max_parallelism(parallelism),
+            kind="Data Source",
+            slot_sharing_group=group,
         )
+        try:
+            vertices = stream_vertices(
+                StreamGraph(stage_name, [node], batch=True), self._next_owner(), {group: profile}
+            )
+        except StreamError as error:
+            raise UserCodeError(str(error)) from error
+        return self._add(Stage(stage_name, vertices[0].vertex_id), _Part(vertices, result))
 
     def stream(
         self,
@@ -226,11 +243,10 @@ class BatchJob:
                 "its result, or None if it ends in sinks"
             )
         result = None if returned is None else IntermediateDataSetID.generate()
-        vertices, files = env.as_stage(
-            stage_name, f"{self.job_id}{len(self._parts):08x}", returned, result
-        )
+        vertices, files = env.as_stage(stage_name, self._next_owner(), returned, result)
         self._take_along(files, stage_name)
-        return self._add(Stage(stage_name, vertices[-1].vertex_id), vertices, result)
+        part = _Part(vertices, result, is_program=True)
+        return self._add(Stage(stage_name, vertices[-1].vertex_id), part)
 
     def build(self) -> JobGraph:
         """Build the job graph, ready to be submitted.
@@ -239,10 +255,10 @@ class BatchJob:
             ConfigurationError: a program's result has no reader.
             JobSubmissionError: the job could not run.
         """
-        for part in self._parts.values():
+        for stage, part in self._parts.items():
             if part.is_program and part.result is not None and not part.is_read:
                 raise ConfigurationError(
-                    f"nobody reads the result of {part.stage.name!r}: let the program end in a "
+                    f"nobody reads the result of {stage.name!r}: let the program end in a "
                     "sink and return None, or let another stage read it"
                 )
         graph = JobGraph(
@@ -256,39 +272,19 @@ class BatchJob:
         validate(graph)
         return graph
 
-    def _add_vertex(
-        self,
-        name: str,
-        parallelism: int,
-        profile: ResourceProfile,
-        invokable: Invokable,
-        group: str,
-        inputs: Sequence[Stage],
-    ) -> Stage:
-        pattern = DistributionPattern.ALL_TO_ALL
-        vertex = JobVertex(
-            JobVertexID.generate(),
-            name,
-            parallelism,
-            profile,
-            invokable,
-            slot_sharing_group=group,
-            inputs=tuple(JobEdge(data_set_id, pattern) for data_set_id in self._read(inputs, name)),
-        )
-        result = IntermediateDataSetID.generate()
-        return self._add(Stage(name, vertex.vertex_id), (vertex,), result)
+    def _next_owner(self) -> str:
+        """Return the hex id from which the ids of the next stage's vertices are made."""
+        return f"{self.job_id}{len(self._parts):08x}"
 
-    def _add(
-        self, stage: Stage, vertices: tuple[JobVertex, ...], result: IntermediateDataSetID | None
-    ) -> Stage:
-        self._parts[stage.vertex_id] = _Part(stage, vertices, result)
+    def _add(self, stage: Stage, part: _Part) -> Stage:
+        self._parts[stage] = part
         return stage
 
     def _read(self, stages: Sequence[Stage], reader: str) -> list[IntermediateDataSetID]:
         """Mark the results of stages as read, and return their ids."""
         results = []
         for stage in stages:
-            part = self._parts.get(stage.vertex_id)
+            part = self._parts.get(stage)
             if part is None:
                 raise ConfigurationError(f"{reader!r} reads {stage.name!r}, a stage of another job")
             if part.result is None:
@@ -309,24 +305,5 @@ class BatchJob:
                 )
 
 
-def _result(data_set_id: IntermediateDataSetID) -> IntermediateDataSet:
-    return IntermediateDataSet(data_set_id, ResultPartitionType.BLOCKING, ResultMedium.FILES)
-
-
 def _name_of(function: Callable[..., Any], name: str | None) -> str:
     return name or getattr(function, "__name__", None) or type(function).__name__
-
-
-def _task_of(function: BatchFunction) -> Callable[[Any], None]:
-    """Make a function of a TaskContext that runs a stage's function."""
-
-    def run(context: Any) -> None:
-        inputs: list[Iterator[pa.RecordBatch]] = [one.batches() for one in context.file_inputs]
-        produced = function(*inputs)
-        if produced is None:
-            return
-        for batch in produced:
-            for output in context.file_outputs:
-                context.wait_for(output.write(batch))
-
-    return run

@@ -5,16 +5,21 @@ Scripted drivers replace Spark drivers (:mod:`flinkray.testing.scripted_spark_dr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.gateways.task_executor import TaskExecutorArguments
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
+from flinkray.actors.task_executor.endpoint import TaskExecutor, create_task_executor
+from flinkray.core.resources import ResourceProfile
 from flinkray.local_cluster.local_cluster import LocalCluster
 from flinkray.rpc import RpcService
 from flinkray.testing.cluster_under_test import ClusterUnderTest
+from flinkray.testing.function_tasks import FUNCTION_TASK_PROCESS
 from flinkray.testing.scripted_spark_driver import SCRIPTED_SPARK_DRIVER
 
 
@@ -41,6 +46,13 @@ async def create_local_job_master(
     )
 
 
+async def create_local_task_executor(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> TaskExecutor:
+    """Create a TaskExecutor whose task processes also run functions of tests."""
+    return await create_task_executor(rpc_service, arguments, FUNCTION_TASK_PROCESS)
+
+
 class MiniCluster(LocalCluster, ClusterUnderTest):
     """A cluster in this process, whose simulated processes a test can crash."""
 
@@ -48,6 +60,16 @@ class MiniCluster(LocalCluster, ClusterUnderTest):
         **LocalCluster.masters,
         "Dispatcher": f"{__name__}:create_local_dispatcher",
     }
+
+    def __init__(
+        self,
+        storage_dir: str,
+        *nodes: ResourceProfile,
+        configuration: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a cluster that is not started; see :class:`LocalCluster`."""
+        super().__init__(storage_dir, *nodes, configuration=configuration)
+        self.workers.factory = f"{__name__}:create_local_task_executor"
 
     def processes(self, kind: str = "") -> list[str]:
         """Return the running processes whose names begin with *kind*, in order of their start."""

@@ -33,6 +33,7 @@ from flinkray.rpc import EndpointSpec, RpcEndpoint
 from flinkray.scheduler.graph.job_graph import SPARK
 from flinkray.streaming.network import NetworkEnvironment, NetworkSettings, Signal
 from flinkray.testing.cluster_under_test import ClusterUnderTest
+from flinkray.testing.function_tasks import FunctionTaskProcess
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess, SimulatedRpcService, Simulation
 from flinkray.testing.simulation.data_links import SteppedTimers, SteppedTransport
@@ -326,5 +327,7 @@ class SimulatedTaskRuntime(TaskRuntime):
 async def create_simulated_task_process(
     rpc_service: SimulatedRpcService, arguments: TaskProcessArguments
 ) -> TaskProcess:
-    """Create a task process whose stream tasks run in steps."""
-    return await create_task_process(rpc_service, arguments, SimulatedTaskRuntime(rpc_service))
+    """Create a task process whose stream tasks run in steps, and which runs functions of tests."""
+    return await create_task_process(
+        rpc_service, arguments, SimulatedTaskRuntime(rpc_service), FunctionTaskProcess
+    )

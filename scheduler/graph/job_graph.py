@@ -110,7 +110,7 @@ BATCHES_OF = "batches-of"
 Its value is the id of the Spark vertex that publishes the micro-batches."""
 
 PYTHON = "python"
-"""``Invokable.kind`` of tasks that run a Python function in the task process of their slot."""
+"""``Invokable.kind`` of tasks that only the task processes of ``flinkray.testing`` run."""
 
 STREAM = "stream"
 """``Invokable.kind`` of tasks that run a chain of stream operators in a task process."""

@@ -13,7 +13,6 @@ from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS, STAT
 from flinkray.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
-    PYTHON,
     SPARK,
     SPARK_SESSION,
     STREAM,
@@ -176,7 +175,7 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
     if vertex.invokable.kind not in (SPARK, *TASK_PROCESS_KINDS):
         return (
             f"vertex {vertex.name!r} is of kind {vertex.invokable.kind!r}, which this version "
-            f"cannot run: the kinds it knows are {SPARK!r}, {PYTHON!r} and {STREAM!r}"
+            f"cannot run: the kinds it knows are {SPARK!r} and {STREAM!r}"
         )
     return None
 

@@ -54,6 +54,7 @@ from flinkray.scheduler.shared.tasks import (
     attempt_of,
 )
 from flinkray.testing import TestingGateway
+from flinkray.testing.function_tasks import FUNCTION_TASK_PROCESS
 from tests.actors.resource_cluster import GRAPH, ONE_CPU, RM_TOKEN, TestingJobMaster, number
 
 NAME = ResourceID("TaskExecutor-1")
@@ -141,6 +142,7 @@ class Bench:
             arguments,
             TaskExecutorHost(NodeAddress("node-0", "127.0.0.1"), 1, None),
             {"testing": self.runner},
+            FUNCTION_TASK_PROCESS,
         )
         self.endpoint.start()
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from flinkray.actors.gateways.task_process import TaskProcessArguments, TaskProc
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.python_tasks import PythonTasks
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks
 from flinkray.core import options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.ids import (
@@ -113,7 +113,7 @@ class TasksInDoubles:
             AcceptedTask(attempt_of(GRAPH, information, task), task, information, i)
             for i, task in enumerate(deployments.tasks)
         ]
-        self.tasks.start(deployments, accepted, MASTER, None)
+        self.tasks.start(AcceptedTasks(deployments, accepted, MASTER, None))
 
     async def run_four(self) -> None:
         """And return when the processes have them."""

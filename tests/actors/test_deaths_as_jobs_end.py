@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from flinkray.actors.task_process.context import TaskContext
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import PythonJobBuilder
+from flinkray.testing.function_tasks import TaskContext
 from flinkray.testing.simulation import SimulatedProcess
 from flinkray.testing.waiting import eventually
 from tests.actors.bad_moments import (

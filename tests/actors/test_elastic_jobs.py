@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import JobStateError, RpcError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
@@ -18,6 +17,7 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder, python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

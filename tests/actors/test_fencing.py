@@ -40,7 +40,6 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import LeadershipLostError
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.client.python_job import python_job
 from flinkray.core.errors import FencingTokenError, FlinkRayError, JobStateError
 from flinkray.core.ids import (
     DispatcherId,
@@ -92,6 +91,7 @@ from flinkray.scheduler.shared.tasks import (
 )
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.user_code import dump_function

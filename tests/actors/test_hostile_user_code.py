@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.client.stream_job import stream_job
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.common.io import InitializeOnMaster, OutputFormat
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from tests.actors.conftest import QUICK
 
@@ -118,73 +118,13 @@ RAISED: dict[str, tuple[Callable[[], None], str]] = {
 
 
 @pytest.mark.parametrize(("raises", "cause"), RAISED.values(), ids=RAISED)
-@pytest.mark.parametrize("kind", ["plain", "coroutine"])
 async def test_any_error_of_a_function_fails_its_job_with_the_cause(
-    cluster: MiniCluster, kind: str, raises: Callable[[], None], cause: str
+    cluster: MiniCluster, raises: Callable[[], None], cause: str
 ) -> None:
-    def plain(context: Any) -> None:
+    def code(context: Any) -> None:
         raises()
 
-    async def coroutine(context: Any) -> None:
-        raises()
-
-    await assert_fails_alone(cluster, plain if kind == "plain" else coroutine, cause)
-
-
-async def test_a_coroutine_that_stops_its_loop_fails_its_job(cluster: MiniCluster) -> None:
-    async def stops(context: Any) -> None:
-        asyncio.get_running_loop().stop()
-        await asyncio.sleep(3600)
-
-    await assert_fails_alone(cluster, stops, "its code has stopped it")
-
-
-async def test_a_coroutine_that_stops_its_loop_for_a_plain_function_fails_its_job(
-    cluster: MiniCluster,
-) -> None:
-    def waits(context: Any) -> None:
-        async def stops() -> None:
-            asyncio.get_running_loop().stop()
-            await asyncio.sleep(3600)
-
-        context.wait_for(stops())
-
-    await assert_fails_alone(cluster, waits, "its code has stopped it")
-
-
-async def test_a_coroutine_that_cancels_all_tasks_of_its_loop_fails_its_job(
-    cluster: MiniCluster,
-) -> None:
-    async def cancels(context: Any) -> None:
-        for task in asyncio.all_tasks():
-            task.cancel()
-        await asyncio.sleep(3600)
-
-    await assert_fails_alone(cluster, cancels, "has cancelled itself")
-
-
-async def test_system_exit_in_an_asyncio_task_of_a_coroutine_fails_its_job(
-    cluster: MiniCluster,
-) -> None:
-    async def exits() -> None:
-        raise SystemExit(4)
-
-    async def begins(context: Any) -> None:
-        await asyncio.create_task(exits())
-        await asyncio.sleep(3600)
-
-    await assert_fails_alone(cluster, begins, "SystemExit: 4")
-
-
-async def test_coroutine_that_breaks_its_event_loop_fails_only_its_own_job(
-    cluster: MiniCluster,
-) -> None:
-    async def spoils(context: Any) -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_task_factory(lambda *args, **options: 1 / 0)  # type: ignore[arg-type]
-        raise ValueError("spoilt")
-
-    await assert_fails_alone(cluster, spoils, "ValueError: spoilt")
+    await assert_fails_alone(cluster, code, cause)
 
 
 @pytest.mark.parametrize(
@@ -207,21 +147,6 @@ async def test_code_that_cannot_be_loaded_fails_its_job_with_the_cause(
         assert bomb is not None
 
     await assert_fails_alone(cluster, never, cause)
-
-
-async def test_coroutines_exchange_bytes_and_wait_for_each_other(cluster: MiniCluster) -> None:
-    async def sends(context: Any) -> None:
-        for number in range(1000):
-            await context.outputs[0].write(0, number.to_bytes(1000, "big"))
-
-    async def reads(context: Any) -> None:
-        found = [int.from_bytes(data, "big") async for data in context.inputs[0].read(0)]
-        assert found == list(range(1000))
-
-    builder = PythonJobBuilder("exchange", restart_strategy=NoRestart())
-    builder.connect(builder.add(sends), builder.add(reads))
-    result = await asyncio.wait_for(cluster.result(await cluster.submit(builder.build())), SECONDS)
-    assert result.status is JobStatus.FINISHED, result.failure
 
 
 FORMATS_RAISE = ["half a surrogate pair", "SystemExit", "an error of its own", "GeneratorExit"]

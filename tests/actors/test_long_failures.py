@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK

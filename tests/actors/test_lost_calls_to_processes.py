@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from flinkray.actors.task_process.endpoint import TaskProcess
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually
 from tests.actors.bad_moments import (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import (
     PartitionProducerDisposedError,
 )
@@ -25,6 +24,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

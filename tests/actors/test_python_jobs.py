@@ -14,7 +14,6 @@ import pytest
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor.task_process_pool import REFILL_PAUSE
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
 from flinkray.scheduler.graph.job_graph import (
@@ -28,6 +27,7 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder, python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from flinkray.actors.task_process.context import TaskContext
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
@@ -30,6 +28,8 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
+from flinkray.testing.function_tasks import TaskContext
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulation import SimulatedProcess, Simulation, simulate
 from tests.actors.chaos_cluster import LONGEST_STEP, ORPHANS_LIVE, ChaosCluster

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flinkray.actors.job_master.endpoint import JobMaster
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import JobID, ResourceID
 from flinkray.scheduler.graph.job_graph import JobType, NoRestart, ResultPartitionType
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.ids import AllocationID, JobID
 from flinkray.rpc import RegistrationRejection
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobType, ResultPartitionType
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import PythonJobBuilder, python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

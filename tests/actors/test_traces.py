@@ -13,11 +13,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from flinkray.client.python_job import python_job
 from flinkray.core.errors import DuplicateJobSubmissionError
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.common import WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 

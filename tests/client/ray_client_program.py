@@ -9,14 +9,10 @@ import ray
 
 import flinkray
 from flinkray.client.connect import open_rpc_service
-from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import ClusterNotFoundError
 from flinkray.core.errors import ConfigurationError
 from flinkray.scheduler.shared.states import JobStatus
-
-
-def work(context: object) -> None:
-    """A task."""
+from flinkray.testing.task_jobs import ends, task_job
 
 
 def main(address: str) -> None:
@@ -26,7 +22,7 @@ def main(address: str) -> None:
     with pytest.raises(ConfigurationError, match="ray exec"), open_rpc_service(address, "new"):
         pass
     with flinkray.connect(address) as client:
-        handle = client.submit(python_job(work, name="from outside"))
+        handle = client.submit(task_job(ends, name="from outside"))
         assert handle.wait(300) is JobStatus.FINISHED, handle.exceptions()
         (overview,) = client.list_jobs()
         assert overview.name == "from outside"

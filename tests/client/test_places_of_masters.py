@@ -9,11 +9,11 @@ import pytest
 
 from flinkray.actors.gateways.messages import ClusterArguments, StoredJob
 from flinkray.client.cluster import _forget_elections, master_specs
-from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import ClusterRecord, places_of_masters
 from flinkray.core.config import ReadableConfig
 from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
 from flinkray.rpc import Placement, Renewal
+from flinkray.testing.task_jobs import ends, task_job
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_elections_of_a_cluster_are_forgotten_when_all_jobs_have_ended(
 async def test_elections_of_a_cluster_are_kept_while_a_job_has_not_ended(
     services: EmbeddedHaServices,
 ) -> None:
-    graph = python_job(lambda context: None)
+    graph = task_job(ends)
     store = services.get_job_graph_store(StoredJob)
     await store.put_job_graph(StoredJob(graph, 0.0))
     assert f"have not ended: {graph.job_id}" in str(await _forget_elections(services))

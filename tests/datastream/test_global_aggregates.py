@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import flinkray
@@ -22,6 +22,8 @@ from flinkray.datastream import (
     Types,
 )
 from flinkray.datastream.connectors import DiscardingSink
+from flinkray.scheduler.graph.job_graph import SPARK, Invokable
+from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
@@ -151,13 +153,14 @@ def test_task_that_waits_for_an_update_is_cancelled(
 
 
 def test_batch_job_without_a_source_refuses_global_aggregates(own_cluster: ThreadedCluster) -> None:
-    def numbers() -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"n": [1]})
-
     def added(env: StreamExecutionEnvironment, rows: DataStream) -> None:
-        rows.map(lambda row: row["n"], Types.LONG()).map(Adding("a")).sink_to(DiscardingSink())
+        rows.map(lambda row: 1, Types.LONG()).map(Adding("a")).sink_to(DiscardingSink())
 
-    job = flinkray.BatchJob("no source")
-    job.stream(added, inputs=[job.python(numbers)])
-    with pytest.raises(JobExecutionError, match="a BatchJob in which no program has a source"):
-        own_cluster.client.submit(job.build()).result(timeout=300)
+    batch_job = flinkray.BatchJob("no source")
+    batch_job.stream(added, inputs=[batch_job.spark(lambda spark: None)])
+    job = batch_job.build()
+    spark, stream = job.vertices
+    scripted = Invokable(SPARK, script(["register", "row a", "finish"]))
+    job = replace(job, vertices=(replace(spark, invokable=scripted), stream))
+    with pytest.raises(JobExecutionError, match="a BatchJob in which all sources are Spark stages"):
+        own_cluster.client.submit(job).result(timeout=300)

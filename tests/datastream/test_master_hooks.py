@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,13 @@ from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types, WatermarkStrategy
 from flinkray.datastream.connectors import DiscardingSink, MasterTriggerRestoreHook
 from flinkray.scheduler.checkpoints.failures import CheckpointError
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.hooked import Diary, HookedNumbers, diary, wait_for_line
-from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import newest, settings
-from tests.datastream.threads import none_left
 
 LONG = 1_000_000
 SAVEPOINT = "execution.state-recovery.path"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own, whose processes may be crashed."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
 
 
 @pytest.fixture
@@ -90,14 +77,14 @@ def restored(line: str) -> tuple[int, Any]:
 
 
 def test_hooks_are_called_once_per_checkpoint_and_restored_once_with_their_state(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30, EX-16: the coordinator dies, and its successor has new hooks."""
     checkpoints = tmp_path / "checkpoints"
-    job = run(cluster, folder, checkpoints, "a", "stateless")
+    job = run(own_cluster, folder, checkpoints, "a", "stateless")
     wait_for_another(checkpoints)
     wait_for_another(checkpoints)
-    cluster.crash("StreamCoordinator")
+    own_cluster.crash("StreamCoordinator")
     wait_for_line(folder, "stateless", "restore")
     wait_for_another(checkpoints)
     job.cancel()
@@ -115,12 +102,12 @@ def test_hooks_are_called_once_per_checkpoint_and_restored_once_with_their_state
 
 
 def test_hook_runs_on_without_a_restore_when_the_job_master_dies(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
-    job = run(cluster, folder, checkpoints, "a")
+    job = run(own_cluster, folder, checkpoints, "a")
     wait_for_another(checkpoints)
-    cluster.crash("JobMaster")
+    own_cluster.crash("JobMaster")
     wait_for_another(checkpoints)
     wait_for_another(checkpoints)
     job.cancel()
@@ -130,13 +117,13 @@ def test_hook_runs_on_without_a_restore_when_the_job_master_dies(
 
 
 def test_hooks_are_restored_if_job_master_and_coordinator_die_together(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
-    job = run(cluster, folder, checkpoints, "a")
+    job = run(own_cluster, folder, checkpoints, "a")
     wait_for_another(checkpoints)
     wait_for_another(checkpoints)
-    cluster.crash_together("JobMaster", "StreamCoordinator")
+    own_cluster.crash_together("JobMaster", "StreamCoordinator")
     (line,) = wait_for_line(folder, "a", "restore")
     checkpoint_id, data = restored(line)
     assert data == f"{{'checkpoint': {checkpoint_id}}}"
@@ -147,13 +134,13 @@ def test_hooks_are_restored_if_job_master_and_coordinator_die_together(
 
 
 def test_hook_is_reset_if_the_job_restarts_without_a_checkpoint(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30."""
-    job = run(cluster, folder, tmp_path, "a", execution_checkpointing_interval="1 h")
+    job = run(own_cluster, folder, tmp_path, "a", execution_checkpointing_interval="1 h")
     wait_until(lambda: job.status().name == "RUNNING", 150, "the job")
     wait_for_line(folder, "a", "create")
-    cluster.crash("StreamCoordinator")
+    own_cluster.crash("StreamCoordinator")
     wait_for_line(folder, "a", "reset")
     assert diary(folder, "a") == ["create", "create", "reset"]
     job.cancel()
@@ -161,17 +148,17 @@ def test_hook_is_reset_if_the_job_restarts_without_a_checkpoint(
 
 
 def test_savepoint_restores_hooks_by_id_and_refuses_state_of_a_missing_hook(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30: also with another parallelism, and of another source."""
-    first = run(cluster, folder, tmp_path / "1", "a", "b")
+    first = run(own_cluster, folder, tmp_path / "1", "a", "b")
     path = first.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=300)
 
-    env = environment(cluster, tmp_path / "2").set_parallelism(2)
+    env = environment(own_cluster, tmp_path / "2").set_parallelism(2)
     env.configure(Configuration.from_dict({SAVEPOINT: path}))
     add(env, "a", HookedNumbers("b", folder, LONG, 100.0))
     add(env, "b", HookedNumbers("a", folder, LONG, 100.0))
-    second = execute(env, cluster)
+    second = execute(env, own_cluster)
     for name in ("a", "b"):
         (line,) = wait_for_line(folder, name, "restore")
         checkpoint_id, data = restored(line)
@@ -180,7 +167,7 @@ def test_savepoint_restores_hooks_by_id_and_refuses_state_of_a_missing_hook(
     second.wait(timeout=300)
 
     for is_allowed in (False, True):
-        env = environment(cluster, tmp_path / "3")
+        env = environment(own_cluster, tmp_path / "3")
         options = {SAVEPOINT: path}
         if is_allowed:
             options["execution.state-recovery.ignore-unclaimed-state"] = "true"
@@ -188,7 +175,7 @@ def test_savepoint_restores_hooks_by_id_and_refuses_state_of_a_missing_hook(
         add(env, "a", HookedNumbers("a", folder, LONG, 100.0))
         numbers = HookedNumbers("c", folder, LONG, 100.0)
         add(env, "b", numbers)
-        third = execute(env, cluster)
+        third = execute(env, own_cluster)
         if is_allowed:
             assert restored(wait_for_line(folder, "c", "restore")[-1])[1] == "None"
             third.cancel()
@@ -199,11 +186,11 @@ def test_savepoint_restores_hooks_by_id_and_refuses_state_of_a_missing_hook(
 
 
 def test_failing_hook_fails_the_savepoint_and_the_job_runs_on(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-31."""
     checkpoints = tmp_path / "checkpoints"
-    job = run(cluster, folder, checkpoints, "a")
+    job = run(own_cluster, folder, checkpoints, "a")
     wait_for_another(checkpoints)
     (folder / "fail").touch()
     with pytest.raises(CheckpointError, match=r"(?s)no room for a bookmark.*master hook 'a' of"):
@@ -216,13 +203,13 @@ def test_failing_hook_fails_the_savepoint_and_the_job_runs_on(
 
 
 def test_hanging_hook_lets_its_checkpoint_expire_and_the_next_one_complete(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-15."""
     checkpoints = tmp_path / "checkpoints"
     (folder / "hang").touch()
     job = run(
-        cluster,
+        own_cluster,
         folder,
         checkpoints,
         "a",
@@ -239,13 +226,13 @@ def test_hanging_hook_lets_its_checkpoint_expire_and_the_next_one_complete(
 
 
 def test_no_record_is_read_before_the_hook_is_restored(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
-    first = run(cluster, folder, tmp_path / "1", "a")
+    first = run(own_cluster, folder, tmp_path / "1", "a")
     path = first.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=300)
 
     (folder / "wait").touch()
-    env = environment(cluster, tmp_path / "2")
+    env = environment(own_cluster, tmp_path / "2")
     env.configure(Configuration.from_dict({SAVEPOINT: path}))
     read = folder / "read"
 
@@ -256,7 +243,7 @@ def test_no_record_is_read_before_the_hook_is_restored(
     source = HookedNumbers("a", folder, LONG, 100.0)
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "a", Types.LONG())
     numbers.uid("a").map(note).sink_to(DiscardingSink())
-    second = execute(env, cluster)
+    second = execute(env, own_cluster)
     wait_for_line(folder, "a", "restore")
     wait_until(lambda: second.status().name == "RUNNING", 150, "the job")
     assert not read.exists()
@@ -267,40 +254,40 @@ def test_no_record_is_read_before_the_hook_is_restored(
 
 
 def test_hook_that_cannot_be_restored_fails_the_job_by_its_restart_strategy(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """EX-16."""
-    first = run(cluster, folder, tmp_path / "1", "a")
+    first = run(own_cluster, folder, tmp_path / "1", "a")
     path = first.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=300)
     (folder / "fail to restore").touch()
-    env = environment(cluster, tmp_path / "2")
+    env = environment(own_cluster, tmp_path / "2")
     options = {SAVEPOINT: path, "restart-strategy.fixed-delay.attempts": "1"}
     env.configure(Configuration.from_dict({"restart-strategy.type": "fixed-delay", **options}))
     add(env, "a", HookedNumbers("a", folder, LONG, 100.0))
     with pytest.raises(JobExecutionError, match=r"(?s)no such bookmark.*master hook 'a' of"):
-        execute(env, cluster).result(300)
+        execute(env, own_cluster).result(300)
     assert len(diary(folder, "a", "restore")) == 2
 
 
 def test_hooks_with_one_identifier_are_refused(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30."""
-    env = environment(cluster, tmp_path / "checkpoints")
+    env = environment(own_cluster, tmp_path / "checkpoints")
     for name in ("first", "second"):
         add(env, name, HookedNumbers("a", folder, LONG, 100.0))
     with pytest.raises(JobExecutionError, match=r"first.* and .*second.* one identifier, 'a'"):
-        execute(env, cluster).result(300)
+        execute(env, own_cluster).result(300)
 
 
 def test_hook_without_an_identifier_is_refused(
-    cluster: ThreadedCluster, folder: Path, tmp_path: Path
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30."""
-    env = environment(cluster, tmp_path / "checkpoints")
+    env = environment(own_cluster, tmp_path / "checkpoints")
     add(env, "numbers", Nameless("a", folder, LONG, 100.0))
     with pytest.raises(JobExecutionError, match="get_identifier of a master hook returned ''"):
-        execute(env, cluster).result(300)
+        execute(env, own_cluster).result(300)
 
 
 def test_hook_works_in_a_job_that_takes_checkpoints_in_one_process(

@@ -27,20 +27,12 @@ from flinkray.datastream.common.io import (
 from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.streaming.errors import OperatorError
 from flinkray.testing.manual_clock import ManualClock
-from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.test_cluster_takeover import CONFIGURATION, RESTARTS, kill_job_master
-from tests.datastream.threads import none_left
+from tests.datastream.quick_restarts import MASTERS_MAY_DIE, RESTARTS
+from tests.datastream.test_cluster_takeover import kill_job_master
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    """One of its own, whose processes may be killed."""
-    with (
-        none_left(),
-        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
-    ):
-        yield cluster
+CONFIGURATION = MASTERS_MAY_DIE
 
 
 def on(cluster: ThreadedCluster, options: Mapping[str, str] = {}) -> StreamExecutionEnvironment:
@@ -143,10 +135,10 @@ def test_output_is_prepared_before_the_tasks_and_finished_after_them_in_one_proc
 
 
 def test_output_is_prepared_before_the_tasks_and_finished_after_them_on_a_cluster(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """EG-11."""
-    env = on(cluster)
+    env = on(own_cluster)
     written(env, Story(tmp_path))
     env.execute()
     assert_is_whole(story_in(tmp_path))
@@ -170,7 +162,7 @@ def test_every_copy_of_a_format_is_configured_with_the_parameters_of_the_job(
 
 
 def test_stream_that_reads_a_finished_stage_has_its_output_prepared_and_finished(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The job has no source, and so a coordinator for its output format alone."""
 
@@ -183,7 +175,7 @@ def test_stream_that_reads_a_finished_stage_has_its_output_prepared_and_finished
 
     job = flinkray.BatchJob("no source")
     job.stream(write, inputs=[job.python(numbers)])
-    cluster.client.submit(job.build()).result(timeout=300)
+    own_cluster.client.submit(job.build()).result(timeout=300)
     assert_is_whole(story_in(tmp_path))
 
 
@@ -194,9 +186,9 @@ def test_what_is_no_output_format_is_refused() -> None:
 
 
 def test_output_of_a_job_that_is_stopped_with_a_savepoint_is_closed_and_finished(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    env = on(cluster)
+    env = on(own_cluster)
     env.enable_checkpointing(3_600_000)
     slow: DataGeneratorSource[int] = DataGeneratorSource(lambda n: n, 1_000_000, 20)
     numbers = env.from_source(slow, WatermarkStrategy.no_watermarks(), "slow")
@@ -204,7 +196,7 @@ def test_output_of_a_job_that_is_stopped_with_a_savepoint_is_closed_and_finished
     program = env.execute_async()
     wait_until(lambda: "write 1" in story_in(tmp_path), 150, "a record")
     program.stop_with_savepoint(False, str(tmp_path / "savepoints")).result()
-    cluster.client.job(program.get_job_id()).result(timeout=300)
+    own_cluster.client.job(program.get_job_id()).result(timeout=300)
     story = story_in(tmp_path)
     assert sorted(story[-3:-1]) == ["close 0", "close 1"]
     assert story[-1] == "finish 2"
@@ -231,10 +223,10 @@ def test_failed_write_is_cleaned_up_and_the_output_is_not_finished_in_one_proces
 
 
 def test_failed_job_cleans_up_and_does_not_finish_its_output(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """EG-11."""
-    env = on(cluster)
+    env = on(own_cluster)
     written(env, Story(tmp_path, value=2))
     with pytest.raises(JobExecutionError, match="cannot write it"):
         env.execute()
@@ -292,10 +284,10 @@ def test_failure_of_the_whole_output_fails_the_program_in_one_process(
 
 
 def test_failed_preparation_fails_the_job_before_any_task_and_without_a_restart(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """DI-07."""
-    env = on(cluster, RESTARTS)
+    env = on(own_cluster, RESTARTS)
     written(env, Story(tmp_path, always="prepare 2"))
     with pytest.raises(JobExecutionError, match="cannot prepare 2"):
         env.execute()
@@ -303,10 +295,10 @@ def test_failed_preparation_fails_the_job_before_any_task_and_without_a_restart(
 
 
 def test_job_writes_its_output_again_if_it_could_not_be_finished(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """EG-11."""
-    env = on(cluster, RESTARTS)
+    env = on(own_cluster, RESTARTS)
     written(env, Story(tmp_path, fails="finish 2"))
     env.execute()
     story = story_in(tmp_path)
@@ -337,11 +329,11 @@ def finished(job: JobHandle, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("line", ["prepare 2", "finish 2"])
 def test_coordinator_that_dies_while_a_format_works_is_replaced_without_a_restart(
-    cluster: ThreadedCluster, line: str, tmp_path: Path
+    own_cluster: ThreadedCluster, line: str, tmp_path: Path
 ) -> None:
     """The job does not fail, although it may not restart."""
-    job = started(cluster, Story(tmp_path, waits=line), tmp_path)
-    cluster.crash("StreamCoordinator")
+    job = started(own_cluster, Story(tmp_path, waits=line), tmp_path)
+    own_cluster.crash("StreamCoordinator")
     wait_until(lambda: story_in(tmp_path).count(line) == 2, 150, "the next coordinator")
     story = finished(job, tmp_path)
     assert story.count("write 3") == 1
@@ -350,28 +342,28 @@ def test_coordinator_that_dies_while_a_format_works_is_replaced_without_a_restar
 
 @pytest.mark.parametrize("line", ["prepare 2", "finish 2"])
 def test_format_works_once_although_its_job_master_dies_meanwhile(
-    cluster: ThreadedCluster, line: str, tmp_path: Path
+    own_cluster: ThreadedCluster, line: str, tmp_path: Path
 ) -> None:
     """EG-11: the coordinator goes on, and the next JobMaster repeats the order."""
-    job = started(cluster, Story(tmp_path, waits=line), tmp_path)
-    kill_job_master(cluster, job)
+    job = started(own_cluster, Story(tmp_path, waits=line), tmp_path)
+    kill_job_master(own_cluster, job)
     assert_is_whole(finished(job, tmp_path))
 
 
 def test_job_begins_anew_if_its_coordinator_and_its_notes_die_while_it_prepares(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    job = started(cluster, Story(tmp_path, waits="prepare 2"), tmp_path)
-    kill_job_master(cluster, job, "StreamCoordinator", "SlotPool")
+    job = started(own_cluster, Story(tmp_path, waits="prepare 2"), tmp_path)
+    kill_job_master(own_cluster, job, "StreamCoordinator", "SlotPool")
     story = finished(job, tmp_path)
     assert story[:2] == ["prepare 2"] * 2
     assert story.count("write 3") == story.count("finish 2") == 1
 
 
 def test_job_that_is_cancelled_while_its_format_works_is_cancelled_soon(
-    cluster: ThreadedCluster, tmp_path: Path
+    own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    job = started(cluster, Story(tmp_path, waits="prepare 2"), tmp_path)
+    job = started(own_cluster, Story(tmp_path, waits="prepare 2"), tmp_path)
     job.cancel()
     assert job.wait(timeout=20) is flinkray.JobStatus.CANCELED
     (tmp_path / "go").touch()

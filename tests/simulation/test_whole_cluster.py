@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.scheduler.graph.job_graph import JobType, ResultPartitionType
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.simulation import Simulation, simulate
 from tests.simulation.whole_cluster import (
     FAULTS,

@@ -25,8 +25,6 @@ from math import inf
 from typing import Any
 from zlib import crc32
 
-from flinkray.actors.task_process.context import TaskContext
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,
@@ -52,6 +50,8 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
+from flinkray.testing.function_tasks import TaskContext
 from flinkray.testing.scripted_spark_driver import script
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Faults, Simulation

@@ -35,7 +35,6 @@ from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor.endpoint import TaskExecutor
-from flinkray.actors.task_process.context import TaskContext
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, ResourceID
 from flinkray.ha.directory import UNFINISHED
@@ -44,6 +43,7 @@ from flinkray.rpc import FencedRpcEndpoint
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.function_tasks import TaskContext
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import SimulatedProcess, Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, SchedulerMode
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.task_jobs import TaskJobBuilder, task_job, waits
 from flinkray.testing.waiting import wait_until
 from tests.datastream.growing import Growing
 from tests.system.observer import kill
@@ -62,10 +60,6 @@ def until_runs_with(handle: JobHandle, parallelism: int) -> list[ExecutionInfo]:
     return executions(handle)
 
 
-async def waits(context: Any) -> None:
-    await asyncio.get_running_loop().create_future()
-
-
 def cancel(*jobs: JobHandle) -> None:
     for job in jobs:
         job.cancel()
@@ -78,7 +72,7 @@ def test_elastic_stream_is_rescaled_three_times_and_counts_each_number_once(
 ) -> None:
     """E2E-01: the stream grows from 1 to 2 and 4 subtasks as other jobs release their slots, and
     shrinks to 1 when the user asks for it."""
-    others = [two_workers.submit(python_job(waits, parallelism=n)) for n in (1, 2)]
+    others = [two_workers.submit(task_job(waits, parallelism=n)) for n in (1, 2)]
     for other, parallelism in zip(others, (1, 2), strict=True):
         until_runs_with(other, parallelism)
     program = Growing(two_workers, tmp_path)
@@ -96,9 +90,9 @@ def test_elastic_stream_is_rescaled_three_times_and_counts_each_number_once(
 def test_elastic_job_starts_with_free_slots_grows_and_survives_a_lost_executor(
     two_workers: ClusterClient,
 ) -> None:
-    other = two_workers.submit(python_job(waits, parallelism=2))
+    other = two_workers.submit(task_job(waits, parallelism=2))
     until_runs_with(other, 2)
-    builder = PythonJobBuilder(
+    builder = TaskJobBuilder(
         "elastic",
         scheduler_mode=SchedulerMode.ADAPTIVE,
         restart_strategy=FixedDelayRestart(5, 0.0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import ctypes
 import os
@@ -23,11 +22,11 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import JobExecutionError
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.task_jobs import TaskAttempt, task_job, waits
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import kill, live_actors
 
@@ -46,70 +45,60 @@ def client(ray_cluster: object) -> Iterator[ClusterClient]:
         yield client
 
 
-def exits(context: Any) -> None:
+def exits(task: TaskAttempt) -> None:
     os._exit(7)
 
 
-def kills_itself(context: Any) -> None:
+def kills_itself(task: TaskAttempt) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def reads_nowhere(context: Any) -> None:
+def reads_nowhere(task: TaskAttempt) -> None:
     ctypes.string_at(0)
 
 
-def closes_all_files(context: Any) -> None:
+def closes_all_files(task: TaskAttempt) -> Iterator[None]:
     os.closerange(3, 10_000)
-    context.wait_until_cancelled()
+    yield from waits(task)
 
 
-def closes_all_files_and_returns(context: Any) -> None:
+def closes_all_files_and_returns(task: TaskAttempt) -> None:
     os.closerange(3, 10_000)
 
 
-async def stops_its_loop(context: Any) -> None:
-    asyncio.get_running_loop().stop()
-    await asyncio.sleep(3600)
-
-
-async def closes_the_files_of_its_loop(context: Any) -> None:
-    os.closerange(3, 10_000)
-    await asyncio.sleep(3600)
-
-
-def has_no_streams(context: Any) -> None:
+def has_no_streams(task: TaskAttempt) -> None:
     sys.stdout = sys.stderr = None
     raise ValueError("in silence")
 
 
-def opens_nothing(context: Any) -> None:
+def opens_nothing(task: TaskAttempt) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
     with open("/dev/null"):
         pass
 
 
-def recurses_hardly(context: Any) -> None:
+def recurses_hardly(task: TaskAttempt) -> Iterator[None]:
     sys.setrecursionlimit(60)
-    context.wait_until_cancelled(5)
+    yield
     raise ValueError("not deep")
 
 
-def breaks_modules(context: Any) -> None:
+def breaks_modules(task: TaskAttempt) -> Iterator[None]:
     socket.socket.send = None  # type: ignore[method-assign,assignment]
     builtins.isinstance = None  # type: ignore[assignment]
     time.monotonic = None  # type: ignore[assignment]
-    context.wait_until_cancelled()
+    yield from waits(task)
 
 
-def prints_half_a_character(context: Any) -> None:
+def prints_half_a_character(task: TaskAttempt) -> None:
     print("\ud800", flush=True)  # noqa: T201 - as user code does
 
 
-def raises_half_a_character(context: Any) -> None:
+def raises_half_a_character(task: TaskAttempt) -> None:
     raise ValueError("half: \ud800")
 
 
-def prints_a_flood(context: Any) -> None:
+def prints_a_flood(task: TaskAttempt) -> None:
     for number in range(200_000):
         print(f"{number:>100}")  # noqa: T201
     print("x" * 5_000_000, flush=True)  # noqa: T201
@@ -122,8 +111,6 @@ HARM: dict[Callable[[Any], Any], str] = {
     reads_nowhere: "died",
     closes_all_files: "died",
     closes_all_files_and_returns: "died",
-    closes_the_files_of_its_loop: "died",
-    stops_its_loop: "its code has stopped it",
     has_no_streams: "ValueError: in silence",
     opens_nothing: "Too many open files",
     recurses_hardly: "",
@@ -143,7 +130,7 @@ def kill_task_executors() -> None:
 
 def run(client: ClusterClient, code: Callable[[Any], Any]) -> str:
     """What the job has failed with; empty: nothing."""
-    return outcome(client.submit(python_job(code, restart_strategy=NoRestart())))
+    return outcome(client.submit(task_job(code, restart_strategy=NoRestart())))
 
 
 def outcome(handle: JobHandle) -> str:
@@ -160,18 +147,15 @@ def texts(client: ClusterClient) -> dict[Callable[[Any], Any], str]:
     """What the jobs have failed with, some of them at a time: one that runs beside them all is not
     harmed, nor one after them."""
 
-    def finishes(context: Any) -> None:
+    def finishes(task: TaskAttempt) -> None:
         with tempfile.TemporaryFile():
             pass
 
-    async def goes_on(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
     found: dict[Callable[[Any], Any], str] = {}
-    beside = client.submit(python_job(goes_on, restart_strategy=NoRestart()))
+    beside = client.submit(task_job(waits, restart_strategy=NoRestart()))
     for place in range(0, len(HARM), AT_ONCE):
         codes = list(HARM)[place : place + AT_ONCE]
-        handles = [client.submit(python_job(c, restart_strategy=NoRestart())) for c in codes]
+        handles = [client.submit(task_job(c, restart_strategy=NoRestart())) for c in codes]
         found.update(zip(codes, map(outcome, handles), strict=True))
         assert run(client, finishes) == "", codes
     assert beside.status() is JobStatus.RUNNING
@@ -195,7 +179,7 @@ def test_next_job_does_not_see_what_a_job_changed_in_its_process(
     process."""
     note = tmp_path / "pid"
 
-    def changes_all(context: Any) -> None:
+    def changes_all(task: TaskAttempt) -> None:
         os.chdir("/")
         os.environ["OF_ANOTHER_JOB"] = "1"
         os.umask(0o777)
@@ -203,7 +187,7 @@ def test_next_job_does_not_see_what_a_job_changed_in_its_process(
         threading.Thread(target=time.sleep, args=(3600,), daemon=True, name="left").start()
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
-    def finds_nothing(context: Any) -> None:
+    def finds_nothing(task: TaskAttempt) -> None:
         assert os.getcwd() != "/"
         assert "OF_ANOTHER_JOB" not in os.environ
         assert os.umask(0o022) != 0o777
@@ -224,7 +208,7 @@ def test_child_processes_of_a_job_end_with_its_task_process(
 ) -> None:
     folder = tmp_path / how
 
-    def starts_processes(context: Any) -> None:
+    def starts_processes(task: TaskAttempt) -> Iterator[None]:
         folder.mkdir()
         child = subprocess.Popen(["sleep", "3600"])
         apart = subprocess.Popen(["sleep", "3601"], start_new_session=True)
@@ -239,9 +223,9 @@ def test_child_processes_of_a_job_end_with_its_task_process(
         if how == "exits":
             os._exit(1)
         elif how != "returns":
-            context.wait_until_cancelled()
+            yield from waits(task)
 
-    handle = client.submit(python_job(starts_processes, restart_strategy=NoRestart()))
+    handle = client.submit(task_job(starts_processes, restart_strategy=NoRestart()))
     wait_until((folder / "all").exists, SECONDS, "three processes")
     if how == "is cancelled":
         handle.cancel()
@@ -250,7 +234,7 @@ def test_child_processes_of_a_job_end_with_its_task_process(
         kill(int((folder / "all").read_text()))
     handle.wait(timeout=SECONDS)
     if how == "dies with its TaskExecutor":
-        assert run(client, lambda context: None) == "", "in the next one"
+        assert run(client, lambda task: None) == "", "in the next one"
     pids = [int(path.name) for path in folder.iterdir() if path.name != "all"]
     assert len(pids) == 3
 

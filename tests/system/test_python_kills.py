@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -16,11 +14,11 @@ from ray.util.state import list_actors
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.client.ray_runtime import cluster_namespace
-from flinkray.scheduler.graph.job_graph import DistributionPattern, FixedDelayRestart, JobGraph
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.task_jobs import TaskAttempt, TaskJobBuilder, task_job, waits
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import kill
 
@@ -46,14 +44,14 @@ def python_client(ray_cluster: object) -> Iterator[ClusterClient]:
 def pairs_that_wait(pids: Path) -> JobGraph:
     """64 tasks: 32 pairs, each a region of its own. *pids* gets a file for each process."""
 
-    async def waits(context: Any) -> None:
+    def notes_and_waits(task: TaskAttempt) -> Iterator[None]:
         (pids / str(os.getpid())).touch()
-        await asyncio.get_running_loop().create_future()
+        yield from waits(task)
 
-    builder = PythonJobBuilder("pairs", restart_strategy=FixedDelayRestart(3, 0.0))
-    first = builder.add(waits, name="first", parallelism=PAIRS)
-    second = builder.add(waits, name="second", parallelism=PAIRS)
-    builder.connect(first, second, pattern=DistributionPattern.POINTWISE)
+    builder = TaskJobBuilder("pairs", restart_strategy=FixedDelayRestart(3, 0.0))
+    first = builder.add(notes_and_waits, name="first", parallelism=PAIRS)
+    second = builder.add(notes_and_waits, name="second", parallelism=PAIRS)
+    builder.connect(first, second, is_pointwise=True)
     return builder.build()
 
 
@@ -162,10 +160,10 @@ def test_killed_task_process_is_replaced_by_the_waiting_prestarted_process(
     pids = tmp_path / "pids"
     pids.touch()
 
-    async def waits(context: Any) -> None:
+    def notes_and_waits(task: TaskAttempt) -> Iterator[None]:
         with pids.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        await asyncio.get_running_loop().create_future()
+        yield from waits(task)
 
     def seen() -> list[int]:
         return [int(line) for line in pids.read_text().splitlines()]
@@ -175,7 +173,7 @@ def test_killed_task_process_is_replaced_by_the_waiting_prestarted_process(
 
     configuration = {"taskmanager.prestarted-task-processes": "1"}
     with flinkray.connect(cluster_id="waiting", configuration=configuration) as client:
-        job = python_job(waits, restart_strategy=FixedDelayRestart(1, 0.0))
+        job = task_job(notes_and_waits, restart_strategy=FixedDelayRestart(1, 0.0))
         handle = client.submit(job)
         wait_until(seen, 300, "the task to run")
         waited = wait_until(waiting, 300, "one that waits")

@@ -3,20 +3,18 @@ lost who lives."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import flinkray
 from flinkray.client import ClusterClient
-from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.task_jobs import ends, task_job, waits
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import live_actors
 from tests.system.test_python_kills import all_run, executions
@@ -52,14 +50,6 @@ def pids() -> dict[int, str]:
     return {a.pid: a.kind for a in live_actors() if a.namespace == here and a.kind in ALL}
 
 
-async def waits(context: Any) -> None:
-    await asyncio.get_running_loop().create_future()
-
-
-async def ends(context: Any) -> None:
-    """A task that does nothing."""
-
-
 def stop_and_go_on(victims: list[int], seconds: float) -> None:
     """How long they are stopped is the fault itself, and nothing to wait for."""
     until = time.monotonic() + seconds
@@ -78,14 +68,14 @@ def test_stopped_processes_drop_no_connected_process_when_they_resume(
     """First only the masters are stopped: TaskExecutors and JobMaster disconnect, and register
     again. Then all processes are stopped, as when their machine is suspended: each process is late
     for all of its deadlines."""
-    job = client.submit(python_job(waits, parallelism=4))
+    job = client.submit(task_job(waits, parallelism=4))
     wait_until(lambda: all_run(job), 300, "all tasks")
     before = pids()
     assert set(before.values()) == set(ALL)
 
     for kinds in (MASTERS, ALL):
         stop_and_go_on([pid for pid, kind in pids().items() if kind in kinds], 1.25 * TIMEOUT)
-        other = client.submit(python_job(ends))
+        other = client.submit(task_job(ends))
         assert other.wait(timeout=300) is JobStatus.FINISHED  # all masters are at work again
 
         assert job.status() is JobStatus.RUNNING, (kinds, job.details().exceptions)

@@ -23,10 +23,10 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.python_job import python_job
 from flinkray.core.errors import FlinkRayError
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.task_jobs import ends, task_job
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import Numbers, Paced, generated
 from tests.datastream.tallies import differences, newest
@@ -165,13 +165,9 @@ def await_ends(leaders: dict[str, int]) -> None:
     wait_until(lambda: not any(map(psutil.pid_exists, leaders.values())), 300, "them to end")
 
 
-def ends(context: Any) -> None:
-    """A task that does nothing."""
-
-
 def submitted(client: ClusterClient, threads: ThreadPoolExecutor) -> Future[JobStatus]:
     """How another job ends."""
-    return threads.submit(lambda: client.submit(python_job(ends)).wait(timeout=END))
+    return threads.submit(lambda: client.submit(task_job(ends)).wait(timeout=END))
 
 
 def leaders_of(client: ClusterClient, server: ZooKeeperServer) -> Leaders:
@@ -232,7 +228,7 @@ def test_stopped_zookeeper_server_ends_all_leaderships_but_loses_no_record(
             stream.await_records()
             other = submitted(streams, threads)
             with pytest.raises(FlinkRayError, match=f"ZooKeeper.*{zookeeper.hosts}") as refusal:
-                streams.submit(python_job(ends), timeout=5)
+                streams.submit(task_job(ends), timeout=5)
             log.info("told: %s", refusal.value)
             stream.await_records()
         finally:

@@ -3,6 +3,7 @@
 __all__ = [
     "async_wait",
     "basic",
+    "batch_function",
     "batch_mode",
     "broadcast",
     "collector",
@@ -12,6 +13,7 @@ __all__ = [
     "operator",
     "process",
     "source",
+    "task_services",
     "timestamps",
     "two_inputs",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.state.descriptors import ListStateDescriptor, ValueStateDescriptor
@@ -25,32 +25,6 @@ class DuplicateKeyError(StreamError, SuppressRestartsError):
     The job is not restarted, because the table would have both rows after a restart, too."""
 
 
-class LookUpRoom(Protocol):
-    """Limits how many records of one subtask wait for the table of a look-up."""
-
-    most: int
-    """Number of waiting records from which on :meth:`full` is called."""
-
-    def full(self) -> None:
-        """Ask the sources to send no more records. Raises OSError if the request cannot be sent."""
-
-    def free(self) -> None:
-        """Ask the sources to send records again: the table has ended, and no record waits.
-        Raises OSError: the request cannot be sent."""
-
-
-class EndlessRoom(LookUpRoom):
-    """A :class:`LookUpRoom` without a limit, for programs whose sources cannot be made to wait."""
-
-    most = 2**63
-
-    def full(self) -> None:
-        """Do nothing: the sources cannot be made to wait."""
-
-    def free(self) -> None:
-        """Do nothing: the sources were never asked to wait."""
-
-
 class LookUpOperator(WithTimers, KeyedFunctionOperator):
     """Looks up the table's row for each record. The second input has the rows of the table.
 
@@ -67,10 +41,6 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
     errors.
     """
 
-    room: LookUpRoom = EndlessRoom()
-    """Limit of waiting records. The runner of a task may set another limit: then sources wait
-    while the limit is reached."""
-
     def __init__(self, function: Any, keys: Keys, keys_of_table: Keys, table: str) -> None:
         super().__init__(function, keys)
         self._keys_of_table = keys_of_table
@@ -78,6 +48,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
+        self._room = context.services.look_up_room(context.operator_id)
         self._is_read = False
         self._watermark: int | None = None
         self._is_idle = False
@@ -123,7 +94,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
     def fired_until(self, timestamp: int) -> None:
         """Note that the table has ended: put out held watermarks; no record waits any more."""
         self._is_read = True
-        self.room.free()
+        self._room.free()
         if self._watermark is not None:
             self.output.emit_watermark(self._watermark)
         if self._is_idle:
@@ -161,13 +132,13 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
                 context.key = key
                 self.timers.register_event_time_timer(None, MAX_TIMESTAMP)
         self._came += len(block)
-        if self._came >= self.room.most:
+        if self._came >= self._room.most:
             self._fill()
 
     def _fill(self) -> None:
         if not self._is_full:
             self._is_full = True
-            self.room.full()
+            self._room.full()
 
     def _answer(self, value: Any, _: Any) -> tuple[Any]:
         row = self._by_key.get(self.key_context.key)

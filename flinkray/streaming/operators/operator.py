@@ -34,6 +34,7 @@ from flinkray.streaming.functions.global_aggregates import (
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.sources.source import SourceHold, SplitsToRead
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -151,6 +152,8 @@ class OperatorContext:
     """Results are passed on without copies; user code must neither keep nor change them."""
     selectors: Sequence[Any] = ()
     """Functions that decide where results go: key selectors and partitioners."""
+    services: TaskServices = field(default_factory=TaskServices)
+    """What the runner of the task offers to its operators."""
 
     @property
     def own(self) -> Callable[[Any], Any]:

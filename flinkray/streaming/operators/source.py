@@ -93,7 +93,11 @@ class SourceOperator(StreamOperator):
         if self._stamping is not None:
             self._stamping.open()
         self.reader_context = ReaderContext(
-            context.subtask_index, context.parallelism, context.clock, context.turn.wake_up
+            context.subtask_index,
+            context.parallelism,
+            context.clock,
+            context.turn.wake_up,
+            context.services.stages,
         )
         self.reader: SourceReader[Any] = self.source.create_reader(self.reader_context)
         self._position = 0

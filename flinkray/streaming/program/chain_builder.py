@@ -19,6 +19,7 @@ from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
+from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult
 from flinkray.streaming.program.graph import StreamEdge
 from flinkray.streaming.records.elements import Block, Columns
@@ -84,9 +85,16 @@ def unpicklable_operator(name: str, error: Exception) -> StreamError:
 
 
 class ChainBuilder:
-    """Makes the operators of one subtask. *copy_of* returns this subtask's copy of an operator.
-    *make_writer* makes the writer of a result, given its place in the plan. *kv_states*: registry
-    of queryable states, if there are any. *configuration*: of the process."""
+    """Makes the operators of one subtask.
+
+    Args:
+        copy_of: returns this subtask's copy of an operator.
+        make_writer: makes the writer of a result, given the result's place in the plan.
+        kv_states: where queryable states are registered; None: states cannot be queried.
+        configuration: of the process, for options that the program does not set.
+        services: what the runner of the task offers to its operators; None: the services of a run
+            without a cluster.
+    """
 
     def __init__(
         self,
@@ -105,7 +113,9 @@ class ChainBuilder:
         kv_states: TaskKvStateRegistry | None = None,
         configuration: ReadableConfig | None = None,
         hold: SourceHold | None = None,
+        services: TaskServices | None = None,
     ) -> None:
+        self._services = services or TaskServices()
         self._plan = plan
         self._copy_of = copy_of
         self._make_writer = make_writer
@@ -193,6 +203,7 @@ class ChainBuilder:
             object_reuse=self._plan.object_reuse,
             selectors=selectors,
             make_keyed_state=self._make_keyed_state,
+            services=self._services,
         )
 
 

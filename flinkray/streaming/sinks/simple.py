@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from flinkray.state import ListState, ListStateDescriptor
 from flinkray.streaming.functions.signatures import refuse_coroutines
 from flinkray.streaming.operators.operator import (
     FunctionOperator,
     LastOperator,
+    OperatorContext,
     OperatorStateCapture,
+    Output,
 )
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
@@ -22,19 +24,16 @@ from flinkray.streaming.sinks.sink import Sink, SinkWriter, T, WriterContext
 
 class PrintOperator(LastOperator):
     """Writes each value as a line to standard output, like Flink.
-    Several subtasks write ``name:2> value``. The runner of the task may replace :attr:`write`."""
-
-    write: Callable[[str], None]
-    """Writes whole lines of output."""
+    Several subtasks write ``name:2> value``. On a cluster the task may send the lines instead."""
 
     def __init__(
         self, identifier: str | None = None, type_info: TypeInformation | None = None
     ) -> None:
         self._identifier = identifier
         self._type_info = type_info
-        self.write = _write_to_stdout
 
     def open(self) -> None:
+        self._write = self.context.services.write_lines or _write_to_stdout
         prefix = self._identifier or ""
         if self.context.parallelism > 1:
             prefix += f"{':' if prefix else ''}{self.context.subtask_index + 1}"
@@ -44,7 +43,7 @@ class PrintOperator(LastOperator):
     def process_block(self, block: Block) -> None:
         text, prefix = self._text, self._prefix
         lines = [f"{prefix}{text(value)}\n" for value in self.read(block)]
-        self.write("".join(lines))
+        self._write("".join(lines))
 
 
 def _write_to_stdout(lines: str) -> None:
@@ -180,49 +179,34 @@ class CollectSink(Sink[T]):
             return results
 
 
-class ResultsReceiver(Protocol):
-    """Interface of the buffer that keeps collected results until the client takes them."""
-
-    def begin(self) -> None:
-        """Announce that results will follow."""
-
-    def put(self, values: Sequence[Any]) -> None: ...
-
-    def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """Return the results that the client has not read yet, in numbered pieces."""
-
-    def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """Restore the captured results of an earlier attempt. Called before all other methods."""
-
-    def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: results captured in it are never put in again."""
-
-
 _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected-results")
 
 
 class CollectOperator(LastOperator):
-    """Puts records where the client can read them. The runner of the task sets :attr:`receiver`.
+    """Puts records where the client can read them.
     Results that are repeated after a failure are not shown twice: with checkpoints, the client
     shows results when a checkpoint after them is complete, or when the job has ended."""
 
-    receiver: ResultsReceiver
     _pieces: ListState[tuple[int, bytes]]
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self._receiver = context.services.results()
 
     def open(self) -> None:
         super().open()
         self._pieces = self.operator_state.list_state(_PIECES)
         restored = list(self._pieces.get())
         if restored:
-            self.receiver.restore(restored)
-        self.receiver.begin()
+            self._receiver.restore(restored)
+        self._receiver.begin()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        self._pieces.update(self.receiver.capture(checkpoint_id))
+        self._pieces.update(self._receiver.capture(checkpoint_id))
         return super().capture(checkpoint_id, since)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.receiver.completed(checkpoint_id)
+        self._receiver.completed(checkpoint_id)
 
     def process_block(self, block: Block) -> None:
-        self.receiver.put(block.values)
+        self._receiver.put(block.values)

@@ -15,6 +15,7 @@ from flinkray.state.operator_state import StateFile
 from flinkray.streaming.errors import StreamError, UnavailableError
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sources.source import StageLocations
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 T = TypeVar("T", contravariant=True, default=Any)
@@ -58,6 +59,8 @@ class WriterContext:
     """Id of the checkpoint that the task was restored from, even if the writer has no state in it.
     0: the task begins anew, and committables of earlier attempts will never be committed, unless
     the job takes no checkpoints."""
+    stages: StageLocations | None = None
+    """Locations of the job's Spark stages. None: the task does not run on a cluster."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class CommitterContext:
     operator_id: str = ""
     """Operator id of the committers; the sink's writers have another id."""
     restored_checkpoint_id: int = 0
+    stages: StageLocations | None = None
 
 
 class SinkWriter(ABC, Generic[CommitT]):

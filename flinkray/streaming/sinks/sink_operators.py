@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.state.operator_state import StateFile
@@ -45,31 +45,12 @@ LONGEST_PAUSE = 10_000
 """Longest pause in milliseconds. All retries together take about 43 seconds."""
 
 
-class CommitLog(Protocol):
-    """Log of the committables that a single committer for all writers is about to commit.
-    Used by jobs without checkpoints. The log exists until the job has ended."""
-
-    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Log the committables and return them. If an earlier call, perhaps of an earlier attempt,
-        has logged some, return these instead. Raises OSError: the storage fails."""
-
-
-class UnloggedCommits(CommitLog):
-    """Commit log that stores nothing, for programs of which no part is run again."""
-
-    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        return committables
-
-
 _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-committables")
 
 
 class CommitterOperator(LastOperator):
     """Commits the committables of completed checkpoints, and keeps the others in its state.
     *at_end*: the job takes no checkpoints: commit everything when all writers have finished."""
-
-    log: CommitLog = UnloggedCommits()
-    """Log of the commits at the end. The runner of the task may replace it."""
 
     def __init__(self, sink: Sink[Any], at_end: bool = False) -> None:
         self.sink = sink
@@ -100,6 +81,7 @@ class CommitterOperator(LastOperator):
                 context.job_id,
                 context.operator_id,
                 restored,
+                context.services.stages,
             )
         )
         if isinstance(self._committer, CommitterWithFiles):
@@ -143,7 +125,8 @@ class CommitterOperator(LastOperator):
     def finish(self) -> None:
         if self.at_end:
             messages = self._committables.capture(0)
-            noted = self.log.settle([tuple(message) for message in messages])
+            log = self.context.services.commit_log(self.context.operator_id)
+            noted = log.settle([tuple(message) for message in messages])
             self._committables = CommittableCollector(0, self.sink.commits_in_order)
             self._committables.restore(CommittableMessage(*one) for one in noted)
             self._commit()
@@ -264,6 +247,7 @@ class SinkWriterOperator(StreamOperator):
             job_id=context.job_id,
             operator_id=context.operator_id,
             restored_checkpoint_id=context.restored_checkpoint_id,
+            stages=context.services.stages,
         )
         states = list(self.operator_state.list_state(_STATES).get())
         if states:

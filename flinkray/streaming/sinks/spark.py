@@ -27,6 +27,7 @@ from flinkray.streaming.sinks.sink import (
     SinkWriter,
     WriterContext,
 )
+from flinkray.streaming.sources.source import StageLocations
 
 _MOST_HELD = 8 << 20
 """Bytes held in memory before a row group is written: many small groups are slow to read."""
@@ -47,14 +48,20 @@ class SparkEpochSink(Sink[object, EpochPart]):
         self._published = ""
 
     def locate(self, location: str, published: str) -> None:
-        """Set where the stage takes epochs, and where it publishes results, if these are read.
-        The locations are known only in the processes of the cluster."""
+        """Set where the stage takes epochs, and where it publishes results, if these are read."""
         self._location, self._published = location, published
 
+    def _locate(self, stages: StageLocations | None) -> None:
+        """Locate the stage. *stages*: None outside of the processes of a cluster."""
+        if stages is not None:
+            self.locate(stages.epochs(self.vertex_id), stages.published(self.vertex_id))
+
     def create_writer(self, context: WriterContext) -> SinkWriter[EpochPart]:
+        self._locate(context.stages)
         return _EpochWriter(self._epochs(), context.type_info)
 
     def create_committer(self, context: CommitterContext) -> Committer[EpochPart]:
+        self._locate(context.stages)
         published = PublishedBatches(self._published) if self._is_read else None
         return _EpochCommitter(self._epochs(), self._name, published)
 

@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
 from flinkray.core.clock import Clock
+from flinkray.core.ids import JobVertexID
 from flinkray.state.operator_state import StateFile
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
@@ -58,6 +59,16 @@ class OfSplit(NamedTuple):
 Polled = Block | Columns | OfSplit | NoRecords
 
 
+class StageLocations(Protocol):
+    """Locations in the cluster's storage where Spark stages of the job and streams meet."""
+
+    def published(self, vertex_id: JobVertexID) -> str:
+        """Return the location where a Spark stage publishes what a stream reads."""
+
+    def epochs(self, vertex_id: JobVertexID) -> str:
+        """Return the location where a stream publishes epochs for a Spark stage."""
+
+
 class ReaderContext:
     """Tells a reader its subtask and the clock, and sends its requests to the enumerator."""
 
@@ -67,10 +78,13 @@ class ReaderContext:
         parallelism: int,
         clock: Clock,
         wake: Callable[[], None] = lambda: None,
+        stages: StageLocations | None = None,
     ) -> None:
         self.subtask_index = subtask_index
         self.parallelism = parallelism
         self.clock = clock
+        self.stages = stages
+        """Locations of the job's Spark stages. None: the task does not run on a cluster."""
         self.wake = wake
         """Call this, from any thread, when there is data to poll after NOTHING_NOW."""
         self.split_requested = False

@@ -144,8 +144,14 @@ class SparkSource(Source[Row, SparkSplit]):
         return SparkEnumerator(context, PublishedPartitions(self.location), self._name, clock)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[SparkSplit]:
-        published = PublishedPartitions(self.location)
+        published = PublishedPartitions(self.read_location(context))
         return _SparkReader(context, published, self._name, self._convert)
+
+    def read_location(self, context: ReaderContext) -> str:
+        """Return the directory that a reader reads. Raises StreamError outside of a cluster."""
+        if context.stages is not None:
+            return context.stages.published(self.vertex_id)
+        return self.location
 
     @property
     def location(self) -> str:

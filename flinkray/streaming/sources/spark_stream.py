@@ -80,7 +80,7 @@ class SparkStreamSource(SparkSource):
         )
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
-        batches = PublishedBatches(self.location)
+        batches = PublishedBatches(self.read_location(context))
         return _QueryReader(context, batches, self._name, self._convert)
 
 
@@ -90,7 +90,7 @@ class SparkEpochsSource(SparkStreamSource):
     of_epochs = True
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
-        batches = PublishedBatches(self.location)
+        batches = PublishedBatches(self.read_location(context))
         return _MicroBatchReader(context, batches, self._name, self._convert)
 
 

@@ -16,7 +16,6 @@ from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.storage import write_metadata
-from flinkray.client.python_job import python_job
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_DIR
@@ -26,6 +25,7 @@ from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfigur
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.virtual_time import on_virtual_time
 
 JOB = JobID(b"\1" * 16)

@@ -13,7 +13,6 @@ from flinkray.actors.dispatcher.managed_job import JobMasterDeaths
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
-from flinkray.client.python_job import python_job
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID
@@ -21,6 +20,7 @@ from flinkray.ha import EmbeddedHaServices
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.bad_moments import NODE, RUNS, dispatcher_is_back, on_cluster, until_executing

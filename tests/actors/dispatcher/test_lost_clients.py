@@ -14,7 +14,6 @@ import pytest
 from flinkray.actors.dispatcher.job_cancelling import ClientLeases
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.client.job_result import JobExecutionResult
-from flinkray.client.python_job import python_job
 from flinkray.core.errors import JobCancelledError, RpcError
 from flinkray.core.ids import JobID
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
@@ -22,6 +21,7 @@ from flinkray.rpc.calls.proxy import asks_within
 from flinkray.scheduler.graph.job_graph import AttachedClient, JobGraph
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation, simulate

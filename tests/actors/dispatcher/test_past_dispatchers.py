@@ -17,7 +17,6 @@ from flinkray.actors.gateways.messages import ClusterArguments, job_master_resou
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.blob import BlobKey, BlobOwner, BlobServerGateway, blob_server_beside
-from flinkray.client.python_job import python_job
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import DispatcherId, JobMasterId
@@ -25,6 +24,7 @@ from flinkray.ha import EmbeddedHaServices, MemoryDirectory, StoreError
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.graph.job_graph import ParallelismRange, SchedulerMode
+from flinkray.testing.function_jobs import python_job
 from flinkray.testing.virtual_time import on_virtual_time
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flinkray.actors.task_executor.endpoint import TaskExecutor
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.link import End
 from flinkray.testing.waiting import eventually

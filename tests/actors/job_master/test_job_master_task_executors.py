@@ -13,7 +13,6 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
-from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
@@ -22,6 +21,7 @@ from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import AllocatedSlot, SlotOffer, WorkerLocation
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing import TestingGateway
+from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually

@@ -24,7 +24,6 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.blob import BlobStore
-from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
@@ -41,6 +40,7 @@ from flinkray.scheduler.shared.slots import ResourceRequirements
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
+from flinkray.testing.function_jobs import PythonJobBuilder, python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulation import SimulatedProcess
 from flinkray.testing.virtual_time import on_virtual_time

@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.task_executor.task_runners import RunnerTask, RunningTasks, TaskRunner
-from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import (
@@ -75,10 +75,12 @@ class Bench:
         deployment = TaskDeployment(1, 0, 0, SLOT)
         vertex = VertexInformation(VERTEX, "v", 1, 128, Invokable(KIND, b""), (), ())
         self.tasks.start(
-            TaskDeployments(JOB, GRAPH, 0, (), (deployment,)),
-            [AcceptedTask(ATTEMPT, deployment, vertex, 0)],
-            MASTER,
-            None,
+            AcceptedTasks(
+                TaskDeployments(JOB, GRAPH, 0, (), (deployment,)),
+                [AcceptedTask(ATTEMPT, deployment, vertex, 0)],
+                MASTER,
+                None,
+            )
         )
 
     def _tell(self, reports: list[TaskReport]) -> None:

@@ -324,7 +324,7 @@ class ProcessUnderTest:
 
     async def thread_ended(self) -> None:
         """Wait until the task's thread has returned, whatever goes on beside it."""
-        thread = self.process._tasks[self.attempt_id]._thread
+        thread = self.process._tasks[self.attempt_id]._code
         if thread is not None:
             await asyncio.wait([thread.returned])
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,28 @@ async def test_user_function_is_interrupted_only_after_it_has_finished_writing_a
     thread.interrupt()
     handler.may_end.set()
     assert await asyncio.wait_for(thread.returned, 30) is None
+
+
+async def test_import_of_a_module_is_interrupted_only_after_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the lock of the module could stay locked, and block every thread that imports the
+    module, for instance the other tasks of the process."""
+    (tmp_path / "imported_slowly.py").write_text("import threading\nthreading.import_here()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    is_importing, may_end = threading.Event(), threading.Event()
+
+    def import_here() -> None:
+        is_importing.set()
+        assert may_end.wait(300)
+
+    monkeypatch.setattr(threading, "import_here", import_here, raising=False)
+    thread = CodeThread(lambda: importlib.import_module("imported_slowly"), "imports")
+    await asyncio.to_thread(is_importing.wait, 30)
+    thread.interrupt()
+    may_end.set()
+    assert await asyncio.wait_for(thread.returned, 30) is None
+    assert "imported_slowly" in sys.modules
 
 
 TRACED = """

@@ -3,13 +3,11 @@ tests/system."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.file_results import FileOutput
 from flinkray.file_results import FileResultLostError, ResultDirectory
 from flinkray.rpc import LocalRpcService, RpcEndpoint
@@ -19,7 +17,7 @@ ROWS = pa.record_batch({"n": [1, 2]})
 
 def output_at(location: Path) -> FileOutput:
     endpoint = RpcEndpoint(LocalRpcService("process"), "endpoint")
-    return FileOutput(endpoint, MainLoop(asyncio.get_running_loop()), str(location))
+    return FileOutput(endpoint, str(location))
 
 
 async def test_failed_task_ends_although_its_result_cannot_be_deleted(
@@ -36,7 +34,7 @@ async def test_abandoning_a_result_keeps_it_if_finished_and_loses_it_if_unfinish
 ) -> None:
     finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")
     for output in (finished, failed):
-        await output.write(ROWS)
+        output.write(ROWS)
     await finished.finish()
     for output in (finished, failed):
         await output.abandon()
@@ -44,8 +42,3 @@ async def test_abandoning_a_result_keeps_it_if_finished_and_loses_it_if_unfinish
     assert file.row_groups == (2,)
     with pytest.raises(FileResultLostError):
         ResultDirectory(str(tmp_path / "failed")).list()
-
-
-async def test_value_that_is_no_table_is_refused_with_its_type(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="takes Arrow record batches and tables, not dict"):
-        await output_at(tmp_path / "result").write({"n": [1]})

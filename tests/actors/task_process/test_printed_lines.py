@@ -10,11 +10,8 @@ from flinkray.actors.gateways.stream_coordinator import (
     PrintedText,
     StreamCoordinatorGateway,
 )
-from flinkray.actors.task_process.printed_lines_sender import (
-    MAX_PIECE,
-    MOST_WAITING,
-    PrintedLinesOutput,
-)
+from flinkray.actors.task_process.client_output import MOST_WAITING
+from flinkray.actors.task_process.printed_lines_sender import MAX_PIECE, PrintedLinesOutput
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcConnectionError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService
@@ -66,7 +63,7 @@ async def test_lines_are_sent_in_order_and_large_ones_in_pieces() -> None:
     around = Surroundings()
     lines = [f"{n}\n" for n in range(100)] + ["x" * 2 * MAX_PIECE + "\n", "y\n" * MAX_PIECE]
     await asyncio.to_thread(around.write_and_flush, *lines)
-    assert around.lines.is_sent()
+    assert around.lines.is_processed()
     assert around.rooms == len(around.told)
     assert around.text == "".join(lines)
     assert all(len(text.data) <= MAX_PIECE for text in around.told)
@@ -96,7 +93,7 @@ async def test_lines_refused_by_a_replaced_coordinator_are_logged(
 ) -> None:
     around = Surroundings(CoordinatorReplacedError("another one"))
     await asyncio.to_thread(around.write_and_flush, "a\n")
-    assert around.lines.is_sent()
+    assert around.lines.is_processed()
     assert capsys.readouterr().out == "a\n"
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from flinkray.client.python_job import PythonJobBuilder, python_job
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.function_jobs import PythonJobBuilder, python_job
 from flinkray.testing.mini_cluster import MiniCluster
 from tests.actors.conftest import QUICK
+from tests.actors.task_process.process_under_test import ProcessUnderTest
 
 INTERRUPTS = {**QUICK, "task.cancellation.interval": "20 ms"}
 
@@ -112,35 +114,6 @@ async def test_failure_of_user_code_during_cancellation_is_logged(
     assert "OSError: cannot put my things away" in record.getMessage()
 
 
-async def test_plain_functions_exchange_bytes(impatient: MiniCluster) -> None:
-    def sends(context: Any) -> None:
-        context.wait_for(context.outputs[0].write(0, b"data"))
-
-    def reads(context: Any) -> None:
-        assert context.wait_for(context.inputs[0].read_all()) == [b"data"]
-
-    builder = PythonJobBuilder("exchange", restart_strategy=NoRestart())
-    sender, reader = builder.add(sends), builder.add(reads)
-    builder.connect(sender, reader)
-    result = await asyncio.wait_for(impatient.result(await impatient.submit(builder.build())), 30)
-    assert result.status is JobStatus.FINISHED, result.failure
-
-
-async def test_a_plain_function_that_waits_for_data_is_cancelled(impatient: MiniCluster) -> None:
-    async def never_sends(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    def reads(context: Any) -> None:
-        context.wait_for(context.inputs[0].read_all())
-
-    builder = PythonJobBuilder("exchange")
-    sender, reader = builder.add(never_sends), builder.add(reads)
-    builder.connect(sender, reader)
-    job_id = await impatient.submit(builder.build())
-    await until_running(impatient, job_id)
-    assert await cancel(impatient, job_id) is JobStatus.CANCELED
-
-
 async def test_system_exit_in_user_code_only_fails_its_task(impatient: MiniCluster) -> None:
     def exits(context: Any) -> None:
         raise SystemExit(3)
@@ -148,3 +121,13 @@ async def test_system_exit_in_user_code_only_fails_its_task(impatient: MiniClust
     job_id = await impatient.submit(python_job(exits, restart_strategy=NoRestart()))
     result = await asyncio.wait_for(impatient.result(job_id), 30)
     assert (result.status, result.failure) == (JobStatus.FAILED, "SystemExit: 3")
+
+
+async def test_function_of_a_test_is_refused_by_the_task_process_of_a_real_cluster(
+    tmp_path: Path,
+) -> None:
+    job = python_job(lambda context: None, name="f")
+    (vertex,) = job.vertices
+    async with ProcessUnderTest(tmp_path, vertex) as process:
+        with pytest.raises(TaskError, match=r"f \(1/1\) is of kind 'python', which no task"):
+            await process.run()

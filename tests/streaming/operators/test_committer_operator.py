@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flinkray.datastream.connectors import CommitRequest, CommitterContext, SinkError
+from flinkray.streaming.operators.task_services import CommitLog, TaskServices
 from flinkray.streaming.sinks.sink_operators import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     MOST_RETRIES,
-    CommitLog,
     CommittableMessage,
     CommitterOperator,
 )
@@ -266,9 +266,11 @@ class Noted(CommitLog):
 
 
 def at_end(sink: Shelf, log: CommitLog) -> OperatorHarness:
-    operator = CommitterOperator(sink, at_end=True)
-    operator.log = log
-    return OperatorHarness(operator)
+    class Services(TaskServices):
+        def commit_log(self, operator_id: str) -> CommitLog:
+            return log
+
+    return OperatorHarness(CommitterOperator(sink, at_end=True), services=Services())
 
 
 def test_without_checkpoints_committables_are_recorded_before_the_commit_at_the_end() -> None:

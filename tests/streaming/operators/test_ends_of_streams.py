@@ -14,6 +14,7 @@ from flinkray.streaming.columnar import arrow_batches
 from flinkray.streaming.columnar.arrow_batches import SerializeBatchesOperator, deserialized
 from flinkray.streaming.errors import StreamError, operator_error
 from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.task_services import ResultsReceiver, TaskServices
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
@@ -91,9 +92,13 @@ class Kept:
 
 
 def collecting(restore: OperatorState | None = None) -> tuple[OperatorHarness, Kept]:
-    operator, kept = CollectOperator(), Kept()
-    operator.receiver = kept
-    return OperatorHarness(operator, restore=restore), kept
+    kept = Kept()
+
+    class Services(TaskServices):
+        def results(self) -> ResultsReceiver:
+            return kept
+
+    return OperatorHarness(CollectOperator(), restore=restore, services=Services()), kept
 
 
 def test_collect_operator_collects_values_in_batches_and_columns_as_rows() -> None:
@@ -127,10 +132,15 @@ LONG_AND_TEXT = Types.ROW_NAMED(["n", "text"], [Types.LONG(), Types.STRING()])
 
 
 def writing(type_info: TypeInformation | None) -> tuple[OperatorHarness, list[pa.RecordBatch]]:
-    operator = ResultFilesOperator(DATA_SET, type_info)
     written: list[pa.RecordBatch] = []
-    operator.write = written.append
-    return OperatorHarness(operator), written
+
+    class Services(TaskServices):
+        def file_writer(self, data_set_id: IntermediateDataSetID) -> Any:
+            assert data_set_id == DATA_SET
+            return written.append
+
+    operator = ResultFilesOperator(DATA_SET, type_info)
+    return OperatorHarness(operator, services=Services()), written
 
 
 @pytest.mark.parametrize(

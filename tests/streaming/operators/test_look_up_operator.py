@@ -9,7 +9,8 @@ import pytest
 
 from flinkray.state import ValueStateDescriptor
 from flinkray.streaming.errors import operator_error
-from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator, LookUpRoom
+from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator
+from flinkray.streaming.operators.task_services import LookUpRoom, TaskServices
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
 from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
@@ -269,9 +270,13 @@ class Room(LookUpRoom):
 
 
 def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
-    found, room = operator(), Room()
-    found.room = room
-    return OperatorHarness(found, keyed=True, **context), room
+    room = Room()
+
+    class Services(TaskServices):
+        def look_up_room(self, operator_id: str) -> LookUpRoom:
+            return room
+
+    return OperatorHarness(operator(), keyed=True, services=Services(), **context), room
 
 
 def test_look_up_reports_too_many_waiting_records_once_and_again_when_none_waits() -> None:

@@ -15,7 +15,7 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.actors.task_process.partition_reader import PartitionReader
+from flinkray.actors.task_process.channel_finder import ProducerStates
 from flinkray.core.errors import (
     FlinkRayError,
     PartitionProducerDisposedError,
@@ -33,6 +33,7 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.testing import TestingGateway
+from flinkray.testing.partition_reader import PartitionReader
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import GRAPH, number
 
@@ -61,9 +62,9 @@ class Surroundings:
         self.locations = PartitionLocations(
             GRAPH, DATA_SET, 0, (location,), pack_numbers([0]), pack_numbers([0])
         )
-        self.reader = PartitionReader(
-            LocalRpcService("reader", network), 0.1, 10.0, producer_state=self._state
-        )
+        service = LocalRpcService("reader", network)
+        producers = ProducerStates(service, self._state)
+        self.reader = PartitionReader(service, 0.1, 10.0, producers.is_to_come)
 
     @property
     def seconds(self) -> float:

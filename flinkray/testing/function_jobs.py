@@ -28,9 +28,9 @@ from flinkray.scheduler.graph.validation import validate
 from flinkray.user_code import dump_function
 
 PythonFunction = Callable[[Any], Any]
-"""Function that takes a :class:`flinkray.actors.task_process.context.TaskContext`; plain or async.
+"""Function that takes a :class:`flinkray.testing.function_tasks.TaskContext`; plain or async.
 
-A coroutine function must not block its process's event loop. A plain function has a thread.
+A coroutine function runs on its process's event loop. A plain function has a thread.
 """
 
 

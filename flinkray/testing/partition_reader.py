@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
-from typing import Any
 
-from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
@@ -15,35 +13,16 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.core.errors import (
-    FlinkRayError,
-    RecipientUnreachableError,
-    RpcError,
-    RpcTimeoutError,
-)
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.shared.slots import WorkerLocation
-from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations
 
 MAX_BYTES = 2**20
 """Number of bytes that one request asks for."""
 MOST_MISSING = 100
 """Largest number of partitions that one error names. The report of every reader contains them."""
-
-_ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
-"""Errors after which the JobMaster is asked again for the state of the producer."""
-_ASK_AGAIN_DELAY = 0.1
-"""Seconds until the JobMaster is asked again."""
-
-_BEFORE_IT_RUNS = (
-    ExecutionState.CREATED,
-    ExecutionState.SCHEDULED,
-    ExecutionState.DEPLOYING,
-    ExecutionState.INITIALIZING,
-)
-"""States of a producer whose partition may not be there yet."""
 
 
 class PartitionReader:
@@ -56,24 +35,22 @@ class PartitionReader:
         rpc_service: RpcService,
         initial_backoff: float,
         max_backoff: float,
-        *,
-        producer_state: Callable[[JobID, ResultPartitionID], Coroutine[Any, Any, ExecutionState]],
+        is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
     ) -> None:
         """Create a reader.
         A partition that is not found is searched again after *initial_backoff* seconds, then after
         twice as long, and so on up to *max_backoff*. After that the read fails, unless the producer
-        has not begun yet. *producer_state* asks the JobMaster for this (JM-13).
+        has not begun yet: *is_to_come* says this.
         """
         self._rpc_service = rpc_service
         # jittered once: readers of one process ask together, readers of different processes do not
         self._initial_backoff = rpc_service.jittered(initial_backoff)
         self._max_backoff = max_backoff
-        self._producer_state = producer_state
+        self._is_to_come = is_to_come
         self._places: dict[
             tuple[JobID, IntermediateDataSetID, str], dict[ResultPartitionID, str]
         ] = {}
         """(job, data set, TaskExecutor's address) -> partition -> address of its task process."""
-        self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
         self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
 
     def forget_job(self, job_id: JobID) -> None:
@@ -124,7 +101,7 @@ class PartitionReader:
                 cause = error
                 self._not_found(key, partition_id, error)
             if backoff > self._max_backoff:
-                if not await self.is_to_come(job_id, partition_id):
+                if not await self._is_to_come(job_id, partition_id):
                     raise ResultPartitionNotFoundError(
                         partition_id,
                         location.resource_id,
@@ -133,30 +110,6 @@ class PartitionReader:
                 backoff = self._max_backoff
             await asyncio.sleep(backoff)
             backoff *= 2
-
-    async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
-        """Return whether the producer of a partition has not begun yet.
-        All tasks share one question.
-        """
-        wanted = JobPartition(job_id, partition_id)
-        question = self._questions.get(wanted)
-        if question is None:
-            question = asyncio.ensure_future(self._ask_for_producer(wanted))
-            self._questions[wanted] = question
-            question.add_done_callback(lambda _: self._questions.pop(wanted))
-        return await asyncio.shield(question)
-
-    async def _ask_for_producer(self, wanted: JobPartition) -> bool:
-        while True:
-            try:
-                state = await self._producer_state(wanted.job_id, wanted.partition)
-            except _ASK_AGAIN:  # the next JobMaster answers, or the waiting task is cancelled
-                await self._rpc_service.pause(_ASK_AGAIN_DELAY)
-            # the producer was replaced, or there is no JobMaster to ask
-            except (FlinkRayError, ValueError):
-                return False
-            else:
-                return state in _BEFORE_IT_RUNS
 
     def _not_found(
         self,

@@ -1,0 +1,130 @@
+"""The operator of a Python stage of a batch job: a function of record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from flinkray.core.clock import Clock
+from flinkray.core.ids import IntermediateDataSetID
+from flinkray.file_results import read_batches
+from flinkray.streaming.operators.operator import OperatorContext, Output
+from flinkray.streaming.operators.source import BLOCK_RECORDS, SourceOperator
+from flinkray.streaming.sources.result_files import ResultFileSplit
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    NoRecords,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
+"""Function that takes an iterator of record batches for each input, and yields record batches.
+
+If the function returns None, the stage has no result.
+"""
+
+_END = object()
+
+
+class _StageInputs(Source[Any, ResultFileSplit]):
+    """The file results that a Python stage reads, none or several.
+    The tasks divide the row groups of each among them without an enumerator.
+    """
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[ResultFileSplit], clock: Clock
+    ) -> SplitEnumerator[ResultFileSplit]:
+        """Create the enumerator of a stage without inputs, which has no splits."""
+        return FixedSplitsEnumerator(context, ())
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
+        return _StageReader(context)
+
+
+class _StageReader(SourceReader[ResultFileSplit]):
+    """Keeps the task's share of each input, in the order of the inputs."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        super().__init__(context)
+        self.shares: list[Sequence[ResultFileSplit]] = []
+
+    def start(self) -> None:
+        """Request nothing: the runner of the task gives the share of each input."""
+
+    def add_splits(self, splits: Sequence[ResultFileSplit]) -> None:
+        self.shares.append(splits)
+
+    def notify_no_more_splits(self) -> None:
+        """Do nothing: the number of inputs is known."""
+
+    def poll(self, max_records: int) -> Polled:
+        """Return no records: the function of the stage reads the shares."""
+        return END_OF_INPUT
+
+    def snapshot_state(self, checkpoint_id: int) -> list[ResultFileSplit]:
+        return [split for share in self.shares for split in share]
+
+
+class BatchFunctionOperator(SourceOperator):
+    """Calls the function of a Python stage once, and writes the record batches that it yields.
+
+    Args:
+        data_sets: ids of the results that the function reads.
+        data_set_id: id of the stage's result.
+    """
+
+    reader: _StageReader
+
+    def __init__(
+        self,
+        function: BatchFunction,
+        data_sets: Sequence[IntermediateDataSetID],
+        data_set_id: IntermediateDataSetID,
+    ) -> None:
+        super().__init__(_StageInputs())
+        self._function = function
+        self.data_sets = tuple(data_sets)
+        self.data_set_id = data_set_id
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
+        self._write = context.services.file_writer(self.data_set_id)
+        self._produced: Iterator[Any] | None = None
+
+    def describe_occasion(self) -> str:
+        return ""
+
+    def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
+        """Write the next record batch. Returns its number of rows, or why there is none.
+
+        Raises:
+            TypeError: the function has yielded something else.
+        """
+        if self._produced is None:
+            shares = self.reader.shares
+            if len(shares) < len(self.data_sets):
+                return NOTHING_NOW
+            rows = [[split.rows for split in share] for share in shares]
+            self._produced = iter(self._function(*map(read_batches, rows)) or ())
+        batch = next(self._produced, _END)
+        if batch is _END:
+            return END_OF_INPUT
+        if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+            kind = type(batch).__name__
+            raise TypeError(f"a stage yields Arrow record batches and tables, not {kind}")
+        if self._write is not None:
+            self._write(batch)
+        return int(batch.num_rows)

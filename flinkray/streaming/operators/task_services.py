@@ -1,0 +1,111 @@
+"""What the runner of a task offers to the task's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.source import StageLocations
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from flinkray.core.ids import IntermediateDataSetID
+
+
+class CommitLog(Protocol):
+    """Log of the committables that a single committer for all writers is about to commit.
+    Used by jobs without checkpoints. The log exists until the job has ended."""
+
+    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
+        """Log the committables and return them.
+        If an earlier call, perhaps of an earlier attempt, has logged some, return these instead.
+
+        Raises:
+            OSError: the storage fails.
+        """
+
+
+class UnloggedCommits(CommitLog):
+    """Commit log that stores nothing, for programs of which no part is run again."""
+
+    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
+        return committables
+
+
+class LookUpRoom(Protocol):
+    """Limits how many records of one subtask wait for the table of a look-up."""
+
+    most: int
+    """Number of waiting records from which on :meth:`full` is called."""
+
+    def full(self) -> None:
+        """Ask the sources to send no more records. Raises OSError if the request cannot be sent."""
+
+    def free(self) -> None:
+        """Ask the sources to send records again: the table has ended, and no record waits.
+
+        Raises:
+            OSError: the request cannot be sent.
+        """
+
+
+class EndlessRoom(LookUpRoom):
+    """A :class:`LookUpRoom` without a limit, for programs whose sources cannot be made to wait."""
+
+    most = 2**63
+
+    def full(self) -> None:
+        """Do nothing: the sources cannot be made to wait."""
+
+    def free(self) -> None:
+        """Do nothing: the sources were never asked to wait."""
+
+
+class ResultsReceiver(Protocol):
+    """Interface of the buffer that keeps collected results until the client takes them."""
+
+    def begin(self) -> None:
+        """Announce that results will follow."""
+
+    def put(self, values: Sequence[Any]) -> None:
+        """Add results. Called by the task's thread."""
+
+    def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
+        """Return the results that the client has not read yet, in numbered pieces."""
+
+    def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """Restore the captured results of an earlier attempt. Called before all other methods."""
+
+    def completed(self, checkpoint_id: int) -> None:
+        """Note that a checkpoint is complete: results captured in it are never put in again."""
+
+
+class TaskServices:
+    """Services for the operators of one task. This class has those of a run without a cluster."""
+
+    stages: StageLocations | None = None
+    """Locations of the job's Spark stages. None: the task does not run on a cluster."""
+    write_lines: Callable[[str], None] | None = None
+    """Writes the lines of print sinks. None: print sinks write to standard output."""
+
+    def commit_log(self, operator_id: str) -> CommitLog:
+        """Return the log of a committer that commits at the end of a batch job."""
+        return UnloggedCommits()
+
+    def look_up_room(self, operator_id: str) -> LookUpRoom:
+        """Return the limit of the records that wait in a look-up."""
+        return EndlessRoom()
+
+    def results(self) -> ResultsReceiver:
+        """Return the buffer for results that the client collects."""
+        raise StreamError("no client collects the results of this task")
+
+    def file_writer(
+        self, data_set_id: IntermediateDataSetID
+    ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
+        """Return the function that writes rows to the task's part of a file result. It blocks.
+        None: nobody reads the result.
+        """
+        return None
