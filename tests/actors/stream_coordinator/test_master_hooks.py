@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,15 +33,16 @@ from tests.actors.resource_cluster import number
 class Scripted(MasterTriggerRestoreHook[Any]):
     """Answers a trigger with *answer*, or raises it, once it may."""
 
-    def __init__(self, answer: Any = None) -> None:
+    def __init__(self, answer: Any = None, identifier: str = "h") -> None:
         self.answer = answer
+        self.identifier = identifier
         self.calls: list[Any] = []
         self.is_called = threading.Event()
         self.may_return = threading.Event()
         self.may_return.set()
 
     def get_identifier(self) -> str:
-        return "h"
+        return self.identifier
 
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> Any:
         self.calls.append(("trigger", checkpoint_id, timestamp))
@@ -73,22 +75,25 @@ class Hooked(DataGeneratorSource, WithMasterCheckpointHook[Any]):
 
 
 class Hosted:
-    """A coordinator with the hook *hook*; without a hook if None."""
+    """A coordinator with these hooks. *disk_is_full*: no source can be loaded."""
 
-    def __init__(self, hook: Scripted | None, *, is_allowed: bool = False) -> None:
+    def __init__(
+        self, *hooks: Scripted, is_allowed: bool = False, disk_is_full: bool = False
+    ) -> None:
         self.service = LocalRpcService("coordinator")
         self.endpoint = RpcEndpoint(self.service, "streams")
         self.endpoint.start()
         self.failed: asyncio.Future[FlinkRayError] = self.service.loop.create_future()
 
-        async def load() -> Source[Any]:
-            assert hook is not None
+        async def load(hook: Scripted) -> Source[Any]:
+            if disk_is_full:
+                raise OSError("no space left on device")
             return Hooked(hook)
 
         self.hooks = HostedMasterHooks(
             self.endpoint,
             number(JobID, 1),
-            [] if hook is None else [("numbers", load)],
+            [("numbers", partial(load, hook)) for hook in hooks],
             self.failed.set_result,
             allow_non_restored_state=is_allowed,
         )
@@ -188,6 +193,56 @@ async def test_open_future_is_cancelled_when_the_checkpoint_is_over() -> None:
     await hosted.service.close()
 
 
+@pytest.mark.parametrize("answer", [ValueError("no room"), None], ids=["it fails", "it is late"])
+async def test_future_of_a_hook_is_cancelled_if_the_next_hook_fails_or_is_late(answer: Any) -> None:
+    """CP-15, CP-31."""
+    pending: Future[str] = Future()
+    is_cancelled = threading.Event()
+    pending.add_done_callback(lambda _: is_cancelled.set())
+    second = Scripted(answer, "i")
+    hosted = Hosted(Scripted(pending), second, Scripted(None, "j"))
+    with held(second):
+        hosted.hooks.trigger(1, 1_000)
+        await hosted.service.run_blocking(second.is_called.wait)
+        if answer is None:
+            hosted.hooks.checkpoint_over(1)
+    assert await hosted.service.run_blocking(partial(is_cancelled.wait, 30))
+    await hosted.service.close()
+
+
+async def test_state_is_stored_as_it_was_when_the_hook_returned_it() -> None:
+    """CP-30: while the next hook still works, the first one changes the object."""
+    first, second = Scripted([1]), Scripted(None, "i")
+    hosted = Hosted(first, second)
+    with held(second):
+        taken = asyncio.ensure_future(hosted.taken(1))
+        await hosted.service.run_blocking(second.is_called.wait)
+        first.answer.append(2)
+    hosted.hooks.restore(to_checkpoint(1, *await taken))
+    await hosted.hooks.ready()
+    assert first.calls[-1] == ("restore", 1, [1])
+    await hosted.service.close()
+
+
+async def test_hook_is_reset_at_a_start_without_a_checkpoint() -> None:
+    """CP-30: an earlier JobMaster may have died, together with its coordinator."""
+    hook = Scripted()
+    hosted = Hosted(hook)
+    await hosted.hooks.ready()
+    assert hook.calls == ["create", "reset"]
+    await hosted.service.close()
+
+
+async def test_source_of_a_hook_for_which_there_is_no_room_fails_the_job() -> None:
+    hosted = Hosted(Scripted(), disk_is_full=True)
+    waiting = asyncio.ensure_future(hosted.hooks.ready())
+    either: list[asyncio.Future[Any]] = [hosted.failed, waiting]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    assert "no space left on device" in str(hosted.failed.result())
+    waiting.cancel()
+    await hosted.service.close()
+
+
 async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,20 +260,20 @@ async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
         await hosted.hooks.close()
     waiting.cancel()
     await hosted.service.close()
-    assert hook.calls == ["create", ("trigger", 1, 1_000)]
+    assert hook.calls == ["create", "reset", ("trigger", 1, 1_000)]
 
 
-@pytest.mark.parametrize("hook", [None, Scripted()], ids=["no hook", "another hook"])
+@pytest.mark.parametrize("hooks", [(), (Scripted(),)], ids=["no hook", "another hook"])
 @pytest.mark.parametrize("is_allowed", [False, True])
 async def test_state_of_a_missing_hook_is_refused_unless_allowed(
-    is_allowed: bool, hook: Scripted | None
+    is_allowed: bool, hooks: tuple[Scripted, ...]
 ) -> None:
     """CP-30."""
-    hosted = Hosted(hook, is_allowed=is_allowed)
+    hosted = Hosted(*hooks, is_allowed=is_allowed)
     hosted.hooks.restore(to_checkpoint(3, MasterState("gone", b"x")))
     if is_allowed:
         await hosted.hooks.ready()
-        assert hook is None or hook.calls[-1] == ("restore", 3, None)
+        assert all(hook.calls[-1] == ("restore", 3, None) for hook in hooks)
     else:
         waiting = asyncio.ensure_future(hosted.hooks.ready())
         error = await hosted.failed
@@ -235,6 +290,6 @@ async def test_hook_that_fails_to_close_does_not_keep_the_coordinator_from_endin
     hosted = Hosted(hook)
     await hosted.hooks.ready()
     await hosted.hooks.close()
-    assert hook.calls == ["create", "close"]
+    assert hook.calls == ["create", "reset", "close"]
     assert "the book is stuck" in caplog.text
     await hosted.service.close()
