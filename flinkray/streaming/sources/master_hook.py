@@ -45,7 +45,8 @@ class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
     def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: HookStateT | None) -> None:
         """Go back to a checkpoint, with which the whole job is restored.
 
-        No record is read before this returns. *checkpoint_data* is None if the checkpoint has no
+        No record is read before this returns, but enumerators and readers may have been created.
+        *checkpoint_data* is None if the checkpoint has no
         state of this hook. An exception fails the job, which may then be restarted.
         """
 

@@ -8,25 +8,38 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    ReaderProgress,
+    RestoredCoordinators,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    VertexCode,
+)
 from flinkray.actors.stream_coordinator import master_hooks
+from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
 from flinkray.streaming.sources.generated import DataGeneratorSource
 from flinkray.streaming.sources.master_hook import (
     MasterTriggerRestoreHook,
     WithMasterCheckpointHook,
 )
-from flinkray.streaming.sources.source import Source
+from flinkray.streaming.sources.source import FixedSplitsEnumerator, Source
+from flinkray.testing import TestingGateway
 from tests.actors.resource_cluster import number
 
 
@@ -293,3 +306,79 @@ async def test_hook_that_fails_to_close_does_not_keep_the_coordinator_from_endin
     assert hook.calls == ["create", "reset", "close"]
     assert "the book is stuck" in caplog.text
     await hosted.service.close()
+
+
+class Stuck(FixedSplitsEnumerator[Any]):
+    def close(self) -> None:
+        raise ValueError("the door is stuck")
+
+
+class Closing(MasterTriggerRestoreHook[None]):
+    """Notes in a file that it is closed."""
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+
+    def get_identifier(self) -> str:
+        return "h"
+
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> None:
+        return None
+
+    def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: None) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        self._note.touch()
+
+
+class StuckNumbers(DataGeneratorSource, WithMasterCheckpointHook[None]):
+    def __init__(self, note: Path) -> None:
+        super().__init__(lambda n: n, 1)
+        self._note = note
+
+    def create_enumerator(self, context: Any, clock: Any) -> Stuck:
+        return Stuck(context, [])
+
+    def create_master_trigger_restore_hook(self) -> Closing:
+        return Closing(self._note)
+
+
+async def test_hook_is_closed_although_an_enumerator_cannot_be_closed(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    numbers = StuckNumbers(tmp_path / "closed")
+    env.from_source(numbers, WatermarkStrategy.no_watermarks(), "numbers").print()
+    reader, *_ = env._job(env.get_stream_graph()).vertices
+    code, master_id = reader.invokable.code, number(JobMasterId, 1)
+    assert isinstance(code, bytes)
+    service = LocalRpcService("coordinator")
+    master = (
+        TestingGateway(JobMasterGateway, master_id)
+        .on(JobMasterGateway.request_job_status)
+        .returning(JobStatus.RUNNING)
+        .on(JobMasterGateway.keep_part)
+        .returning(None)
+        .start(service, "jobmaster")
+    )
+    operator = reader.operators[0].operator_id
+    arguments = StreamCoordinatorArguments(
+        "cluster",
+        number(JobID, 1),
+        master_id,
+        master_id,
+        CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0),
+        master.address,
+        (VertexCode(reader.vertex_id, operator, "numbers", code, has_hook=True),),
+        storage_dir=str(tmp_path),
+    )
+    endpoint = StreamCoordinator(service, arguments)
+    endpoint.start()
+    coordinator = endpoint.get_self_gateway(StreamCoordinatorGateway)
+    await coordinator.exchange(ReaderProgress(master_id, reader.vertex_id, 0, 0, 1, 1, 0, None, 0))
+    await coordinator.snapshot(master_id, 1, 0, str(tmp_path))
+    assert await coordinator.master_states(master_id, 1) == ()
+    with pytest.raises(OperatorError, match="the door is stuck"):
+        await coordinator.stop(master_id)
+    assert (tmp_path / "closed").exists()
+    with pytest.raises(OperatorError, match="the door is stuck"):
+        await service.close()
