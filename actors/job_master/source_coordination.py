@@ -79,8 +79,8 @@ class SourceCoordination:
     have received are kept, this process continues from the kept parts
     (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered orders. If some events
     may not be kept, all sources are restored: the waiting orders are given up, and the process
-    starts with the last restored state. So it is, too, if a source has a master hook, because a
-    hook must not go back to a checkpoint while the tasks run on.
+    starts with the last restored state. All sources are also restored if any source has a master
+    hook, because a hook must not go back to a checkpoint while the tasks run on.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class SourceCoordination:
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
         """Order all sources to cut their events for a checkpoint, and to return their states. Later
         orders do not wait for the master hooks. *tell* gets the state, or the failure, for each
-        operator.
+        operator. If a hook fails, *tell* gets this failure, then the states, which are not needed.
         """
         token = self._job_master.fencing_token
 
@@ -248,6 +248,9 @@ class SourceCoordination:
             for operator in action.operators:
                 told = t.CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
                 tell(told)
+
+        def hooks_failed(cause: str, is_lost: bool) -> None:
+            tell(t.CoordinatorNotCheckpointed(action.checkpoint_id, None, cause, is_lost))
 
         async def call(process: StreamCoordinatorGateway) -> None:
             snapshots = await process.snapshot(
@@ -264,7 +267,8 @@ class SourceCoordination:
                 of_hooks = await process.master_states(token, action.checkpoint_id)
             except FlinkRayError as error:
                 log.warning("checkpoint %d: %s", action.checkpoint_id, error)
-                failed(str(error), isinstance(error, RpcError))
+                hooks_failed(str(error), isinstance(error, RpcError))
+                taken(states, ())  # the checkpoint is over now, so their files are deleted
             else:
                 taken(states, of_hooks)
 

@@ -325,10 +325,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         await asyncio.shield(self._cleaned_up)
 
     async def _end_hosts(self) -> None:
-        for host in (*self._replaced, *self._hosts.values()):
-            await host.close()
-        await self._hooks.close()
-        self._files.close()
+        try:
+            for host in (*self._replaced, *self._hosts.values()):
+                await host.close()
+        finally:  # an enumerator may raise an error
+            await self._hooks.close()
+            self._files.close()
 
     # --- checkpoints ------------------------------------------------------------------------------
 

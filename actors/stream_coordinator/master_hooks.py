@@ -14,6 +14,7 @@ from flinkray.actors.shared.user_calls import call_user_code, described
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
+from flinkray.core.options import RPC_FRAME_SIZE
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint
 from flinkray.rpc.time_limit import retrieve, within
@@ -113,8 +114,7 @@ class HostedMasterHooks:
             await self._idle()
             try:
                 await self._create()
-                if restored is not None:
-                    await self._restore(restored)
+                await self._restore(restored)
             finally:
                 self._calls.release()
         except FlinkRayError as error:
@@ -136,8 +136,12 @@ class HostedMasterHooks:
         if self._are_created:
             return
         for name, load in self._sources:
-            source = await load()
-            identifier, hook = await self._call(f"master hook of {name}", partial(_created, source))
+            what = f"master hook of {name}"
+            try:
+                source = await load()
+            except OSError as error:  # no room for the files of the job
+                raise described(error, what) from error
+            identifier, hook = await self._call(what, partial(_created, source))
             if identifier in self._hooks:
                 raise StreamError(
                     f"the sources {self._source_of[identifier]!r} and {name!r} have master hooks "
@@ -146,7 +150,12 @@ class HostedMasterHooks:
             self._hooks[identifier], self._source_of[identifier] = hook, name
         self._are_created = True
 
-    async def _restore(self, restored: RestoredCoordinators) -> None:
+    async def _restore(self, restored: RestoredCoordinators | None) -> None:
+        if restored is None or not restored.checkpoint_id:
+            # also at a first start: an earlier JobMaster and its coordinator may have died
+            for identifier, hook in self._hooks.items():
+                await self._call(self._name_of(identifier), hook.reset)
+            return
         states = {state.hook_id: state.data for state in restored.master_states}
         unknown = [hook_id for hook_id in states if hook_id not in self._hooks]
         if unknown and not self._allow_non_restored_state:
@@ -156,10 +165,7 @@ class HostedMasterHooks:
                 "add the hook's source, or allow non-restored state (--allow-non-restored-state)",
             )
         for identifier, hook in self._hooks.items():
-            call: Callable[[], None] = hook.reset
-            if restored.checkpoint_id:
-                data = states.get(identifier)
-                call = partial(_restored, hook, restored.checkpoint_id, data)
+            call = partial(_restored, hook, restored.checkpoint_id, states.get(identifier))
             await self._call(self._name_of(identifier), call)
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -177,8 +183,8 @@ class HostedMasterHooks:
         """Return the hooks' states for a checkpoint that was triggered.
 
         Raises:
-            OperatorError: a hook has failed.
-            StateError: the state of a hook cannot be stored.
+            OperatorError: a hook has failed, or its state cannot be stored.
+            StreamError: the states are too large.
             UnavailableError: the checkpoint is over.
         """
         if checkpoint_id not in self._answers:
@@ -195,47 +201,52 @@ class HostedMasterHooks:
         self, checkpoint_id: int, timestamp: int, answer: asyncio.Future[tuple[MasterState, ...]]
     ) -> None:
         await self.ready()
+        results: dict[str, MasterState | Future[Any] | None] = {}
         try:
-            results = {}
             async with self._calls:
                 for identifier, hook in self._hooks.items():
                     if answer.done():  # the checkpoint is over
                         return
-                    trigger = partial(hook.trigger_checkpoint, checkpoint_id, timestamp)
-                    results[identifier] = await self._call(self._name_of(identifier), trigger)
+                    call = partial(_triggered, identifier, hook, checkpoint_id, timestamp)
+                    results[identifier] = await self._call(self._name_of(identifier), call)
             states = []
             for identifier, result in results.items():
-                state = await self._state_of(identifier, result, answer)
-                if state is not None:
-                    states.append(state)
+                if isinstance(result, Future):
+                    result = await self._awaited(identifier, result, answer)
+                if result is not None:
+                    states.append(result)
             size, most = sum(len(s.data) for s in states), self._endpoint.rpc_service.max_frame_size
             if size > most // _LARGEST_SHARE:
                 raise StreamError(
                     f"the states of the master hooks have {size} bytes: at most "
-                    f"{most // _LARGEST_SHARE} bytes can be stored"
+                    f"{most // _LARGEST_SHARE} bytes can be stored, a quarter of "
+                    f"{RPC_FRAME_SIZE.key}"
                 )
         except FlinkRayError as error:
             if not answer.done():
                 answer.set_exception(error)
             return
+        finally:
+            for result in results.values():
+                if isinstance(result, Future):
+                    result.cancel()  # no effect if the future is done
         if not answer.done():
             answer.set_result(tuple(states))
 
-    async def _state_of(
-        self, identifier: str, result: Any, answer: asyncio.Future[tuple[MasterState, ...]]
+    async def _awaited(
+        self,
+        identifier: str,
+        result: Future[Any],
+        answer: asyncio.Future[tuple[MasterState, ...]],
     ) -> MasterState | None:
-        name = self._name_of(identifier)
-        if isinstance(result, Future):
-            done = asyncio.wrap_future(result)
-            done.add_done_callback(retrieve)
-            await asyncio.wait({done, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                result.cancel()
-                return None
-            result = await self._call(name, result.result)
-        if result is None:
+        done = asyncio.wrap_future(result)
+        done.add_done_callback(retrieve)
+        await asyncio.wait({done, answer}, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():  # the checkpoint is over
             return None
-        return await self._call(name, lambda: _stored(identifier, result))
+        return await self._call(
+            self._name_of(identifier), lambda: _stored(identifier, result.result())
+        )
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -271,7 +282,17 @@ def _created(source: Source[object]) -> tuple[str, MasterTriggerRestoreHook[Any]
     return identifier, hook
 
 
-def _stored(identifier: str, state: Any) -> MasterState:
+def _triggered(
+    identifier: str, hook: MasterTriggerRestoreHook[Any], checkpoint_id: int, timestamp: int
+) -> MasterState | Future[Any] | None:
+    """Call a hook. A state is stored at once, because the hook may change its object later."""
+    result = hook.trigger_checkpoint(checkpoint_id, timestamp)
+    return result if isinstance(result, Future) else _stored(identifier, result)
+
+
+def _stored(identifier: str, state: Any) -> MasterState | None:
+    if state is None:
+        return None
     return MasterState(identifier, encode_entry(write_enumerator_state(state)))
 
 

@@ -457,18 +457,20 @@ class CheckpointCoordinator:
     def coordinator_declined(
         self,
         checkpoint_id: int,
-        operator_id: str,
+        operator_id: str | None,
         cause: str,
         now: float,
         *,
         is_lost: bool = False,
     ) -> Actions:
         """Handle that a coordinator cannot take its snapshot, or that a master hook failed (CP-31).
-        *is_lost*: the coordinator no longer exists."""
+        *operator_id*: None if a master hook failed, which *cause* names. *is_lost*: the coordinator
+        no longer exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
-        cause = f"the coordinator of {pending.plan.operator(operator_id)}: {cause}"
+        if operator_id is not None:
+            cause = f"the coordinator of {pending.plan.operator(operator_id)}: {cause}"
         if not is_lost:
             return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
         actions = self._abort_and_go_on(pending, Reason.COORDINATOR_LOST, cause, now)

@@ -155,10 +155,11 @@ class CoordinatorCheckpointed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorNotCheckpointed(Transition):
-    """The coordinator of an operator cannot take its snapshot."""
+    """The coordinator of an operator cannot take its snapshot, or a master hook has failed."""
 
     checkpoint_id: int
-    operator_id: str
+    operator_id: str | None
+    """None: a master hook has failed, which *cause* names."""
     cause: str
     is_lost: bool = False
     """Whether the coordinator no longer exists.

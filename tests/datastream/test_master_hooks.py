@@ -94,7 +94,7 @@ def test_hooks_are_called_once_per_checkpoint_and_restored_once_with_their_state
         assert len(set(triggers)) == len(triggers)
         assert len(diary(folder, name, "create")) == 2
         assert wait_for_line(folder, name, "close") == ["close"]
-        assert diary(folder, name, "reset") == []
+        assert diary(folder, name, "reset") == ["reset"], "at the first start"
         (line,) = diary(folder, name, "restore")
         checkpoint_id, data = restored(line)
         assert checkpoint_id >= 2
@@ -112,8 +112,8 @@ def test_hook_runs_on_without_a_restore_when_the_job_master_dies(
     wait_for_another(checkpoints)
     job.cancel()
     job.wait(timeout=300)
-    assert len(diary(folder, "a", "create")) == 1
-    assert diary(folder, "a", "restore") == diary(folder, "a", "reset") == []
+    assert len(diary(folder, "a", "create")) == len(diary(folder, "a", "reset")) == 1
+    assert diary(folder, "a", "restore") == []
 
 
 def test_hooks_are_restored_if_job_master_and_coordinator_die_together(
@@ -133,16 +133,19 @@ def test_hooks_are_restored_if_job_master_and_coordinator_die_together(
     job.wait(timeout=300)
 
 
-def test_hook_is_reset_if_the_job_restarts_without_a_checkpoint(
-    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "dead", [("StreamCoordinator",), ("JobMaster", "StreamCoordinator")], ids=" and ".join
+)
+def test_hook_is_reset_whenever_the_job_begins_without_a_checkpoint(
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path, dead: tuple[str, ...]
 ) -> None:
     """CP-30."""
     job = run(own_cluster, folder, tmp_path, "a", execution_checkpointing_interval="1 h")
     wait_until(lambda: job.status().name == "RUNNING", 150, "the job")
-    wait_for_line(folder, "a", "create")
-    own_cluster.crash("StreamCoordinator")
     wait_for_line(folder, "a", "reset")
-    assert diary(folder, "a") == ["create", "create", "reset"]
+    own_cluster.crash_together(*dead)
+    wait_for_line(folder, "a", "reset", 2)
+    assert diary(folder, "a") == ["create", "reset"] * 2
     job.cancel()
     job.wait(timeout=300)
 
@@ -299,9 +302,9 @@ def test_hook_works_in_a_job_that_takes_checkpoints_in_one_process(
     env.execute()
     wait_for_line(folder, "a", "close")
     lines = diary(folder, "a")
-    assert (lines[0], lines[-1]) == ("create", "close")
-    assert all(line.startswith("trigger") for line in lines[1:-1])
-    assert len(lines) > 2
+    assert (lines[:2], lines[-1]) == (["create", "reset"], "close")
+    assert all(line.startswith("trigger") for line in lines[2:-1])
+    assert len(lines) > 3
 
 
 def test_job_without_checkpoints_creates_no_hook(folder: Path) -> None:

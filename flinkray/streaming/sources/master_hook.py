@@ -31,8 +31,11 @@ class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
 
         Called after the snapshots of all enumerators. The tasks of the job learn of the checkpoint
         when all hooks have their state. If the call or its future fails, or the state cannot be
-        stored, the checkpoint fails. If the future is not done when the checkpoint expires, the
-        future is cancelled. The state is stored as the state of an enumerator is.
+        stored, the checkpoint fails. If the future is not done when the checkpoint fails or
+        expires, the future is cancelled. The state is stored as the state of an enumerator is.
+
+        A call that does not return blocks later calls of all hooks of the job: return a future if
+        the state may take long.
 
         Args:
             timestamp: when the checkpoint was triggered, in milliseconds since 1970.
@@ -42,21 +45,28 @@ class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
     def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: HookStateT | None) -> None:
         """Go back to a checkpoint, with which the whole job is restored.
 
-        No record is read before this returns. *checkpoint_data* is None if the checkpoint has no
+        No record is read before this returns, but enumerators and readers may have been created.
+        *checkpoint_data* is None if the checkpoint has no
         state of this hook. An exception fails the job, which may then be restarted.
         """
 
     def reset(self) -> None:
-        """Go back to the beginning: the whole job is restarted, and there is no checkpoint."""
+        """Go back to the beginning. Does nothing by default.
+
+        Called when the whole job starts or restarts and there is no checkpoint, so at the first
+        start, too. No record is read before this returns. An exception fails the job.
+        """
 
     def close(self) -> None:
-        """Release resources. Called when the job ends."""
+        """Release resources. Called when the job ends or continues with another hook. Not called
+        if the process of the hook dies, or if a call of a hook has not returned.
+        """
 
 
 class WithMasterCheckpointHook(ABC, Generic[HookStateT]):
     """Base class of sources that have a master hook, in addition to ``Source``.
 
-    A job that takes no checkpoints creates no hook.
+    A job that cannot take checkpoints (a batch job) creates no hook.
     """
 
     @abstractmethod

@@ -6,20 +6,29 @@ import asyncio
 from typing import cast
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
-from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    CoordinatorSnapshot,
+    StreamCoordinatorGateway,
+)
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.source_coordination import SourceCoordination
+from flinkray.checkpoint.handles import FileState
+from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.checkpoints.actions import SnapshotCoordinators
 from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import ResetSubtasks
+from flinkray.streaming.errors import UnavailableError
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.job_master.test_notes import COORDINATOR, TOKEN, VERTEX
 from tests.actors.resource_cluster import number
 
+STATE = FileState("/chk-4/of-records", 10)
 RESET = ResetSubtasks(4, {"records": ((0, 3),)})
 
 
@@ -34,9 +43,9 @@ class Running:
 
 
 class Coordinated:
-    """A JobMaster whose notes are acknowledged when they may be."""
+    """A JobMaster whose notes are acknowledged when they may be. A master hook fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_hooks: bool = False) -> None:
         network = LocalNetwork()
         service = LocalRpcService("JobMaster", network)
         master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", TOKEN)
@@ -45,6 +54,8 @@ class Coordinated:
         self.resets: list[object] = []
         process = TestingGateway(StreamCoordinatorGateway)
         process.on(StreamCoordinatorGateway.reset_subtasks).calling(self._reset)
+        process.on(StreamCoordinatorGateway.snapshot).calling(self._snapshot)
+        process.on(StreamCoordinatorGateway.master_states).calling(self._master_states)
         process.start(LocalRpcService("StreamCoordinator", network), "streams")
         self.sources = SourceCoordination(
             master,
@@ -53,6 +64,7 @@ class Coordinated:
             cast(NotesForSuccessor, self),
             new_restart_strategy(FixedDelayRestart(3, 0.0)),
             lambda why: None,
+            has_hooks=has_hooks,
         )
         self.sources.beginning(COORDINATOR, number(ExecutionGraphID, 1))
         self.sources.started(COORDINATOR)
@@ -62,6 +74,12 @@ class Coordinated:
 
     async def _reset(self, *arguments: object) -> None:
         self.resets.append(arguments[1:])
+
+    async def _snapshot(self, *arguments: object) -> tuple[CoordinatorSnapshot, ...]:
+        return (CoordinatorSnapshot("records", STATE),)
+
+    async def _master_states(self, *arguments: object) -> tuple[MasterState, ...]:
+        raise UnavailableError("the hook is out")
 
 
 @on_virtual_time
@@ -86,3 +104,15 @@ async def test_reset_of_source_readers_that_run_before_a_take_over_is_sent_at_on
     coordinated.sources.reset(RESET, are_known=True)
     await asyncio.sleep(1)
     assert coordinated.resets == [(RESET.checkpoint_id, RESET.subtasks)]
+
+
+@on_virtual_time
+async def test_failed_master_hook_fails_the_checkpoint_and_gives_back_the_states() -> None:
+    """CP-31: so that files which were written after the checkpoint had expired are deleted."""
+    told: list[t.CheckpointEvent] = []
+    coordinated = Coordinated(has_hooks=True)
+    coordinated.sources.snapshot(SnapshotCoordinators(4, 0, ("records",), "/chk-4"), told.append)
+    await asyncio.sleep(1)
+    failed, given_back = told
+    assert failed == t.CoordinatorNotCheckpointed(4, None, "the hook is out")
+    assert given_back == t.CoordinatorCheckpointed(4, "records", STATE)

@@ -7,40 +7,55 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    ReaderProgress,
+    RestoredCoordinators,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    VertexCode,
+)
 from flinkray.actors.stream_coordinator import master_hooks
+from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.actors.stream_coordinator.master_hooks import HostedMasterHooks
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
 from flinkray.streaming.sources.generated import DataGeneratorSource
 from flinkray.streaming.sources.master_hook import (
     MasterTriggerRestoreHook,
     WithMasterCheckpointHook,
 )
-from flinkray.streaming.sources.source import Source
+from flinkray.streaming.sources.source import FixedSplitsEnumerator, Source
+from flinkray.testing import TestingGateway
 from tests.actors.resource_cluster import number
 
 
 class Scripted(MasterTriggerRestoreHook[Any]):
     """Answers a trigger with *answer*, or raises it, once it may."""
 
-    def __init__(self, answer: Any = None) -> None:
+    def __init__(self, answer: Any = None, identifier: str = "h") -> None:
         self.answer = answer
+        self.identifier = identifier
         self.calls: list[Any] = []
         self.is_called = threading.Event()
         self.may_return = threading.Event()
         self.may_return.set()
 
     def get_identifier(self) -> str:
-        return "h"
+        return self.identifier
 
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> Any:
         self.calls.append(("trigger", checkpoint_id, timestamp))
@@ -73,22 +88,25 @@ class Hooked(DataGeneratorSource, WithMasterCheckpointHook[Any]):
 
 
 class Hosted:
-    """A coordinator with the hook *hook*; without a hook if None."""
+    """A coordinator with these hooks. *disk_is_full*: no source can be loaded."""
 
-    def __init__(self, hook: Scripted | None, *, is_allowed: bool = False) -> None:
+    def __init__(
+        self, *hooks: Scripted, is_allowed: bool = False, disk_is_full: bool = False
+    ) -> None:
         self.service = LocalRpcService("coordinator")
         self.endpoint = RpcEndpoint(self.service, "streams")
         self.endpoint.start()
         self.failed: asyncio.Future[FlinkRayError] = self.service.loop.create_future()
 
-        async def load() -> Source[Any]:
-            assert hook is not None
+        async def load(hook: Scripted) -> Source[Any]:
+            if disk_is_full:
+                raise OSError("no space left on device")
             return Hooked(hook)
 
         self.hooks = HostedMasterHooks(
             self.endpoint,
             number(JobID, 1),
-            [] if hook is None else [("numbers", load)],
+            [("numbers", partial(load, hook)) for hook in hooks],
             self.failed.set_result,
             allow_non_restored_state=is_allowed,
         )
@@ -188,6 +206,56 @@ async def test_open_future_is_cancelled_when_the_checkpoint_is_over() -> None:
     await hosted.service.close()
 
 
+@pytest.mark.parametrize("answer", [ValueError("no room"), None], ids=["it fails", "it is late"])
+async def test_future_of_a_hook_is_cancelled_if_the_next_hook_fails_or_is_late(answer: Any) -> None:
+    """CP-15, CP-31."""
+    pending: Future[str] = Future()
+    is_cancelled = threading.Event()
+    pending.add_done_callback(lambda _: is_cancelled.set())
+    second = Scripted(answer, "i")
+    hosted = Hosted(Scripted(pending), second, Scripted(None, "j"))
+    with held(second):
+        hosted.hooks.trigger(1, 1_000)
+        await hosted.service.run_blocking(second.is_called.wait)
+        if answer is None:
+            hosted.hooks.checkpoint_over(1)
+    assert await hosted.service.run_blocking(partial(is_cancelled.wait, 30))
+    await hosted.service.close()
+
+
+async def test_state_is_stored_as_it_was_when_the_hook_returned_it() -> None:
+    """CP-30: while the next hook still works, the first one changes the object."""
+    first, second = Scripted([1]), Scripted(None, "i")
+    hosted = Hosted(first, second)
+    with held(second):
+        taken = asyncio.ensure_future(hosted.taken(1))
+        await hosted.service.run_blocking(second.is_called.wait)
+        first.answer.append(2)
+    hosted.hooks.restore(to_checkpoint(1, *await taken))
+    await hosted.hooks.ready()
+    assert first.calls[-1] == ("restore", 1, [1])
+    await hosted.service.close()
+
+
+async def test_hook_is_reset_at_a_start_without_a_checkpoint() -> None:
+    """CP-30: an earlier JobMaster may have died, together with its coordinator."""
+    hook = Scripted()
+    hosted = Hosted(hook)
+    await hosted.hooks.ready()
+    assert hook.calls == ["create", "reset"]
+    await hosted.service.close()
+
+
+async def test_source_of_a_hook_for_which_there_is_no_room_fails_the_job() -> None:
+    hosted = Hosted(Scripted(), disk_is_full=True)
+    waiting = asyncio.ensure_future(hosted.hooks.ready())
+    either: list[asyncio.Future[Any]] = [hosted.failed, waiting]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    assert "no space left on device" in str(hosted.failed.result())
+    waiting.cancel()
+    await hosted.service.close()
+
+
 async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,20 +273,20 @@ async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
         await hosted.hooks.close()
     waiting.cancel()
     await hosted.service.close()
-    assert hook.calls == ["create", ("trigger", 1, 1_000)]
+    assert hook.calls == ["create", "reset", ("trigger", 1, 1_000)]
 
 
-@pytest.mark.parametrize("hook", [None, Scripted()], ids=["no hook", "another hook"])
+@pytest.mark.parametrize("hooks", [(), (Scripted(),)], ids=["no hook", "another hook"])
 @pytest.mark.parametrize("is_allowed", [False, True])
 async def test_state_of_a_missing_hook_is_refused_unless_allowed(
-    is_allowed: bool, hook: Scripted | None
+    is_allowed: bool, hooks: tuple[Scripted, ...]
 ) -> None:
     """CP-30."""
-    hosted = Hosted(hook, is_allowed=is_allowed)
+    hosted = Hosted(*hooks, is_allowed=is_allowed)
     hosted.hooks.restore(to_checkpoint(3, MasterState("gone", b"x")))
     if is_allowed:
         await hosted.hooks.ready()
-        assert hook is None or hook.calls[-1] == ("restore", 3, None)
+        assert all(hook.calls[-1] == ("restore", 3, None) for hook in hooks)
     else:
         waiting = asyncio.ensure_future(hosted.hooks.ready())
         error = await hosted.failed
@@ -235,6 +303,82 @@ async def test_hook_that_fails_to_close_does_not_keep_the_coordinator_from_endin
     hosted = Hosted(hook)
     await hosted.hooks.ready()
     await hosted.hooks.close()
-    assert hook.calls == ["create", "close"]
+    assert hook.calls == ["create", "reset", "close"]
     assert "the book is stuck" in caplog.text
     await hosted.service.close()
+
+
+class Stuck(FixedSplitsEnumerator[Any]):
+    def close(self) -> None:
+        raise ValueError("the door is stuck")
+
+
+class Closing(MasterTriggerRestoreHook[None]):
+    """Notes in a file that it is closed."""
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+
+    def get_identifier(self) -> str:
+        return "h"
+
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int) -> None:
+        return None
+
+    def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: None) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        self._note.touch()
+
+
+class StuckNumbers(DataGeneratorSource, WithMasterCheckpointHook[None]):
+    def __init__(self, note: Path) -> None:
+        super().__init__(lambda n: n, 1)
+        self._note = note
+
+    def create_enumerator(self, context: Any, clock: Any) -> Stuck:
+        return Stuck(context, [])
+
+    def create_master_trigger_restore_hook(self) -> Closing:
+        return Closing(self._note)
+
+
+async def test_hook_is_closed_although_an_enumerator_cannot_be_closed(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    numbers = StuckNumbers(tmp_path / "closed")
+    env.from_source(numbers, WatermarkStrategy.no_watermarks(), "numbers").print()
+    reader, *_ = env._job(env.get_stream_graph()).vertices
+    code, master_id = reader.invokable.code, number(JobMasterId, 1)
+    assert isinstance(code, bytes)
+    service = LocalRpcService("coordinator")
+    master = (
+        TestingGateway(JobMasterGateway, master_id)
+        .on(JobMasterGateway.request_job_status)
+        .returning(JobStatus.RUNNING)
+        .on(JobMasterGateway.keep_part)
+        .returning(None)
+        .start(service, "jobmaster")
+    )
+    operator = reader.operators[0].operator_id
+    arguments = StreamCoordinatorArguments(
+        "cluster",
+        number(JobID, 1),
+        master_id,
+        master_id,
+        CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0),
+        master.address,
+        (VertexCode(reader.vertex_id, operator, "numbers", code, has_hook=True),),
+        storage_dir=str(tmp_path),
+    )
+    endpoint = StreamCoordinator(service, arguments)
+    endpoint.start()
+    coordinator = endpoint.get_self_gateway(StreamCoordinatorGateway)
+    await coordinator.exchange(ReaderProgress(master_id, reader.vertex_id, 0, 0, 1, 1, 0, None, 0))
+    await coordinator.snapshot(master_id, 1, 0, str(tmp_path))
+    assert await coordinator.master_states(master_id, 1) == ()
+    with pytest.raises(OperatorError, match="the door is stuck"):
+        await coordinator.stop(master_id)
+    assert (tmp_path / "closed").exists()
+    with pytest.raises(OperatorError, match="the door is stuck"):
+        await service.close()

@@ -324,6 +324,18 @@ def test_checkpoint_due_after_a_take_over_is_retried_until_tasks_are_triggered()
     assert job.tick(waiting) == [], "it is replaced"
 
 
+def test_failed_master_hook_is_named_without_an_operator_and_late_state_is_discarded() -> None:
+    """CP-31"""
+    job = JobWithCheckpoints(coordinators=("a",))
+    job.prepare(job.request())
+    actions = job.coordinator.coordinator_declined(1, None, "master hook 'h' of b", 0.0)
+    error = one(actions, SnapshotFinished).error
+    assert error is not None
+    assert error.text.endswith("could not be triggered: master hook 'h' of b")
+    late = job.coordinator.coordinator_acknowledged(1, "a", file("of a"), 0.0)
+    assert discarded(late) == ["of a"]
+
+
 def test_checkpoint_aborted_by_the_loss_of_a_coordinator_is_taken_again_at_once() -> None:
     """The coordinator starts again, and the tasks keep running."""
     job = JobWithCheckpoints(configuration(interval=600.0), coordinators=("a",))
