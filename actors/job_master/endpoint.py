@@ -95,17 +95,17 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import SavepointGiven
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
 from flinkray.scheduler.execution.restarts import RepetitionLimits, new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.job_scheduler import JobScheduler
-from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -123,8 +123,14 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_requests import SlotEvent
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+)
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +213,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._task_executors,
             self._leaders,
             heartbeat,
-            apply=self._apply,
+            handle=self._handle,
             is_certain=leadership.is_certain,
         )
         self._sources = SourceCoordination(
@@ -227,7 +233,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._leaders,
             notes=self._slots.notes,
             sources=self._sources,
-            apply=self._apply,
+            handle=self._handle,
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
@@ -243,9 +249,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._coordinators = CoordinatorRunner(
             self,
             processes,
-            _CoordinatorEvents(
-                self, self._scheduler, self._sources, self._slots.notes, self._apply
-            ),
+            _CoordinatorEvents(self, self._sources, self._slots.notes, self._handle),
             heartbeat,
         )
         self._checkpoints = CheckpointCarrier(
@@ -255,7 +259,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._scheduler,
             self._task_executors,
             self._sources,
-            apply=self._apply,
+            handle=self._handle,
             on_replaced=self._replaced,
         )
         self._snapshots = SnapshotRequests(self, self._graph, self._checkpoints)
@@ -323,7 +327,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await self._traces.flush()
             await self._services.high_availability.close()
             return
-        self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
+        self._handle(t.SuspendJob("its JobMaster stops"))
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()
         await self._leaders.say_goodbye(manager)
@@ -368,7 +372,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._slots.pool.start()
         if await self._recovered() is not None:
             self._has_begun = True
-            self._apply(self._scheduler.start(self._now))
+            self._handle(t.StartJob())
 
     async def _recovered(self) -> tuple[CompletedCheckpoint, ...] | None:
         """Recover the job's checkpoints, or the savepoint from which the job starts.
@@ -381,7 +385,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             recovered = await self._checkpoints.recover()
         except CheckpointsLostError as error:
             failure = Failure(str(error), suppress_restarts=True)
-            self._apply(self._scheduler.global_failure(failure, self._now))
+            self._handle(t.GlobalFailure(failure))
             return None
         if recovered is None:
             return None
@@ -400,12 +404,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         except CheckpointStorageError as error:
             text = why_not_started_from(location, error)
             failure = Failure(text, suppress_restarts=True)
-            self._apply(self._scheduler.global_failure(failure, self._now))
+            self._handle(t.GlobalFailure(failure))
             return False
-        self._apply(self._scheduler.start_from_savepoint(savepoint, self._now))
+        self._handle(SavepointGiven(savepoint))
         return True
 
     # --- carrying out decisions -------------------------------------------------------------------
+
+    def _handle(self, event: JobEvent) -> None:
+        self._apply(self._scheduler.handle(event, self._now))
 
     def _apply(self, actions: list[act.JobSchedulerAction]) -> None:
         """Begin to carry out the actions, in their order.
@@ -420,6 +427,18 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.ReleasePartitions():
                     self._deployer.release(action)
                     self._slots.let_go(action.location.resource_id)
+                case act.NoteJob(notes):
+                    self._slots.notes.note(notes)
+                case act.NoteFinished(tasks):
+                    self._slots.notes.finished(tasks)
+                case (
+                    act.AdoptSlots()
+                    | act.SetRequirements()
+                    | SlotRequests()
+                    | CancelSlotRequests()
+                    | ReturnSlots()
+                ):
+                    self._slots.carry_out(action)
                 case act.JobRestarts(number, cause, delay):
                     log.warning(
                         "job %s (%s) restarts in %.1f s (restart %d): %s",
@@ -438,7 +457,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                         self._coordinators.stop(action)
                 case act.AskCoordinator():
                     self._coordinators.ask(action)
-                case act.StartTimer():
+                case StartTimer():
                     self._start_timer(action)
                 case act.JobStatusChanged(status):
                     self._slots.status_changed(status)
@@ -446,22 +465,19 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._tasks_ended.set_result(None)
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
-                    if not self._checkpoints.carry_out(action):
-                        self._slots.carry_out(action)
+                    self._checkpoints.carry_out(action)
         self._traces.tell(self._scheduler.take_spans(), self._job_id, self._graph.name)
         self._overview_news.changed()
 
-    def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
-        """Call *event* and apply its actions, now or at the end of a takeover.
+    def _when_decided(self, event: JobEvent) -> None:
+        """Handle *event*, now or at the end of a takeover.
         During a takeover this JobMaster has not decided yet which tasks continue.
         """
-        self._reconciliation.when_decided(lambda: self._apply(event()))
+        self._reconciliation.when_decided(lambda: self._handle(event))
 
-    def _start_timer(self, action: act.StartTimer) -> None:
-        scheduler, key = self._scheduler, action.key
-        gives_up = key.purpose is TimerPurpose.SCALING  # waits for slots that may have been offered
-        schedule = self.schedule_deadline if gives_up else self.schedule_run_async
-        schedule(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
+    def _start_timer(self, action: StartTimer) -> None:
+        schedule = self.schedule_deadline if action.is_deadline else self.schedule_run_async
+        schedule(action.delay, lambda: self._handle(action.event))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         takes_checkpoints = self._scheduler.takes_checkpoints
@@ -533,10 +549,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return self._scheduler.has_deployed
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        self._when_decided(lambda: self._scheduler.resize(bounds, self._now))
+        self._when_decided(t.ResizeJob(bounds))
 
     def cancel_requested(self) -> None:
-        self._when_decided(lambda: self._scheduler.cancel(self._now))
+        self._when_decided(t.CancelJob())
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
         log.warning("%s: this JobMaster is not wanted: %s", self._graph.text, rejection.reason)
@@ -577,7 +593,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     def _reported(self, reports: tuple[TaskReport, ...]) -> None:
         states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
-        self._apply(self._scheduler.tasks_reported(reports, self._now))
+        self._handle(t.TasksReported(reports))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         await self._reconciliation.decided()
@@ -610,7 +626,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             raise KvStateJobNotFoundError(job_id)
         await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal(it) for it in registrations]
-        self._apply(self._scheduler.kv_states_registered(registrations, self._now))
+        self._handle(t.KvStatesRegistered(registrations))
         _raise_first(refusals)
 
     async def notify_kv_states_unregistered(
@@ -620,7 +636,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             raise KvStateJobNotFoundError(job_id)
         await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal_to_unregister(it) for it in registrations]
-        self._apply(self._scheduler.kv_states_unregistered(registrations, self._now))
+        self._handle(t.KvStatesUnregistered(registrations))
         _raise_first(refusals)
 
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
@@ -629,7 +645,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- operator coordinators --------------------------------------------------------------------
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
+        self._when_decided(t.CoordinatorTold(coordinator, event))
 
     async def confirm_leadership(self) -> None:
         if not await self._leadership.is_certain():
@@ -703,37 +719,32 @@ class _CoordinatorEvents(CoordinatorListener):
     def __init__(
         self,
         job_master: JobMaster,
-        scheduler: JobScheduler,
         sources: SourceCoordination,
         notes: NotesForSuccessor,
-        apply: Callable[[list[act.JobSchedulerAction]], None],
+        handle: Callable[[JobEvent], None],
     ) -> None:
         self._job_master = job_master
-        self._scheduler = scheduler
         self._sources = sources
         self._notes = notes
-        self._apply = apply
+        self._handle = handle
         self._clock = job_master.clock
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        now = self._clock.monotonic()
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
             place = SourceCoordinatorPlace(coordinator.attempt_number, self._sources.owner, address)
-            self._apply(self._scheduler.source_coordinator_is_at(place, now))
+            self._handle(t.SourceCoordinatorIsAt(place))
         self._sources.started(coordinator)
-        self._apply(self._scheduler.coordinator_started(coordinator, now))
+        self._handle(t.CoordinatorStarted(coordinator))
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        now = self._clock.monotonic()
         is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
-        goes_on = is_of_sources and self._sources.may_go_on(now)
+        goes_on = is_of_sources and self._sources.may_go_on(self._clock.monotonic())
         self._gone(coordinator, cause, goes_on=goes_on)
-        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
+        self._handle(t.CoordinatorGone(coordinator, cause, goes_on=goes_on))
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
         self._gone(coordinator, "it was stopped")
-        now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_stopped(coordinator, now))
+        self._handle(t.CoordinatorGone(coordinator))
 
     def _gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
         self._sources.gone(coordinator, cause, goes_on=goes_on)
@@ -741,5 +752,4 @@ class _CoordinatorEvents(CoordinatorListener):
             self._notes.coordinator_is_gone(coordinator.attempt_number)
 
     def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_told(coordinator, event, now))
+        self._handle(t.CoordinatorTold(coordinator, event))

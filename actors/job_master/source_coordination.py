@@ -25,16 +25,24 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
-from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
+from flinkray.scheduler.checkpoints.actions import (
+    OrderCoordinators,
+    ResetSubtasks,
+    RestoreCoordinators,
+    SnapshotCoordinators,
+)
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CoordinatorCheckpointed,
+    CoordinatorNotCheckpointed,
+)
 from flinkray.scheduler.execution.restarts import RestartBackoffTimeStrategy
-from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
-from flinkray.scheduler.job.job_scheduler_actions import OrderCoordinators, ResetSubtasks
 
 log = logging.getLogger(__name__)
 
 Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
-Tell = Callable[[t.CheckpointEvent], None]
+Tell = Callable[[CheckpointEvent], None]
 
 _RETRY_DELAY = 0.1
 """Seconds until an unanswered order is repeated."""
@@ -227,7 +235,7 @@ class SourceCoordination:
 
         def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
-                told = t.CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
+                told = CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
                 tell(told)
 
         async def call(process: StreamCoordinatorGateway) -> None:
@@ -236,7 +244,7 @@ class SourceCoordination:
             )
             states = {snapshot.operator_id: snapshot.state for snapshot in snapshots}
             for operator in action.operators:
-                tell(t.CoordinatorCheckpointed(action.checkpoint_id, operator, states[operator]))
+                tell(CoordinatorCheckpointed(action.checkpoint_id, operator, states[operator]))
 
         self._add(_Waiting(call, failed, may_be_repeated=False))
 

@@ -18,12 +18,7 @@ from flinkray.scheduler.job.coordinator_events import (
     InitializeFormat,
 )
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import (
-    AskCoordinator,
-    StartTimer,
-    TimerKey,
-    TimerPurpose,
-)
+from flinkray.scheduler.job.job_scheduler_actions import AskCoordinator
 from flinkray.scheduler.job.operator_coordinators import CoordinatorState, JobCoordinator
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
@@ -35,6 +30,7 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds from each loss of the initialising process to the start of the next process.
@@ -120,7 +116,7 @@ class MasterFormats(JobCoordinator):
             self._losses += 1
             if not pause:
                 return self.ensure(now)
-            return (StartTimer(TimerKey(TimerPurpose.FORMATS, self._losses), pause),)
+            return (StartTimer(FormatsPauseOver(self._losses), pause),)
         self._pending.clear()
         failure = Failure(f"the process of the job's formats died: {cause}")
         return () if self._record.is_ending else (GlobalFailure(failure),)

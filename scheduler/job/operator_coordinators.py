@@ -10,11 +10,12 @@ coordinators like tasks.  The caller of a start decides with which state the att
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import ClassVar
 
 from flinkray.core.ids import ExecutionGraphID, JobVertexID, WorkerGroupId
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -23,19 +24,8 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorResult,
 )
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator, StopCoordinator
+from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    CancelRegions,
-    CoordinatorGone,
-    CoordinatorsAdopted,
-    CoordinatorStarted,
-    CoordinatorTold,
-    DeployRegion,
-    RegionsReady,
-    ResetRegions,
-    StartJobCoordinators,
-    UseSlots,
-)
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.story import Story
@@ -243,7 +233,7 @@ class JobCoordinator(OperatorCoordinator):
         restarts."""
         return ()
 
-    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+    def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
         """Handle regions that will be executed again."""
         return ()
 
@@ -253,8 +243,12 @@ class OperatorCoordinators:
     nothing (EX-11)."""
 
     def __init__(
-        self, of_regions: Iterable[RegionCoordinator], of_job: Iterable[JobCoordinator]
+        self,
+        of_regions: Iterable[RegionCoordinator],
+        of_job: Iterable[JobCoordinator],
+        region_slots: RegionSlots,
     ) -> None:
+        self._region_slots = region_slots
         self._of_regions = tuple(of_regions)
         self._by_region: dict[int, list[RegionCoordinator]] = {}
         for coordinator in self._of_regions:
@@ -277,15 +271,27 @@ class OperatorCoordinators:
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
 
-    def adopted(self, transition: CoordinatorsAdopted, now: float) -> Steps:
-        """Adopt the coordinators of regions from an earlier JobMaster."""
+    def adopt_of_regions(
+        self,
+        attempts: Iterable[CoordinatorAttempt],
+        there: Collection[JobVertexID],
+        finished: Mapping[JobVertexID, float],
+        now: float,
+    ) -> Steps:
+        """Adopt coordinators of regions that an earlier JobMaster has started.
+
+        Args:
+            there: vertices whose coordinators obey this JobMaster; others no longer exist.
+            finished: vertex -> monotonic seconds when all its subtasks had finished, which were
+                adopted as running.
+        """
         steps: list[Step] = []
-        for attempt in transition.attempts:
+        for attempt in attempts:
             steps += self._by_vertex[attempt.vertex_id].adopted(
                 attempt.attempt_number,
                 now,
-                is_there=attempt.is_present and attempt.vertex_id in transition.there,
-                finished_at=transition.finished.get(attempt.vertex_id),
+                is_there=attempt.is_present and attempt.vertex_id in there,
+                finished_at=finished.get(attempt.vertex_id),
             )
         return steps
 
@@ -311,7 +317,7 @@ class OperatorCoordinators:
 
     # --- events of coordinators -------------------------------------------------------------------
 
-    def started(self, transition: CoordinatorStarted, now: float) -> Steps:
+    def started(self, transition: t.CoordinatorStarted, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
@@ -319,15 +325,15 @@ class OperatorCoordinators:
         if not self._held or self._somebody_starts:
             return steps
         regions, self._held = tuple(self._held), {}
-        return [*steps, UseSlots(regions)]
+        return [*steps, t.RegionsReady(regions)]
 
-    def gone(self, transition: CoordinatorGone, now: float) -> Steps:
+    def gone(self, transition: t.CoordinatorGone, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
         return coordinator.gone(transition.cause, now, goes_on=transition.goes_on)
 
-    def told(self, transition: CoordinatorTold, now: float) -> Steps:
+    def told(self, transition: t.CoordinatorTold, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         return () if coordinator is None else coordinator.told(transition.event, now)
 
@@ -339,12 +345,12 @@ class OperatorCoordinators:
 
     # --- events of regions and of the job ---------------------------------------------------------
 
-    def regions_ready(self, transition: RegionsReady, now: float) -> Steps:
+    def regions_ready(self, transition: t.RegionsReady, now: float) -> Steps:
         """Deploy the regions now, or when all coordinators of the job have started. If the
         JobMaster dies before that, nothing was deployed, and the next JobMaster begins the job
         without a restart."""
         if not self._somebody_starts:
-            return (UseSlots(transition.regions),)
+            return self._region_slots.use(transition.regions)
         self._held.update(dict.fromkeys(transition.regions))
         return ()
 
@@ -352,14 +358,14 @@ class OperatorCoordinators:
     def _somebody_starts(self) -> bool:
         return any(c.tasks_wait and c.state is CoordinatorState.STARTING for c in self._of_job)
 
-    def region_deployed(self, transition: DeployRegion, now: float) -> Steps:
+    def region_deployed(self, transition: t.DeployRegion, now: float) -> Steps:
         """Start the region's coordinators.  Called before the executions are deployed."""
         steps: list[Step] = []
         for coordinator in self._by_region.get(transition.region, ()):
             steps += coordinator.deployed(coordinator.slots_of(transition.slots), now)
         return steps
 
-    def regions_cancelled(self, transition: CancelRegions, now: float) -> Steps:
+    def regions_cancelled(self, transition: t.CancelRegions, now: float) -> Steps:
         if not self._by_region:
             return ()
         steps: list[Step] = []
@@ -368,13 +374,13 @@ class OperatorCoordinators:
                 steps += coordinator.stop(now)
         return steps
 
-    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        steps: list[Step] = [StartJobCoordinators()]
+    def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
+        steps: list[Step] = [t.StartJobCoordinators()]
         for coordinator in self._of_job:
             steps += coordinator.regions_reset(transition, now)
         return steps
 
-    def job_begins(self, transition: StartJobCoordinators, now: float) -> Steps:
+    def job_begins(self, transition: t.StartJobCoordinators, now: float) -> Steps:
         return [step for c in self._of_job for step in c.job_begins(now)]
 
     def job_ends(self, now: float) -> Steps:

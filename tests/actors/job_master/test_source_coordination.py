@@ -10,10 +10,10 @@ from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.ids import ExecutionGraphID
 from flinkray.rpc import LocalRpcService
+from flinkray.scheduler.checkpoints.actions import ResetSubtasks
 from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
-from flinkray.scheduler.job.job_scheduler_actions import ResetSubtasks
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.job_master.test_kept_parts import VERTEX, Surroundings

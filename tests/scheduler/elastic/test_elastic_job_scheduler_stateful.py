@@ -10,15 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     JobSchedulerAction,
-    StartTimer,
-    TimerKey,
-    TimerPurpose,
 )
 from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from tests.scheduler.builders import only
 from tests.scheduler.elastic.test_elastic_job_scheduler import ElasticUnderTest
 
@@ -33,9 +32,9 @@ class ElasticMachine(RuleBasedStateMachine):
         self.overviews: dict[Hashable, JobOverview] = {}
         self.upper: dict[JobVertexID, int] = {}
         """Since the first resize."""
-        self.restarts: list[TimerKey] = []
-        self.scalings: dict[TimerKey, float] = {}
-        self.elastic.tell("start")
+        self.restarts: list[JobEvent] = []
+        self.scalings: dict[t.ScalingDelayOver, float] = {}
+        self.elastic.tell(t.StartJob())
         self.note()
 
     def note(self) -> None:
@@ -43,10 +42,10 @@ class ElasticMachine(RuleBasedStateMachine):
         log: list[JobSchedulerAction] = self.elastic.log[self.seen :]
         self.seen = len(self.elastic.log)
         for timer in only(log, StartTimer):
-            if timer.key.purpose is TimerPurpose.RESTART:
-                self.restarts.append(timer.key)
-            else:
-                self.scalings[timer.key] = self.elastic.now + timer.delay
+            if isinstance(timer.event, t.RestartDelayOver):
+                self.restarts.append(timer.event)
+            elif isinstance(timer.event, t.ScalingDelayOver):
+                self.scalings[timer.event] = self.elastic.now + timer.delay
 
     @rule(number=st.integers(0, 6))
     def slots_change(self, number: int) -> None:
@@ -60,7 +59,7 @@ class ElasticMachine(RuleBasedStateMachine):
             if due <= until:
                 del self.scalings[key]
                 self.elastic.now = max(self.elastic.now, due)
-                self.elastic.tell("timer", key)
+                self.elastic.tell(key)
                 self.elastic.answer()
                 self.note()
         self.elastic.now = max(self.elastic.now, until)
@@ -68,7 +67,7 @@ class ElasticMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.restarts)
     @rule(data=st.data())
     def restart_delay_is_over(self, data: st.DataObject) -> None:
-        self.elastic.tell("timer", data.draw(st.sampled_from(self.restarts)))
+        self.elastic.tell(data.draw(st.sampled_from(self.restarts)))
         self.elastic.answer()
         self.note()
 
@@ -94,7 +93,7 @@ class ElasticMachine(RuleBasedStateMachine):
     @rule(rare=st.integers(0, 30))
     def cancel(self, rare: int) -> None:
         if rare == 0:
-            self.elastic.tell("cancel")
+            self.elastic.tell(t.CancelJob())
 
     @rule(
         a=st.tuples(st.integers(1, 2), st.integers(0, 1)), b=st.integers(2, 4), rare=st.booleans()
@@ -108,7 +107,7 @@ class ElasticMachine(RuleBasedStateMachine):
             ParallelismBounds(first.vertex_id, min(a[0], 1 + a[1]), 1 + a[1]),
             ParallelismBounds(second.vertex_id, 2, b),
         )
-        self.elastic.tell("resize", bounds)
+        self.elastic.tell(t.ResizeJob(bounds))
         self.elastic.answer()
         self.upper = {first.vertex_id: 1 + a[1], second.vertex_id: b}
         self.note()
@@ -166,7 +165,7 @@ class ElasticMachine(RuleBasedStateMachine):
             self.slots_change(4)
             self.cancellations_are_confirmed()
             for key in self.restarts:
-                self.elastic.tell("timer", key)
+                self.elastic.tell(key)
             self.note()
             self.elastic.answer()
             self.time_passes(400.0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flinkray.scheduler.graph.job_graph import MasterFormat
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     FinalizeFormat,
@@ -23,22 +24,13 @@ from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     AskCoordinator,
     StartCoordinator,
-    StartTimer,
     StopCoordinator,
-    TimerKey,
-    TimerPurpose,
 )
 from flinkray.scheduler.job.master_formats import MasterFormats
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    BeginExecution,
-    EndJob,
-    FormatsPauseOver,
-    GlobalFailure,
-    ResetRegions,
-)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.graphs import execution_graph, python_vertex, vertex_id
 
 NAMES = ("a", "b", "c")
@@ -144,7 +136,7 @@ class MasterFormatsMachine(RuleBasedStateMachine):
 
     def is_initialized(self, order: Order) -> None:
         name = order.name
-        follows = [BeginExecution()] if self.open == [order] else []
+        follows = [t.BeginExecution()] if self.open == [order] else []
         assert self.told(FormatInitialized(vertex_id(name))) == follows
         if order.is_open:
             order.is_open = False
@@ -155,7 +147,7 @@ class MasterFormatsMachine(RuleBasedStateMachine):
     def finalized(self, data: st.DataObject) -> None:
         order = data.draw(st.sampled_from(self.orders))
         is_last = order.generation > 0 and self.open == [order]
-        follows = [EndJob(JobStatus.FINISHED)] if is_last else []
+        follows = [t.EndJob(JobStatus.FINISHED)] if is_last else []
         assert self.told(FormatFinalized(vertex_id(order.name), order.generation)) == follows
         if order.generation:
             order.is_open = False
@@ -166,7 +158,7 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         order = data.draw(st.sampled_from(self.orders))
         if rare and order.is_open:
             return
-        follows = [GlobalFailure(Failure("why"))] if order.is_open else []
+        follows = [t.GlobalFailure(Failure("why"))] if order.is_open else []
         assert self.told(FormatFailed(vertex_id(order.name), order.generation, "why")) == follows
         if order.is_open:
             for one in self.orders:
@@ -181,7 +173,7 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         if self.open and self.generation == 0 and self.losses < 7:
             if self.losses:
                 assert asked == []
-                key = TimerKey(TimerPurpose.FORMATS, self.losses + 1)
+                key = t.FormatsPauseOver(self.losses + 1)
                 assert follows == [StartTimer(key, 2.0 ** (self.losses - 2))]
                 assert self.hear(self.pause_over(self.losses)) == ([], []), "an earlier one"
                 asked, follows = self.hear(self.pause_over(self.losses + 1))
@@ -190,12 +182,12 @@ class MasterFormatsMachine(RuleBasedStateMachine):
             assert ([request.vertex_id for request in asked], follows) == (again, [])
             return
         failure = Failure("the process of the job's formats died: killed")
-        assert follows == ([GlobalFailure(failure)] if self.open else [])
+        assert follows == ([t.GlobalFailure(failure)] if self.open else [])
         for one in self.orders:
             one.is_open = False
 
     def pause_over(self, loss: int) -> Steps:
-        return self.formats.pause_over(FormatsPauseOver(loss), 0.0)
+        return self.formats.pause_over(t.FormatsPauseOver(loss), 0.0)
 
     # the job
 
@@ -225,7 +217,7 @@ class MasterFormatsMachine(RuleBasedStateMachine):
         late = self.open
         for order in self.orders:
             order.is_open = False
-        assert self.formats.regions_reset(ResetRegions((), is_global, tuple(again)), 0.0) == ()
+        assert self.formats.regions_reset(t.ResetRegions((), is_global, tuple(again)), 0.0) == ()
         for order in late:
             assert self.told(FormatFinalized(vertex_id(order.name), order.generation)) == []
 
