@@ -243,7 +243,7 @@ class TakingOver:
         if notes is not None:
             notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
-        taking_over = t.TakeOver(
+        taking_over = t.TakeOverJob(
             notes,
             tuple(left.finished),
             reports,

@@ -157,7 +157,7 @@ class JobAdoption:
     ) -> Steps:
         """Adopt all attempts as if this JobMaster had deployed them.
         Later events, such as ends of attempts, are then applied as if they happened next. The
-        parameters are those of :class:`~flinkray.scheduler.job.transitions.TakeOver`."""
+        parameters are those of :class:`~flinkray.scheduler.job.transitions.TakeOverJob`."""
         subtasks, execution = self._graph.subtasks, self._execution
         since = partial(self._job.since, now=now)
         running = ((subtasks[a.ordinal].current, a.slot) for a in plan.running)

@@ -104,7 +104,7 @@ class JobScheduler:
         now: float,
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """Check the job graph and prepare the job, which StartJob or TakeOver begins.
+        """Check the job graph and prepare the job, which StartJob or TakeOverJob begins.
 
         Args:
             new_graph_id: returns a new id at each call, for the execution graphs of the job.
@@ -209,7 +209,7 @@ class JobScheduler:
         # events: orders
         wire(t.StartJob, self._start)
         wire(t.AwaitReports, self._await_reports)
-        wire(t.TakeOver, self._take_over)
+        wire(t.TakeOverJob, self._take_over)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
         wire(t.ResizeJob, self._resize)
@@ -507,7 +507,7 @@ class JobScheduler:
             return ()
         return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
 
-    def _take_over(self, event: t.TakeOver, now: float) -> Steps:
+    def _take_over(self, event: t.TakeOverJob, now: float) -> Steps:
         if self._job.is_ending:
             return ()
         notes, reports, begun = event.notes, event.reports, event.begun_checkpoints

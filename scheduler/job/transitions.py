@@ -36,11 +36,11 @@ class StartJob(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class AwaitReports(JobEvent):
-    """Wait for the reports of TaskExecutors, in the status RECONCILING; TakeOver follows."""
+    """Wait for the reports of TaskExecutors, in the status RECONCILING; TakeOverJob follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver(JobEvent):
+class TakeOverJob(JobEvent):
     """Take over running tasks from an earlier JobMaster.  This comes in place of StartJob.
     Deployed attempts that are missing or contradict the notes fail together, as one failure.  If no
     task can keep running (:class:`~flinkray.scheduler.job.take_over.CannotTakeOverError`), all are
@@ -69,7 +69,7 @@ class TakeOver(JobEvent):
 
     def __str__(self) -> str:
         graph = None if self.notes is None else self.notes.graph_id
-        return f"TakeOver({graph}, {len(self.reports)} reports)"
+        return f"TakeOverJob({graph}, {len(self.reports)} reports)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,7 @@ class TakenOverJob(TasksUnderTest):
         """By the next JobMaster, with what is noted and reported."""
         reports = self.reports() if reports is None else list(reports)
         self.now += 1.0
-        event = t.TakeOver(
+        event = t.TakeOverJob(
             self.reached(self.notes),
             tuple(self.finished.values()),
             tuple(reports),

@@ -511,7 +511,7 @@ def test_take_over_without_recovery_notes_reports_that_the_last_checkpoint_is_us
     """Also if no TaskExecutor has reported yet that its tasks run."""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "b")])
-    tasks.scheduler.handle(t.TakeOver(None, (), ()), 1.0)
+    tasks.scheduler.handle(t.TakeOverJob(None, (), ()), 1.0)
     (failure,) = tasks.scheduler.exceptions()
     assert "begins from its last checkpoint" in failure.text
 
@@ -520,7 +520,7 @@ def test_take_over_without_recovery_notes_after_a_savepoint_start_reports_no_fai
     tasks = CheckpointedJob()
     given = SavepointGiven(completed(3, "a", "b", is_savepoint=True))
     tasks.scheduler.handle(given, 1.0)
-    tasks.scheduler.handle(t.TakeOver(None, (), ()), 1.0)
+    tasks.scheduler.handle(t.TakeOverJob(None, (), ()), 1.0)
     assert tasks.scheduler.exceptions() == ()
 
 
