@@ -221,7 +221,7 @@ class JobMasterSlots:
         Call this after a takeover: the pool does not report slots that were taken over.
         """
         if self._scheduler.wants_all_slots:
-            self._handle(t.SlotsChanged(self.ledger.all()))
+            self._handle(t.PoolSlotsChanged(self.ledger.all()))
 
     def _pool_lost(self, reason: str) -> None:
         """Start a new pool and send it the slots and requests of the lost pool.

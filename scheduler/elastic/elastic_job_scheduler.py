@@ -106,7 +106,7 @@ class ElasticJobScheduler(JobScheduler):
     def _wire(self) -> None:
         super()._wire()
         wire = self._loop.wire
-        wire(t.SlotsChanged, self._slots_changed)
+        wire(t.PoolSlotsChanged, self._slots_changed)
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
         wire(t.SnapshotIsOver, self._snapshot_is_over)
@@ -139,7 +139,7 @@ class ElasticJobScheduler(JobScheduler):
         steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
         return [*steps, *self._declare(), *self._scale(self._scaling.start(now), now)]
 
-    def _slots_changed(self, event: t.SlotsChanged, now: float) -> Steps:
+    def _slots_changed(self, event: t.PoolSlotsChanged, now: float) -> Steps:
         """Decide about scaling.  SlotsTold reports changes of slots in which tasks run.  Slots
         reported before the job starts count, too: after a take-over the pool already has them, and
         may not report them again."""

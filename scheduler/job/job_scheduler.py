@@ -90,7 +90,7 @@ class JobScheduler:
     """
 
     wants_all_slots = False
-    """Whether the JobMaster must report changes of the pool's slots (SlotsChanged)."""
+    """Whether the JobMaster must report changes of the pool's slots (PoolSlotsChanged)."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class JobScheduler:
         wire(t.GlobalFailure, failover.global_failure)
         # events: slots, tasks and coordinators
         wire(t.SlotsTold, region_slots.slots_told)
-        wire(t.SlotsChanged)
+        wire(t.PoolSlotsChanged)
         wire(
             t.TaskExecutorLost,
             bulk.task_executor_lost,

@@ -111,7 +111,7 @@ class SlotsTold(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsChanged(JobEvent):
+class PoolSlotsChanged(JobEvent):
     """The slots that the pool holds have changed.  Only elastic jobs need this event."""
 
     slots: tuple[AllocatedSlot, ...]

@@ -425,7 +425,7 @@ def test_scaling_after_a_take_over_does_not_wait_for_a_savepoint_begun_before_it
     b = job.graph.vertices[1].vertex_id
     job.tell(t.StartJob())
     slots = tuple(job.new_slot() for _ in range(4))
-    job.tell(t.SlotsChanged(slots))
+    job.tell(t.PoolSlotsChanged(slots))
     job.give()
     job.report(list(job.tasks), ExecutionState.RUNNING)
     job.trigger(savepoint())
@@ -435,7 +435,7 @@ def test_scaling_after_a_take_over_does_not_wait_for_a_savepoint_begun_before_it
 
     job.graph = with_bounds(job.graph, smaller)
     job.next_job_master()
-    job.tell(t.SlotsChanged(slots))
+    job.tell(t.PoolSlotsChanged(slots))
     job.take_over(begun_checkpoints={1: "/chk-1"})
 
     assert job.status is JobStatus.RESTARTING
@@ -457,7 +457,7 @@ def shrinking() -> TakenOverCheckpointedJob:
     job = TakenOverCheckpointedJob(of_job, kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     job.tell(t.StartJob())
-    job.tell(t.SlotsChanged(tuple(job.new_slot() for _ in range(4))))
+    job.tell(t.PoolSlotsChanged(tuple(job.new_slot() for _ in range(4))))
     job.give()
     job.report(list(job.tasks), ExecutionState.RUNNING)
     smaller = (ParallelismBounds(job.graph.vertices[1].vertex_id, 1, 3),)
@@ -472,7 +472,7 @@ def goes_on(job: TakenOverCheckpointedJob, *, restarts: int = 0) -> None:
     job.take_over()
     assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, restarts)
     job.happens(list(job.tasks), ExecutionState.CANCELED)
-    job.tell(t.SlotsChanged(tuple(job.slots.values())))
+    job.tell(t.PoolSlotsChanged(tuple(job.slots.values())))
     job.give()
     assert sorted(map(job.name, job.tasks)) == ["a1", "a2", "b1", "b2", "b3"]
 
@@ -503,7 +503,7 @@ def test_job_with_too_few_slots_still_requires_all_slots_after_a_take_over() -> 
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     job.tell(t.StartJob())
-    job.tell(t.SlotsChanged(tuple(job.new_slot() for _ in range(2))))
+    job.tell(t.PoolSlotsChanged(tuple(job.new_slot() for _ in range(2))))
     job.tell(only(job.log, StartTimer)[-1].event)
     job.now += 10.0
     job.tell(only(job.log, StartTimer)[-1].event)
@@ -522,10 +522,10 @@ def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     job.tell(t.StartJob())
     job.tell(t.SourceCoordinatorIsAt(SourceCoordinatorPlace(0, OWNER, "sources")))
     slots = tuple(job.new_slot() for _ in range(2))
-    job.tell(t.SlotsChanged(slots))
+    job.tell(t.PoolSlotsChanged(slots))
     job.next_job_master()
     job.take_over()
-    job.tell(t.SlotsChanged(slots))
+    job.tell(t.PoolSlotsChanged(slots))
     assert not job.wanted, "it waits for more for a while"
 
 

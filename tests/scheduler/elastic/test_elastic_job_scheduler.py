@@ -60,7 +60,7 @@ class ElasticUnderTest(TasksUnderTest):
                 self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != on_it}
                 event = SlotsLost((lost.allocation_id,), "killed")
                 actions += self.tell(t.SlotsTold((event,)))
-        return actions + self.tell(t.SlotsChanged(tuple(self.held.values()))) + self.answer()
+        return actions + self.tell(t.PoolSlotsChanged(tuple(self.held.values()))) + self.answer()
 
     def answer(self) -> list[JobSchedulerAction]:
         free = [s for s in self.held.values() if s.allocation_id not in self.reserved]
@@ -293,14 +293,14 @@ def test_cancelled_job_ignores_new_bounds_and_changed_slots() -> None:
     elastic = running(4)
     elastic.tell(t.CancelJob())
     assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) == []
-    assert elastic.tell(t.SlotsChanged(())) == []
+    assert elastic.tell(t.PoolSlotsChanged(())) == []
     assert elastic.scheduler.details().pending_reason is None
 
 
 def test_bounds_changed_before_the_start_of_an_elastic_job_are_declared_at_its_start() -> None:
     elastic = ElasticUnderTest()
     assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) == []
-    assert elastic.tell(t.SlotsChanged(())) == []
+    assert elastic.tell(t.PoolSlotsChanged(())) == []
     assert elastic.scheduler.details().pending_reason is None
     assert declared(elastic.tell(t.StartJob())) == 3
 

@@ -102,7 +102,7 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
         held = self.held()
         for slot in held:
             self.ledger.add(slot)
-        self.tell(t.SlotsChanged(held))
+        self.tell(t.PoolSlotsChanged(held))
         self.answer()
 
     def tell(self, event: JobEvent) -> list[JobSchedulerAction]:
@@ -323,7 +323,7 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         choices += ["answer"] * 3 * bool(self.job.wanted) + ["ending"] * 3 * bool(self.ending())
         match data.draw(st.sampled_from(choices)):
             case "slots":
-                self.job.tell(t.SlotsChanged(self.job.held()))
+                self.job.tell(t.PoolSlotsChanged(self.job.held()))
             case "resize":
                 self.job.resize(data.draw(st.integers(1, 2)), data.draw(st.integers(1, MOST)))
             case "scaling":

@@ -769,7 +769,7 @@ def test_elastic_job_keeps_its_parallelism_after_a_take_over() -> None:
     graph = replace(job(a=3, restart_strategy=RESTARTS), scheduler_mode=SchedulerMode.ADAPTIVE)
     tasks = TakenOverJob(graph, kind=ElasticJobScheduler)
     tasks.tell(t.StartJob())
-    tasks.tell(t.SlotsChanged(tuple(tasks.new_slot() for _ in range(2))))
+    tasks.tell(t.PoolSlotsChanged(tuple(tasks.new_slot() for _ in range(2))))
     tasks.now += 10.0
     tasks.tell(only(tasks.log, StartTimer)[-1].event)
     tasks.give()
