@@ -110,7 +110,7 @@ class TasksMachine(RuleBasedStateMachine):
 
     def look_at(self, actions: list[JobSchedulerAction]) -> None:
         for action in actions:
-            if isinstance(action, StartTimer):
+            if isinstance(action, StartTimer) and isinstance(action.event, t.RestartDelayOver):
                 self.timers.append(action.event)
             elif isinstance(action, CancelTasks):
                 for attempt_id in action.attempts:
