@@ -50,17 +50,18 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
     ResultPartitionType,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.failover import RestartPipelinedRegionFailoverStrategy
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
-    StartTimer,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests
 
 SIZES = (1_000, 10_000)
@@ -177,8 +178,8 @@ class Run:
         )
 
     def deploy(self) -> None:
-        started = self.scheduler.start(1.0)
-        self.check(self.scheduler.slot_events(answer(started, self.slots), 2.0))
+        started = self.scheduler.handle(t.StartJob(), 1.0)
+        self.check(self.scheduler.handle(t.SlotsTold(tuple(answer(started, self.slots))), 2.0))
 
     def check(self, actions: list[JobSchedulerAction]) -> None:
         messages = [a for a in actions if isinstance(a, DeployTasks)]
@@ -189,14 +190,14 @@ class Run:
         graph = self.scheduler._graph
         first = graph.subtasks[0].current.attempt_id
         failed = TaskExecutionState(JOB, first, ExecutionState.FAILED, "it broke")
-        actions = self.scheduler.tasks_reported((failed,), 3.0)
-        (timer,) = (a.key for a in actions if isinstance(a, StartTimer))
+        actions = self.scheduler.handle(t.TasksReported((failed,)), 3.0)
+        (timer,) = (a.event for a in actions if isinstance(a, StartTimer))
         asked = [x for a in actions if isinstance(a, CancelTasks) for x in a.attempts]
         assert len(asked) == 2 * self.size - 1
         reports = [TaskExecutionState(JOB, x, ExecutionState.CANCELED) for x in asked]
-        self.scheduler.tasks_reported(reports, 4.0)
-        actions = self.scheduler.timer(timer, 5.0)
-        self.check(self.scheduler.slot_events(answer(actions, self.slots), 6.0))
+        self.scheduler.handle(t.TasksReported(tuple(reports)), 4.0)
+        actions = self.scheduler.handle(timer, 5.0)
+        self.check(self.scheduler.handle(t.SlotsTold(tuple(answer(actions, self.slots))), 6.0))
 
 
 def measure_in_process(size: int) -> dict[str, float]:

@@ -25,20 +25,16 @@ from flinkray.core.ids import JobMasterId
 from flinkray.ha import CheckpointStoreFencedError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints import actions as act
-from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.earlier_checkpoints import MOST_GIVEN_UP
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointAnswered,
+    CheckpointEvent,
+    SnapshotRequested,
+)
 from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.job import transitions as t
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobSchedulerAction,
-    OrderCheckpoint,
-    OrderCoordinators,
-    ResetSubtasks,
-)
-from flinkray.scheduler.job.transitions import CheckpointAnswered
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -53,8 +49,6 @@ class CheckpointScheduler(Protocol):
 
     @property
     def takes_checkpoints(self) -> bool: ...
-
-    def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]: ...
 
 
 class CheckpointCarrier:
@@ -72,13 +66,13 @@ class CheckpointCarrier:
         task_executors: TaskExecutorConnections,
         sources: SourceCoordination,
         *,
-        apply: Callable[[list[JobSchedulerAction]], None],
+        handle: Callable[[CheckpointEvent], None],
         on_replaced: Callable[[str], None],
     ) -> None:
         """Create the carrier and its parts.
 
         Args:
-            apply: carries out the actions with which the scheduler answers a result.
+            handle: passes the result of an action, or a request, to the scheduler.
             on_replaced: called with the reason when another JobMaster has taken over the job's
                 checkpoints: any further action of this JobMaster would damage them.
         """
@@ -87,11 +81,11 @@ class CheckpointCarrier:
         self._job_id = graph.job_id
         self._scheduler = scheduler
         self._sources = sources
-        self._apply = apply
+        self._handle = handle
         self._stored = StoredCheckpoints(
-            job_master, services, graph, told=self._tell, on_fenced=self._replaced
+            job_master, services, graph, told=handle, on_fenced=self._replaced
         )
-        self._orders = CheckpointOrders(job_master, graph, task_executors, told=self._tell)
+        self._orders = CheckpointOrders(job_master, graph, task_executors, told=handle)
         self._requests: dict[int, asyncio.Future[act.SnapshotFinished]] = {}
         self._last_request = 0
         self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
@@ -147,18 +141,9 @@ class CheckpointCarrier:
         """
         return await self._stored.read_savepoint(location)
 
-    def carry_out(self, action: JobSchedulerAction) -> bool:
-        """Begin to carry out an action.
-        Returns False if the action does not concern checkpoints.
-        """
+    def carry_out(self, action: act.CheckpointAction) -> None:
+        """Begin to carry out an action that concerns checkpoints."""
         match action:
-            case act.StartCheckpointTimer(key, delay):
-                gives_up = key.purpose is CheckpointTimerPurpose.EXPIRY
-                job_master = self._job_master
-                schedule = (
-                    job_master.schedule_deadline if gives_up else job_master.schedule_run_async
-                )
-                schedule(delay, lambda: self._tell(t.CheckpointTimerOver(key)))
             case act.PrepareCheckpoint():
                 self._stored.prepare(action)
             case act.StoreCheckpoint():
@@ -174,27 +159,20 @@ class CheckpointCarrier:
                 if self._scheduler.status.is_globally_terminal:
                     self._stored.hold()
                 self._stored.discard(action)
-            case OrderCheckpoint():
+            case act.OrderCheckpoint():
                 self._orders.carry_out(action)
             case act.SnapshotCoordinators():
-                self._sources.snapshot(action, self._tell)
+                self._sources.snapshot(action, self._handle)
             case act.RestoreCoordinators():
                 self._sources.restore(action)
-            case ResetSubtasks():
+            case act.ResetSubtasks():
                 self._sources.reset(action)
-            case OrderCoordinators():
+            case act.OrderCoordinators():
                 self._sources.order(action)
             case act.SnapshotFinished():
                 self._finished(action)
             case act.CloseCheckpointStores(status):
                 self._job_master.create_task(self._close(status), "close the checkpoints' stores")
-            case _:
-                return False
-        return True
-
-    def _tell(self, event: t.CheckpointEvent) -> None:
-        now = self._job_master.clock.monotonic()
-        self._apply(self._scheduler.checkpoint_told(event, now))
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -231,7 +209,7 @@ class CheckpointCarrier:
         finished: asyncio.Future[act.SnapshotFinished]
         finished = self._job_master.rpc_service.loop.create_future()
         self._requests[number] = finished
-        self._tell(t.SnapshotRequested(number, properties, directory))
+        self._handle(SnapshotRequested(number, properties, directory))
         return await finished
 
     def _finished(self, action: act.SnapshotFinished) -> None:
@@ -330,14 +308,14 @@ class CheckpointOrders:
         self._task_executors = task_executors
         self._told = told
 
-    def carry_out(self, action: OrderCheckpoint) -> None:
+    def carry_out(self, action: act.OrderCheckpoint) -> None:
         """Send an order in the background.
         A trigger is sent once, because a repetition could arrive after the abort of its checkpoint.
         Other orders are repeated until they arrive or the TaskExecutor is lost.
         """
         self._job_master.create_task(self._carry_out(action), "order a checkpoint")
 
-    async def _carry_out(self, action: OrderCheckpoint) -> None:
+    async def _carry_out(self, action: act.OrderCheckpoint) -> None:
         resource_id, order = action.location.resource_id, action.order
         token = self._job_master.fencing_token
         while True:

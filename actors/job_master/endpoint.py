@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
@@ -92,16 +92,17 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import SavepointGiven
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
 from flinkray.scheduler.execution.restarts import RepetitionLimits, new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
     CoordinatorKind,
 )
-from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -116,8 +117,15 @@ from flinkray.scheduler.shared.slots import (
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
-from flinkray.scheduler.slots.slot_requests import HeldSlot, SlotEvent
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    HeldSlot,
+    ReturnSlots,
+    SlotEvent,
+    SlotRequests,
+)
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +201,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             ledger,
             self._task_executors,
             heartbeat,
-            apply=self._apply,
+            handle=self._handle,
             is_certain=leadership.is_certain,
         )
         self._leaders = JobMasterLeaders(
@@ -224,7 +232,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             self._leaders,
             notes=self._slots.notes,
             sources=self._sources,
-            apply=self._apply,
+            handle=self._handle,
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
@@ -235,7 +243,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             self._scheduler,
             self._task_executors,
             self._sources,
-            apply=self._apply,
+            handle=self._handle,
             on_replaced=self._replaced,
         )
         self._snapshots = SnapshotRequests(self, self._graph, self._checkpoints)
@@ -295,7 +303,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             await self._traces.flush()
             await self._services.high_availability.close()
             return
-        self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
+        self._handle(t.SuspendJob("its JobMaster stops"))
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()
         await self._leaders.say_goodbye(manager)
@@ -340,7 +348,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         await self._slots.start_pool()
         if await self._recovered() is not None:
             self._has_begun = True
-            self._apply(self._scheduler.start(self._now))
+            self._handle(t.StartJob())
 
     async def _recovered(self) -> tuple[CompletedCheckpoint, ...] | None:
         """Recover the job's checkpoints, or the savepoint from which the job starts.
@@ -353,7 +361,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             recovered = await self._checkpoints.recover()
         except CheckpointsLostError as error:
             failure = Failure(str(error), suppress_restarts=True)
-            self._apply(self._scheduler.global_failure(failure, self._now))
+            self._handle(t.GlobalFailure(failure))
             return None
         if recovered is None:
             return None
@@ -372,12 +380,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         except CheckpointStorageError as error:
             text = why_not_started_from(location, error)
             failure = Failure(text, suppress_restarts=True)
-            self._apply(self._scheduler.global_failure(failure, self._now))
+            self._handle(t.GlobalFailure(failure))
             return False
-        self._apply(self._scheduler.start_from_savepoint(savepoint, self._now))
+        self._handle(SavepointGiven(savepoint))
         return True
 
     # --- carrying out decisions -------------------------------------------------------------------
+
+    def _handle(self, event: JobEvent) -> None:
+        self._apply(self._scheduler.handle(event, self._now))
 
     def _apply(self, actions: list[act.JobSchedulerAction]) -> None:
         """Begin to carry out the actions, in their order.
@@ -392,6 +403,18 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
                 case act.ReleasePartitions():
                     self._deployer.release(action)
                     self._slots.let_go(action.location.resource_id)
+                case act.NoteJob(notes):
+                    self._slots.notes.note(notes)
+                case act.NoteFinished(tasks):
+                    self._slots.notes.finished(tasks)
+                case (
+                    act.AdoptSlots()
+                    | act.SetRequirements()
+                    | SlotRequests()
+                    | CancelSlotRequests()
+                    | ReturnSlots()
+                ):
+                    self._slots.carry_out(action)
                 case act.JobRestarts(number, cause, delay):
                     log.warning(
                         "job %s (%s) restarts in %.1f s (restart %d): %s",
@@ -410,7 +433,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
                         self._coordinators.stop(action)
                 case act.CallGlobalFormats(call):
                     self._sources.call_global_formats(call, self._leaders, self._told)
-                case act.StartTimer():
+                case StartTimer():
                     self._start_timer(action)
                 case act.JobStatusChanged(status):
                     self._slots.status_changed(status)
@@ -418,22 +441,19 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
                     self._tasks_ended.set_result(None)
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
-                    if not self._checkpoints.carry_out(action):
-                        self._slots.carry_out(action)
+                    self._checkpoints.carry_out(action)
         self._traces.tell(self._scheduler.take_spans(), self._job_id, self._graph.name)
         self._leaders.overview.changed()
 
-    def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
-        """Call *event* and apply its actions, now or at the end of a takeover.
+    def _when_decided(self, event: JobEvent) -> None:
+        """Handle *event*, now or at the end of a takeover.
         During a takeover this JobMaster has not decided yet which tasks continue.
         """
-        self._reconciliation.when_decided(lambda: self._apply(event()))
+        self._reconciliation.when_decided(lambda: self._handle(event))
 
-    def _start_timer(self, action: act.StartTimer) -> None:
-        scheduler, key = self._scheduler, action.key
-        gives_up = key.purpose is TimerPurpose.SCALING  # waits for slots that may have been offered
-        schedule = self.schedule_deadline if gives_up else self.schedule_run_async
-        schedule(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
+    def _start_timer(self, action: StartTimer) -> None:
+        schedule = self.schedule_deadline if action.is_deadline else self.schedule_run_async
+        schedule(action.delay, lambda: self._handle(action.event))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         takes_checkpoints = self._scheduler.takes_checkpoints
@@ -498,10 +518,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self._reconciliation.when_decided(self._slots.resource_manager_lost)
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        self._when_decided(lambda: self._scheduler.resize(bounds, self._now))
+        self._when_decided(t.ResizeJob(bounds))
 
     def cancel_requested(self) -> None:
-        self._when_decided(lambda: self._scheduler.cancel(self._now))
+        self._when_decided(t.CancelJob())
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
         log.warning("%s: this JobMaster is not wanted: %s", self._graph.text, rejection.reason)
@@ -537,7 +557,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
     def _reported(self, reports: tuple[TaskReport, ...]) -> None:
         states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
-        self._apply(self._scheduler.tasks_reported(reports, self._now))
+        self._handle(t.TasksReported(reports))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         await self._reconciliation.decided()
@@ -570,7 +590,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             raise KvStateJobNotFoundError(job_id)
         await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal(it) for it in registrations]
-        self._apply(self._scheduler.kv_states_registered(registrations, self._now))
+        self._handle(t.KvStatesRegistered(registrations))
         _raise_first(refusals)
 
     async def notify_kv_states_unregistered(
@@ -580,7 +600,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             raise KvStateJobNotFoundError(job_id)
         await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal_to_unregister(it) for it in registrations]
-        self._apply(self._scheduler.kv_states_unregistered(registrations, self._now))
+        self._handle(t.KvStatesUnregistered(registrations))
         _raise_first(refusals)
 
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
@@ -601,26 +621,25 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
             place = SourceCoordinatorPlace(coordinator.attempt_number, self._sources.owner, address)
-            self._apply(self._scheduler.source_coordinator_is_at(place, self._now))
+            self._handle(t.SourceCoordinatorIsAt(place))
         self._sources.started(coordinator)
-        self._apply(self._scheduler.coordinator_started(coordinator, self._now))
+        self._handle(t.CoordinatorStarted(coordinator))
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        now = self._now
         is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
-        goes_on = is_of_sources and self._sources.may_go_on(now)
+        goes_on = is_of_sources and self._sources.may_go_on(self._now)
         self._sources.gone(coordinator, cause, goes_on=goes_on)
-        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
+        self._handle(t.CoordinatorGone(coordinator, cause, goes_on=goes_on))
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
         self._sources.gone(coordinator, "it was stopped")
-        self._apply(self._scheduler.coordinator_stopped(coordinator, self._now))
+        self._handle(t.CoordinatorGone(coordinator))
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._told(coordinator, event)
 
     def _told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
+        self._when_decided(t.CoordinatorTold(coordinator, event))
 
     async def confirm_leadership(self) -> None:
         if not await self._leadership.is_certain():

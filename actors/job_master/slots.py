@@ -21,6 +21,7 @@ from flinkray.core.errors import (
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
 from flinkray.scheduler.job import job_scheduler_actions as act
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
@@ -29,6 +30,7 @@ from flinkray.scheduler.shared.slots import (
 )
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
+from flinkray.scheduler.shared.transition import JobEvent
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
@@ -36,6 +38,7 @@ from flinkray.scheduler.slots.slot_requests import (
     ReturnSlots,
     SlotEvent,
     SlotRequests,
+    SlotsLost,
     TaskExecutorWithoutSlots,
     in_messages,
 )
@@ -66,20 +69,20 @@ class JobMasterSlots:
         task_executors: TaskExecutorConnections,
         heartbeat: HeartbeatSettings,
         *,
-        apply: Callable[[list[act.JobSchedulerAction]], None],
+        handle: Callable[[JobEvent], None],
         is_certain: Callable[[], Awaitable[bool]],
     ) -> None:
         """Create the slots with their SlotPool connection.
 
         Args:
             ledger: the record of the job's slots, updated here.
-            apply: carries out the actions with which the scheduler answers an event.
+            handle: passes an event to the scheduler, and carries out its actions.
             is_certain: asks the election whether this JobMaster still leads.
         """
         self._job_master = job_master
         self._graph = arguments.job_graph
         self._scheduler = scheduler
-        self._apply = apply
+        self._handle = handle
         self.ledger = ledger
         self._task_executors = task_executors
         self.pool = SlotPoolConnection(
@@ -112,10 +115,6 @@ class JobMasterSlots:
         """Whether the SlotPool was told that the job restarts."""
         self._shortages: tuple[ResourceShortage, ...] = ()
 
-    @property
-    def _now(self) -> float:
-        return self._job_master.clock.monotonic()
-
     # --- past JobMasters --------------------------------------------------------------------------
 
     async def left_by_past_job_masters(self) -> Left:
@@ -134,17 +133,11 @@ class JobMasterSlots:
 
     # --- what the scheduler wants -----------------------------------------------------------------
 
-    def carry_out(self, action: act.JobSchedulerAction) -> None:
-        """Carry out an action that concerns slots or notes.
-        Calls reach the pool in this method's order.
-        """
+    def carry_out(self, action: act.SlotAction) -> None:
+        """Carry out an action that concerns slots. Calls reach the pool in this method's order."""
         match action:
             case act.AdoptSlots(slots):
                 self.ledger.adopted(slots)
-            case act.NoteJob(notes):
-                self.notes.note(notes)
-            case act.NoteFinished(tasks):
-                self.notes.finished(tasks)
             case act.SetRequirements(requirements):
                 self.ledger.set_requirements(requirements)
                 self._set_requirements(requirements)
@@ -198,7 +191,7 @@ class JobMasterSlots:
         self.ledger.remove(lost)
         self.count()
         self.ledger.told(events)
-        self._apply(self._scheduler.slot_events(events, self._now))
+        self._handle(t.SlotsTold(events))
         for event in events:
             match event:
                 case TaskExecutorWithoutSlots(resource_id):
@@ -209,7 +202,7 @@ class JobMasterSlots:
         Call this after a takeover: the pool does not report slots that were taken over.
         """
         if self._scheduler.wants_all_slots:
-            self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
+            self._handle(t.PoolSlotsChanged(self.ledger.all()))
 
     def _pool_lost(self) -> None:
         """Start a new pool and send it the slots and requests of the lost pool.
@@ -259,7 +252,7 @@ class JobMasterSlots:
             RpcError: no TaskExecutor is at its address.
         """
         resource_id = report.location.resource_id
-        self._scheduler.task_executor_registered(resource_id)
+        self._scheduler.forget_parts(resource_id)
         await self._task_executors.add(report.location)
         self._letting_go.pop(resource_id, None)
         self.pool.tell(partial(_register, (report.location,)))
@@ -313,7 +306,7 @@ class JobMasterSlots:
         if resource_id in self._letting_go:
             del self._letting_go[resource_id]
             if is_free:
-                self._scheduler.task_executor_let_go(resource_id)
+                self._scheduler.forget_parts(resource_id)
                 self._task_executors.remove(resource_id, "the job has no slot there any more")
                 self.notes.copy.lost(resource_id)
 
@@ -322,7 +315,7 @@ class JobMasterSlots:
         cause = f"{resource_id} was lost: {reason}"
         self._letting_go.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
-        self._apply(self._scheduler.task_executor_lost(resource_id, cause, self._now))
+        self._handle(t.TaskExecutorLost(resource_id, cause))
         self.pool.tell(lambda pool: pool.release_task_executor(resource_id, cause))
 
     # --- slots that fail --------------------------------------------------------------------------
@@ -330,7 +323,7 @@ class JobMasterSlots:
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
         """Remove a slot that the job has lost, or that was not given to the job after all."""
         self.ledger.remove((allocation_id,))
-        self._apply(self._scheduler.slot_failed(allocation_id, reason, self._now))
+        self._handle(t.SlotsTold((SlotsLost((allocation_id,), reason),)))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
 
     # --- the ResourceManager ----------------------------------------------------------------------
@@ -340,14 +333,14 @@ class JobMasterSlots:
         The next ResourceManager would never withdraw them.
         """
         self._shortages = ()
-        self._apply(self._scheduler.resources_short((), self._now))
+        self._handle(t.ResourcesShort(()))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
         """Note why slots are missing now.
         The list replaces the earlier list, also if it is empty.
         """
         self._shortages = shortages
-        self._apply(self._scheduler.resources_short(shortages, self._now))
+        self._handle(t.ResourcesShort(shortages))
         self._notify_shortages()
 
     def _notify_shortages(self) -> None:

@@ -28,9 +28,18 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
-from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
+from flinkray.scheduler.checkpoints.actions import (
+    OrderCoordinators,
+    ResetSubtasks,
+    RestoreCoordinators,
+    SnapshotCoordinators,
+)
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CoordinatorCheckpointed,
+    CoordinatorNotCheckpointed,
+)
 from flinkray.scheduler.execution.restarts import RestartBackoffTimeStrategy
-from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -38,7 +47,6 @@ from flinkray.scheduler.job.coordinator_events import (
     GlobalFormatsCall,
     GlobalFormatsCalled,
 )
-from flinkray.scheduler.job.job_scheduler_actions import OrderCoordinators, ResetSubtasks
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +61,7 @@ class KnowsBlobServer(Protocol):
         """Address of the blob server; None if it is not known now."""
 
 
-Tell = Callable[[t.CheckpointEvent], None]
+Tell = Callable[[CheckpointEvent], None]
 States = Mapping[str, StateLocation | None]
 """Operator id -> state of the operator's coordinator."""
 
@@ -246,11 +254,11 @@ class SourceCoordination:
 
         def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
-                told = t.CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
+                told = CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
                 tell(told)
 
         def hooks_failed(cause: str, is_lost: bool) -> None:
-            tell(t.CoordinatorNotCheckpointed(action.checkpoint_id, None, cause, is_lost))
+            tell(CoordinatorNotCheckpointed(action.checkpoint_id, None, cause, is_lost))
 
         async def call(process: StreamCoordinatorGateway) -> None:
             snapshots = await process.snapshot(
@@ -275,8 +283,7 @@ class SourceCoordination:
         def taken(states: States, of_hooks: tuple[MasterState, ...]) -> None:
             for operator in action.operators:
                 state = states[operator]
-                told = t.CoordinatorCheckpointed(action.checkpoint_id, operator, state, of_hooks)
-                tell(told)
+                tell(CoordinatorCheckpointed(action.checkpoint_id, operator, state, of_hooks))
                 of_hooks = ()
 
         self._add(_Waiting(call, failed, may_be_repeated=False))

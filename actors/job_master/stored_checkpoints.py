@@ -51,6 +51,13 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CheckpointIsNotStored,
+    CheckpointIsStored,
+    CheckpointNotPrepared,
+    CheckpointPrepared,
+)
 from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
@@ -59,13 +66,6 @@ from flinkray.scheduler.checkpoints.properties import (
 )
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.job.transitions import (
-    CheckpointEvent,
-    CheckpointIsNotStored,
-    CheckpointIsStored,
-    CheckpointNotPrepared,
-    CheckpointPrepared,
-)
 
 log = logging.getLogger(__name__)
 

@@ -44,11 +44,13 @@ from flinkray.core.options import (
     JOB_MASTER_TAKEOVER_TIMEOUT,
 )
 from flinkray.rpc import FencedRpcEndpoint, TerminationWatch
+from flinkray.scheduler.checkpoints.actions import ResetSubtasks
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.graph.job_graph import STREAM
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler import JobScheduler
-from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, ResetSubtasks
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.taking_over import (
     JobNotes,
@@ -129,7 +131,7 @@ class TakingOver:
         *recover* makes the job's checkpoints known to the scheduler. If it fails, the job ends.
         """
         steps = _Steps(self._job_master.clock.monotonic)
-        self._apply(self._scheduler.reconcile(self._now))
+        self._apply(self._scheduler.handle(t.AwaitReports(), self._now))
         starting = self._slots.start_pool(self._reconciliation.decided)
         self._job_master.create_task(starting, "start the SlotPool")
         recovering = self._job_master.create_task(
@@ -194,7 +196,7 @@ class TakingOver:
             return await self._checkpoints.begun_after(recovered)
         except CheckpointsLostError as error:
             failure = Failure(str(error), suppress_restarts=True)
-            self._apply(self._scheduler.global_failure(failure, self._now))
+            self._apply(self._scheduler.handle(t.GlobalFailure(failure), self._now))
             return None
 
     async def _adopted(self, notes: JobNotes | None) -> Adopted | None:
@@ -236,16 +238,16 @@ class TakingOver:
         if notes is not None:
             notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
-        actions = self._scheduler.take_over(
+        taking_over = t.TakeOverJob(
             notes,
-            left.finished,
+            tuple(left.finished),
             reports,
-            self._now,
             begun,
             drivers.keys(),
             is_copy=is_copy,
             has_run=self._has_run,
         )
+        actions = self._scheduler.handle(taking_over, self._now)
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
         kept: tuple[AdoptedDriver, ...] = ()
@@ -265,7 +267,8 @@ class TakingOver:
         if dead is not None:
             cause = "it died with its JobMaster"
             self._sources.gone(dead[0], cause, goes_on=True)
-            self._apply(self._scheduler.coordinator_lost(dead[0], cause, self._now, goes_on=True))
+            gone = t.CoordinatorGone(dead[0], cause, goes_on=True)
+            self._apply(self._scheduler.handle(gone, self._now))
         self._slots.count()
         return kept
 

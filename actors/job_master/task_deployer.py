@@ -23,11 +23,11 @@ from flinkray.core.ids import (
     ResourceID,
 )
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
-    JobSchedulerAction,
     ReleasePartitions,
 )
 from flinkray.scheduler.shared.states import ExecutionState
@@ -37,6 +37,7 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
+from flinkray.scheduler.shared.transition import JobEvent
 
 log = logging.getLogger(__name__)
 
@@ -56,30 +57,26 @@ class TaskDeployer:
         *,
         notes: NotesForSuccessor,
         sources: SourceCoordination,
-        apply: Callable[[list[JobSchedulerAction]], None],
+        handle: Callable[[JobEvent], None],
         slot_lost: Callable[[AllocationID, str], None],
     ) -> None:
         """Create the deployer.
 
         Args:
             notes: the notes that deployments wait for.
-            apply: carries out the actions with which the scheduler answers an event.
+            handle: passes an event to the scheduler, and carries out its actions.
             slot_lost: called with the reason when the job does not have a slot any more.
         """
         self._job_master = job_master
         self._task_executors = task_executors
         self._scheduler = scheduler
-        self._apply = apply
+        self._handle = handle
         self._slot_lost = slot_lost
         self._notes = notes
         self._sources = sources
         self._leaders = leaders
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
-
-    @property
-    def _now(self) -> float:
-        return self._job_master.clock.monotonic()
 
     # --- what TaskExecutors say -------------------------------------------------------------------
 
@@ -104,8 +101,8 @@ class TaskDeployer:
             self._reconciliation.ended(found.missing)
             cause = f"{resource_id} does not run it (any more), and has not reported its end"
             job_id, failed = self._scheduler.job_id, ExecutionState.FAILED
-            states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
-            self._apply(self._scheduler.tasks_reported(states, self._now))
+            states = (TaskExecutionState(job_id, a, failed, cause) for a in found.missing)
+            self._handle(t.TasksReported(tuple(states)))
 
     # --- what earlier JobMasters have deployed ----------------------------------------------------
 
@@ -151,9 +148,7 @@ class TaskDeployer:
             self._reconciliation.ended(attempts)
             if isinstance(error, RpcError):  # they may run there all the same
                 self._tell_to_cancel(resource_id, attempts)
-            self._apply(
-                self._scheduler.deployments_failed(resource_id, attempts, str(error), self._now)
-            )
+            self._handle(t.DeploymentsFailed(resource_id, tuple(attempts), str(error)))
             return
         self._reconciliation.ended(task.attempt_id for task in refused)
         self._reconciliation.deployed(resource_id, attempts)
@@ -162,11 +157,7 @@ class TaskDeployer:
                 # otherwise the next attempt would fail in this slot, too
                 self._slot_lost(task.lost_slot, task.cause)
             else:
-                self._apply(
-                    self._scheduler.deployments_failed(
-                        resource_id, (task.attempt_id,), task.cause, self._now
-                    )
-                )
+                self._handle(t.DeploymentsFailed(resource_id, (task.attempt_id,), task.cause))
 
     def _attempts(self, deployments: TaskDeployments) -> list[ExecutionAttemptID]:
         return [
@@ -192,9 +183,7 @@ class TaskDeployer:
             await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)
         except FlinkRayError as error:
             self._reconciliation.ended(action.attempts)
-            self._apply(
-                self._scheduler.cancellations_failed(action.attempts, str(error), self._now)
-            )
+            self._handle(t.CancellationsFailed(action.attempts, str(error)))
 
     def release(self, action: ReleasePartitions) -> None:
         """Tell a TaskExecutor to release results. A lost message does no harm."""

@@ -5,6 +5,7 @@ __all__ = [
     "completed_checkpoints",
     "coordinator",
     "earlier_checkpoints",
+    "events",
     "failures",
     "messages",
     "operators_with_state",

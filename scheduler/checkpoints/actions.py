@@ -4,48 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointMetadata, MasterState
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.failures import CheckpointError
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
+)
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
-
-
-class CheckpointTimerPurpose(Enum):
-    """Distinguishes the timers of the CheckpointCoordinator by their purpose: the work that is due
-    when the timer fires.
-    """
-
-    TRIGGER = "trigger"
-    EXPIRY = "expiry"
-    FINAL = "final"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointTimerKey:
-    """Identifies a timer that the coordinator has started."""
-
-    purpose: CheckpointTimerPurpose
-    number: int
-    """Distinguishes the timer from earlier timers, which the coordinator ignores when they fire."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartCheckpointTimer:
-    """Call the CheckpointCoordinator's ``timer(key)`` after *delay* seconds."""
-
-    key: CheckpointTimerKey
-    delay: float
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareCheckpoint:
     """Get a checkpoint id from the HA services' counter, and choose a directory for the state.
-    Then call ``prepared`` or ``preparation_failed``."""
+    CheckpointPrepared or CheckpointNotPrepared follows."""
 
     number: int
     """Number of this attempt to take a checkpoint.  Unique within the coordinator."""
@@ -57,8 +35,8 @@ class PrepareCheckpoint:
 @dataclass(frozen=True, slots=True)
 class SnapshotCoordinators:
     """Ask the coordinators of these operators to snapshot their state, and then the master hooks.
-    Each snapshot makes a cut between the events before and after the checkpoint.  Then call
-    ``coordinator_acknowledged`` or ``coordinator_declined`` for each coordinator."""
+    Each snapshot makes a cut between the events before and after the checkpoint.  For each
+    coordinator, CoordinatorCheckpointed or CoordinatorNotCheckpointed follows."""
 
     checkpoint_id: int
     timestamp: int
@@ -68,63 +46,36 @@ class SnapshotCoordinators:
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerTasks:
-    """Tell these tasks to start the checkpoint and send barriers; one message per TaskExecutor.
-    If a TaskExecutor cannot be reached, call ``declined`` for its tasks."""
+class OrderCheckpoint:
+    """Send an order to tasks on one TaskExecutor, in one message.
+    If a TriggerCheckpoint cannot be sent, the tasks count as having declined.  Other orders are
+    repeated until they are sent, or the TaskExecutor is lost."""
 
-    checkpoint_id: int
-    timestamp: int
-    properties: CheckpointProperties
-    directory: str
+    location: WorkerLocation
     attempts: tuple[ExecutionAttemptID, ...]
-    latest_completed: int | None
-    """Id of the latest complete checkpoint; None if there is none.
-    Each task learns of this checkpoint before it takes its snapshot, even if the task missed
-    earlier notifications.  So the snapshot refers to no files that only earlier checkpoints have.
-    """
-    is_whole: bool
-    """Whether tasks must not refer to files of other checkpoints.
-    Keyed state of a savepoint is written to the savepoint's directory.  Keyed state of a checkpoint
-    is always written where later checkpoints can share it, even if the checkpoint is whole."""
+    order: CheckpointOrder
+
+
+@dataclass(frozen=True, slots=True)
+class OrderCoordinators:
+    """Send an order to the coordinators of these operators.
+    A coordinator receives orders in the order of the actions, whatever the kind of order."""
+
+    operators: tuple[str, ...]
+    order: CheckpointCompleted | CheckpointAborted
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """Write the checkpoint's metadata, which includes flinkray's version.
     If *properties* say that the job recovers from the checkpoint, then also write the pointer in
-    the HA services.  Afterwards call ``checkpoint_stored``; or call ``checkpoint_not_stored`` if it
-    is certain that no JobMaster will ever recover the checkpoint.  Retry as long as neither is
-    certain.
+    the HA services.  CheckpointIsStored follows; or CheckpointIsNotStored if it is certain that no
+    JobMaster will ever recover the checkpoint.  Retry as long as neither is certain.
     """
 
     metadata: CheckpointMetadata
     properties: CheckpointProperties
     directory: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyCheckpointComplete:
-    """Tell these tasks and coordinators that the checkpoint is complete; they commit."""
-
-    checkpoint_id: int
-    timestamp: int
-    attempts: tuple[ExecutionAttemptID, ...]
-    coordinators: tuple[str, ...]
-    subsumed_id: int | None
-    """Id of the latest checkpoint that is no longer retained; None if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyCheckpointAborted:
-    """Tell these tasks and coordinators to abort the checkpoint.
-    A task that has not answered declines as soon as it writes nothing more for this checkpoint."""
-
-    checkpoint_id: int
-    latest_completed: int | None
-    """Id of the latest complete checkpoint, whether or not the tasks were notified of it.
-    None if there is none."""
-    attempts: tuple[ExecutionAttemptID, ...]
-    coordinators: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +141,6 @@ class SnapshotFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsFailJob:
-    """Fail the whole job because of failed checkpoints.  The restart strategy decides about a
-    restart."""
-
-    error: CheckpointError
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyToRestore:
-    """Continue with the restore for which ``prepare_restore`` was called.
-    No checkpoint that began before can become complete any more."""
-
-
-@dataclass(frozen=True, slots=True)
 class RestoreCoordinators:
     """Restore the coordinators of operators, and the master hooks.
     Each coordinator gets its state from *states*; with None the coordinator starts without state.
@@ -219,23 +155,22 @@ class RestoreCoordinators:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetCoordinatorSubtasks:
+class ResetSubtasks:
     """Tell the operators' coordinators which of their subtasks restart from a checkpoint. Data that
-    these subtasks received after the checkpoint returns to the coordinators."""
+    earlier attempts received after the checkpoint returns to the coordinators."""
 
-    checkpoint_id: int | None
-    """Id of the checkpoint; None if the subtasks restart without state."""
-    subtasks: Mapping[str, tuple[int, ...]]
+    checkpoint_id: int
+    """Id of the checkpoint; 0 if the subtasks restart without state."""
+    subtasks: Mapping[str, tuple[tuple[int, int], ...]]
+    """Operator id -> (subtask index, number of the attempt that starts from the checkpoint)."""
 
 
 CheckpointAction = (
-    StartCheckpointTimer
-    | PrepareCheckpoint
+    PrepareCheckpoint
     | SnapshotCoordinators
-    | TriggerTasks
+    | OrderCheckpoint
+    | OrderCoordinators
     | StoreCheckpoint
-    | NotifyCheckpointComplete
-    | NotifyCheckpointAborted
     | DiscardFiles
     | DiscardDirectory
     | DiscardCheckpoint
@@ -243,8 +178,6 @@ CheckpointAction = (
     | AddRestoredSavepoint
     | CloseCheckpointStores
     | SnapshotFinished
-    | CheckpointsFailJob
-    | ReadyToRestore
     | RestoreCoordinators
-    | ResetCoordinatorSubtasks
+    | ResetSubtasks
 )

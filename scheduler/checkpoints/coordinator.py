@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from flinkray.checkpoint.handles import StateLocation, TaskState
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID
+from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
-    CheckpointAction,
-    CheckpointsFailJob,
-    CheckpointTimerKey,
-    CheckpointTimerPurpose,
     CloseCheckpointStores,
     DiscardCheckpoint,
     DiscardDirectory,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
+    OrderCheckpoint,
+    OrderCoordinators,
     PrepareCheckpoint,
-    ReadyToRestore,
     SnapshotCoordinators,
     SnapshotFinished,
-    StartCheckpointTimer,
     StoreCheckpoint,
-    TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.earlier_checkpoints import EarlierCheckpoints
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointsFailJob,
+    CheckpointStep,
+    CheckpointTimerOver,
+    CheckpointTimerPurpose,
+    ReadyToRestore,
+)
 from flinkray.scheduler.checkpoints.failures import (
     CheckpointError,
     CheckpointFailureManager,
@@ -40,7 +40,10 @@ from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, 
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     AwaitCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
     DeclineCheckpoint,
+    TriggerCheckpoint,
 )
 from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
 from flinkray.scheduler.checkpoints.pending_checkpoint import (
@@ -56,9 +59,11 @@ from flinkray.scheduler.checkpoints.plan import (
     calculate_plan,
     check_all_is_held,
     check_queries_are_held,
+    outcome_orders,
+    task_orders,
 )
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
-from flinkray.scheduler.checkpoints.restores import Restored, Restores
+from flinkray.scheduler.checkpoints.restores import Restored, Restores, Tasks
 from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
@@ -75,8 +80,9 @@ from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfigur
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
 Reason = CheckpointFailureReason
 
 
@@ -175,6 +181,10 @@ class CheckpointCoordinator:
         return self._kept.latest
 
     @property
+    def _latest_id(self) -> int:
+        return 0 if self.latest is None else self.latest.checkpoint_id
+
+    @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
         """The retained checkpoints, in ascending order of their ids."""
         return self._kept.retained
@@ -254,13 +264,13 @@ class CheckpointCoordinator:
             properties = checkpoint_of(self._configuration)
         return self._request(properties, now, request_id, directory)
 
-    def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
-        """Handle that the delay of a StartCheckpointTimer is over."""
-        if key.purpose is CheckpointTimerPurpose.EXPIRY:
-            return self._expire(key.number, now)
-        if key.purpose is CheckpointTimerPurpose.FINAL:
-            return self._final_due(key.number, now)
-        delay = self._periodic.fired(key.number)
+    def timer(self, event: CheckpointTimerOver, now: float) -> Actions:
+        """Handle that a timer has fired."""
+        if event.purpose is CheckpointTimerPurpose.EXPIRY:
+            return self._expire(event.number, now)
+        if event.purpose is CheckpointTimerPurpose.FINAL:
+            return self._final_due(event.number, now)
+        delay = self._periodic.fired(event.number)
         if delay is None:
             return []
         actions: Actions = [self._trigger_timer(delay)]
@@ -275,9 +285,9 @@ class CheckpointCoordinator:
             return [self._final_timer(FIRST_DELAY)]
         return []
 
-    def _final_timer(self, delay: float) -> StartCheckpointTimer:
-        key = CheckpointTimerKey(CheckpointTimerPurpose.FINAL, self._final.number)
-        return StartCheckpointTimer(key, delay)
+    def _final_timer(self, delay: float) -> StartTimer:
+        event = CheckpointTimerOver(CheckpointTimerPurpose.FINAL, self._final.number)
+        return StartTimer(event, delay)
 
     def _final_due(self, number: int, now: float) -> Actions:
         if self._end is not None or not self._final.fired(number):
@@ -291,9 +301,9 @@ class CheckpointCoordinator:
         delay = self._periodic.catch_up(now)
         return [] if delay is None else [self._trigger_timer(delay)]
 
-    def _trigger_timer(self, delay: float) -> StartCheckpointTimer:
-        key = CheckpointTimerKey(CheckpointTimerPurpose.TRIGGER, self._periodic.number)
-        return StartCheckpointTimer(key, delay)
+    def _trigger_timer(self, delay: float) -> StartTimer:
+        event = CheckpointTimerOver(CheckpointTimerPurpose.TRIGGER, self._periodic.number)
+        return StartTimer(event, delay)
 
     def _request(
         self,
@@ -357,10 +367,10 @@ class CheckpointCoordinator:
         self._preparing = _Preparation(self._numbers, request, plan, now)
         if request.properties.is_synchronous:
             self._stop.begin()
-        expiry = CheckpointTimerKey(CheckpointTimerPurpose.EXPIRY, self._numbers)
+        expiry = CheckpointTimerOver(CheckpointTimerPurpose.EXPIRY, self._numbers)
         return [
             PrepareCheckpoint(self._numbers, request.properties, request.directory),
-            StartCheckpointTimer(expiry, self._configuration.timeout),
+            StartTimer(expiry, self._configuration.timeout, is_deadline=True),
         ]
 
     def _refuse(
@@ -480,17 +490,22 @@ class CheckpointCoordinator:
         self._triggering = None
         pending.phase = PendingPhase.TASKS
         properties = pending.properties
-        is_incremental = self._configuration.is_incremental and not self._restores.must_be_whole
-        trigger = TriggerTasks(
+        configuration = self._configuration
+        is_incremental = configuration.is_incremental and not self._restores.must_be_whole
+        # savepoints stay aligned, so that they can be restored with another parallelism
+        may_overtake = configuration.is_unaligned and not properties.is_savepoint
+        timeout = configuration.alignment_timeout if may_overtake else 0.0
+        order = TriggerCheckpoint(
             pending.checkpoint_id,
             pending.timestamp,
             properties,
             pending.directory,
-            pending.plan.to_trigger,
-            None if self.latest is None else self.latest.checkpoint_id,
+            self._latest_id,
             properties.is_savepoint or not is_incremental,
+            is_unaligned=may_overtake and not timeout,
+            alignment_timeout=timeout or None,
         )
-        actions: Actions = [trigger]
+        actions: Actions = [*task_orders(self._topology(), pending.plan.to_trigger, order)]
         delay = self._periodic.triggered()
         if delay is not None:
             actions.append(self._trigger_timer(delay))
@@ -630,14 +645,11 @@ class CheckpointCoordinator:
         for earlier in tuple(self._pending.values()):
             if earlier.checkpoint_id < checkpoint_id and not earlier.properties.is_savepoint:
                 actions += self._abort(earlier, Reason.CHECKPOINT_SUBSUMED, "", now)
-        actions.append(
-            NotifyCheckpointComplete(
-                checkpoint_id,
-                pending.timestamp,
-                tuple(pending.plan.running),
-                pending.coordinators,
-                subsumed[-1].checkpoint_id if subsumed else None,
-            )
+        actions += outcome_orders(
+            self._topology(),
+            pending.plan.running,
+            pending.coordinators,
+            CheckpointCompleted(checkpoint_id),
         )
         return actions + self._discarded(self._kept.let_go(subsumed, self._pending))
 
@@ -656,7 +668,7 @@ class CheckpointCoordinator:
         actions = self._abort(pending, Reason.FINALIZE_CHECKPOINT_FAILURE, cause, now)
         if self._end is not None:
             # no task and no coordinator of sources is left that needs to know
-            left = [a for a in actions if not isinstance(a, NotifyCheckpointAborted)]
+            left = [a for a in actions if not isinstance(a, OrderCheckpoint | OrderCoordinators)]
             return [*left, CloseCheckpointStores(self._end)]
         actions += self._store_next()
         return [*actions, *self._ready_to_restore(), *self._begin_next(now)]
@@ -710,11 +722,11 @@ class CheckpointCoordinator:
         del self._pending[checkpoint_id]
         received = pending.abort()
         actions: Actions = [
-            NotifyCheckpointAborted(
-                checkpoint_id,
-                None if self.latest is None else self.latest.checkpoint_id,
-                tuple(pending.plan.running) if is_triggered else (),
+            *outcome_orders(
+                self._topology(),
+                pending.plan.running if is_triggered else (),
                 pending.coordinators,
+                CheckpointAborted(checkpoint_id, self._latest_id),
             ),
             *self._kept.discard_state(received),
             *map(DiscardDirectory, self._aborted.add(checkpoint_id, pending.directory, awaited)),
@@ -770,7 +782,8 @@ class CheckpointCoordinator:
         if latest is not None:
             begun_at = latest.metadata.timestamp / 1000 - self._epoch_offset
             self._periodic.checkpoint_over(min(begun_at, now))
-        return self._earlier.take_over(begun, running) + self._catch_up(now)
+        actions = self._earlier.take_over(begun, running, self._topology())
+        return actions + self._catch_up(now)
 
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
@@ -802,7 +815,7 @@ class CheckpointCoordinator:
     def restore(
         self,
         vertices: Sequence[RestoredVertex],
-        tasks: Iterable[tuple[JobVertexID, int]],
+        tasks: Tasks,
         *,
         is_global: bool,
         is_required: bool = False,
@@ -822,7 +835,7 @@ class CheckpointCoordinator:
                 f"{self._storing.checkpoint_id} is stored"
             )
         restored = self._restores.next(
-            self.latest, vertices, tuple(tasks), is_global=is_global, is_required=is_required
+            self.latest, vertices, tasks, is_global=is_global, is_required=is_required
         )
         if restored.checkpoint_id is not None:
             self._statistics.restored(restored.checkpoint_id)

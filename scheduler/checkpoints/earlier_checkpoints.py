@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from flinkray.core.ids import ExecutionAttemptID
-from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    DiscardDirectory,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-)
+from flinkray.scheduler.checkpoints.actions import DiscardDirectory
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import CheckpointStep
 from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
+from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
+from flinkray.scheduler.checkpoints.plan import CheckpointedTopology, outcome_orders
 
 MOST_GIVEN_UP = 64
 """Number of an earlier JobMaster's last checkpoints that tasks are told to abort.
 No more than this number can be in progress at a time."""
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
 
 
 class EarlierCheckpoints:
@@ -49,40 +47,38 @@ class EarlierCheckpoints:
             self.last_id = max(self.last_id, checkpoint.checkpoint_id)
             self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
 
-    def take_over(self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]) -> Actions:
+    def take_over(
+        self,
+        begun: Mapping[int, str],
+        running: Sequence[ExecutionAttemptID],
+        topology: CheckpointedTopology,
+    ) -> Actions:
         """Tell running tasks which checkpoint was the last complete one, and which are aborted.
         The earlier JobMaster may not have told them.  *begun*: checkpoints after the last complete
         one that have an id, with their directories."""
         latest = self._kept.latest
         actions: Actions = []
         if latest is not None and not latest.properties.is_savepoint:
-            actions.append(
-                NotifyCheckpointComplete(
-                    latest.checkpoint_id,
-                    latest.metadata.timestamp,
-                    tuple(running),
-                    self._coordinators,
-                    None,
-                )
-            )
-        return actions + self._give_up_begun(begun, running)
+            order = CheckpointCompleted(latest.checkpoint_id)
+            actions += outcome_orders(topology, running, self._coordinators, order)
+        return actions + self._give_up_begun(begun, running, topology)
 
     def _give_up_begun(
-        self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]
+        self,
+        begun: Mapping[int, str],
+        running: Sequence[ExecutionAttemptID],
+        topology: CheckpointedTopology,
     ) -> Actions:
         """Abort the checkpoints that an earlier JobMaster began and may have told tasks to take."""
         latest = self._kept.latest
-        latest_id = None if latest is None else latest.checkpoint_id
+        latest_id = 0 if latest is None else latest.checkpoint_id
         actions: Actions = []
         for checkpoint_id in sorted(begun)[-MOST_GIVEN_UP:]:
             if checkpoint_id <= self.last_id:
                 continue
             self.last_id = checkpoint_id
-            actions.append(
-                NotifyCheckpointAborted(
-                    checkpoint_id, latest_id, tuple(running), self._coordinators
-                )
-            )
+            order = CheckpointAborted(checkpoint_id, latest_id)
+            actions += outcome_orders(topology, running, self._coordinators, order)
             directories = self._aborted.add(checkpoint_id, begun[checkpoint_id], running)
             actions += map(DiscardDirectory, directories)
         return actions

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
     DiscardCheckpoint,
     DiscardFiles,
     ForgetCheckpoint,
@@ -18,10 +17,11 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoint,
     CompletedCheckpoints,
 )
+from flinkray.scheduler.checkpoints.events import CheckpointStep
 from flinkray.scheduler.checkpoints.operators_with_state import shared_files, state_locations
 from flinkray.scheduler.shared.states import JobStatus
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
 
 
 class KeptCheckpoints:

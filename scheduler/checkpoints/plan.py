@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.checkpoints.actions import OrderCheckpoint, OrderCoordinators
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
+)
 from flinkray.scheduler.graph.job_graph import VertexOperator
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 
 
@@ -75,6 +82,30 @@ class CheckpointedTopology(Protocol):
     @property
     def unfinished(self) -> Collection[str]:
         """Ids of vertices without state that have not finished."""
+
+    def by_location(
+        self, attempts: Iterable[ExecutionAttemptID]
+    ) -> Mapping[WorkerLocation, Sequence[ExecutionAttemptID]]:
+        """Return those of *attempts* that have not ended, by the TaskExecutor that runs them."""
+
+
+def outcome_orders(
+    topology: CheckpointedTopology,
+    attempts: Iterable[ExecutionAttemptID],
+    operators: tuple[str, ...],
+    order: CheckpointCompleted | CheckpointAborted,
+) -> list[OrderCheckpoint | OrderCoordinators]:
+    """Return the actions that send *order* to tasks and to the coordinators of *operators*."""
+    to_tasks = task_orders(topology, attempts, order)
+    return [*to_tasks, OrderCoordinators(operators, order)] if operators else [*to_tasks]
+
+
+def task_orders(
+    topology: CheckpointedTopology, attempts: Iterable[ExecutionAttemptID], order: CheckpointOrder
+) -> list[OrderCheckpoint]:
+    """Return one order per TaskExecutor, for those of *attempts* that have not ended."""
+    by_location = topology.by_location(attempts)
+    return [OrderCheckpoint(location, tuple(here), order) for location, here in by_location.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import StateLocation, TaskState
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointsFailJob,
-    ResetCoordinatorSubtasks,
+    ResetSubtasks,
     RestoreCoordinators,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import CheckpointsFailJob, CheckpointStep
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex, StateAssignment
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
 Task = tuple[JobVertexID, int]
 """(vertex, index of the subtask)"""
+Tasks = Mapping[Task, int]
+"""Tasks that restart -> number of the new attempt."""
 
 NO_CHECKPOINTS_LEFT = "there is no checkpoint to restore from"
 
@@ -123,7 +124,7 @@ class Restores:
         self,
         latest: CompletedCheckpoint | None,
         vertices: Sequence[RestoredVertex],
-        tasks: Sequence[Task],
+        tasks: Tasks,
         *,
         is_global: bool,
         is_required: bool,
@@ -167,7 +168,7 @@ class Restores:
         )
 
     def _begin_anew(
-        self, vertices: Sequence[RestoredVertex], tasks: Sequence[Task], *, is_global: bool
+        self, vertices: Sequence[RestoredVertex], tasks: Tasks, *, is_global: bool
     ) -> Actions:
         if not is_global:
             return self._reset_subtasks(None, vertices, tasks)
@@ -188,15 +189,15 @@ class Restores:
         self,
         checkpoint_id: int | None,
         vertices: Sequence[RestoredVertex],
-        tasks: Sequence[Task],
+        tasks: Tasks,
     ) -> Actions:
         operators = {v.vertex_id: v.operators for v in vertices}
-        reset: dict[str, list[int]] = {}
-        for vertex_id, subtask in tasks:
+        reset: dict[str, list[tuple[int, int]]] = {}
+        for (vertex_id, subtask), attempt_number in tasks.items():
             for operator in operators[vertex_id]:
                 if operator.operator_id in self._coordinators:
-                    reset.setdefault(operator.operator_id, []).append(subtask)
+                    reset.setdefault(operator.operator_id, []).append((subtask, attempt_number))
         if not reset:
             return []
         subtasks = {operator: tuple(of_operator) for operator, of_operator in reset.items()}
-        return [ResetCoordinatorSubtasks(checkpoint_id, subtasks)]
+        return [ResetSubtasks(checkpoint_id or 0, subtasks)]

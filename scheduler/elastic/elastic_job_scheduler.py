@@ -27,45 +27,24 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.restarts import DEFAULT_LIMITS, RepetitionLimits
 from flinkray.scheduler.graph.job_graph import (
     JobGraph,
-    ParallelismBounds,
     RestartStrategy,
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import topological_order
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobSchedulerAction,
-    SetRequirements,
-    StartTimer,
-    TimerKey,
-    TimerPurpose,
-)
+from flinkray.scheduler.job.job_scheduler_actions import SetRequirements
 from flinkray.scheduler.job.take_over import CannotTakeOverError
-from flinkray.scheduler.job.transition_loop import Phase, Step, Steps, Transition
+from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
-    AllocatedSlot,
     ResourceRequirement,
     ResourceRequirements,
 )
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import NOT_DEPLOYED, JobNotes
 from flinkray.scheduler.shared.tasks import unpack_numbers
-
-
-@dataclass(frozen=True, slots=True)
-class SlotsCounted(Transition):
-    """The pool has reported the profiles of all slots that the job has now."""
-
-    profiles: tuple[ResourceProfile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BoundsChanged(Transition):
-    """The parallelism bounds of the job's vertices have changed."""
-
-    job_graph: JobGraph
+from flinkray.scheduler.shared.transition import Phase, StartTimer, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,44 +106,11 @@ class ElasticJobScheduler(JobScheduler):
     def _wire(self) -> None:
         super()._wire()
         wire = self._loop.wire
-        wire(SlotsCounted, self._slots_counted)
-        wire(BoundsChanged, self._bounds_changed)
+        wire(t.PoolSlotsChanged, self._slots_changed)
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
         wire(t.SnapshotIsOver, self._snapshot_is_over)
         wire(t.RestartDue, self._restart_due)
-
-    # events
-
-    def slots_changed(
-        self, slots: tuple[AllocatedSlot, ...], now: float
-    ) -> list[JobSchedulerAction]:
-        """Handle a change of the slots that the pool holds for the job.
-        ``slot_events`` reports changes of slots in which tasks run.  Slots reported before the job
-        starts count, too: after a take-over the pool already has them, and may not report them
-        again.
-        """
-        if self._job.is_ending:
-            return []
-        profiles = tuple(slot.profile for slot in slots)
-        return self._work_on("slots_changed", now, SlotsCounted(profiles))
-
-    def resize(self, bounds: Sequence[ParallelismBounds], now: float) -> list[JobSchedulerAction]:
-        """Change the parallelism bounds of some vertices.  Equal bounds change nothing.
-
-        Raises:
-            JobStateError: see :func:`~flinkray.scheduler.elastic.parallelism.with_bounds`.  Bounds
-                that are too high for the state, but not for the graph, are accepted if the state
-                was not known yet; then the parallelism is limited to what the state allows.
-        """
-        most = {
-            vertex.vertex_id: max(vertex.key_groups, self.max_parallelism[vertex.vertex_id])
-            for vertex in self._job_graph.vertices
-        }
-        changed = with_bounds(self._job_graph, bounds, most)
-        if changed == self._job_graph or self._job.is_ending:
-            return []
-        return self._work_on("resize", now, BoundsChanged(changed))
 
     @property
     def _warnings(self) -> tuple[str, ...]:
@@ -191,28 +137,48 @@ class ElasticJobScheduler(JobScheduler):
     def _begin(self, transition: t.StartJob, now: float) -> Steps:
         """Start the job's coordinators and declare the slots; tasks begin when slots arrive."""
         steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
-        return [*steps, *self._declare(), *self._scale(self._scaling.start(now))]
+        return [*steps, *self._declare(), *self._scale(self._scaling.start(now), now)]
 
-    def _slots_counted(self, transition: SlotsCounted, now: float) -> Steps:
-        return self._scale(self._scaling.slots_changed(transition.profiles, now))
+    def _slots_changed(self, event: t.PoolSlotsChanged, now: float) -> Steps:
+        """Decide about scaling.  SlotsTold reports changes of slots in which tasks run.  Slots
+        reported before the job starts count, too: after a take-over the pool already has them, and
+        may not report them again."""
+        if self._job.is_ending:
+            return ()
+        profiles = tuple(slot.profile for slot in event.slots)
+        return self._scale(self._scaling.slots_changed(profiles, now), now)
 
     def _scaling_delay_over(self, transition: t.ScalingDelayOver, now: float) -> Steps:
         if self._job.is_ending:
             return ()
-        return self._scale(self._scaling.timer(transition.generation, now))
+        return self._scale(self._scaling.timer(transition.generation, now), now)
 
-    def _bounds_changed(self, transition: BoundsChanged, now: float) -> Steps:
-        self._job_graph = transition.job_graph
-        actions = self._scaling.resize(transition.job_graph, now)
+    def _resize(self, event: t.ResizeJob, now: float) -> Steps:
+        """Change the parallelism bounds.  Bounds that are too high for the state, but not for the
+        graph, are accepted if the state was not known yet; then the parallelism is limited to what
+        the state allows.
+
+        Raises:
+            JobStateError: see :func:`~flinkray.scheduler.elastic.parallelism.with_bounds`.
+        """
+        most = {
+            vertex.vertex_id: max(vertex.key_groups, self.max_parallelism[vertex.vertex_id])
+            for vertex in self._job_graph.vertices
+        }
+        changed = with_bounds(self._job_graph, event.bounds, most)
+        if changed == self._job_graph or self._job.is_ending:
+            return ()
+        self._job_graph = changed
+        actions = self._scaling.resize(changed, now)
         if not self._job.has_begun:
             return ()
-        return [*self._declare(is_total=True), *self._scale(actions)]
+        return [*self._declare(is_total=True), *self._scale(actions, now)]
 
     def _snapshot_is_over(self, transition: t.SnapshotIsOver, now: float) -> Steps:
         """Decide about scaling that has waited for the snapshot, unless the job is restarting."""
         if self._job.is_ending or self.status is not JobStatus.RUNNING:
             return ()
-        return self._scale(self._scaling.snapshot_is_over(now))
+        return self._scale(self._scaling.snapshot_is_over(now), now)
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
         """Run the job with the slots available now, instead of restarting the same execution
@@ -221,7 +187,7 @@ class ElasticJobScheduler(JobScheduler):
             return ()
         self._is_executing = False
         self._used.clear()
-        return [*self._declare(), *self._scale(self._scaling.nothing_runs(now))]
+        return [*self._declare(), *self._scale(self._scaling.nothing_runs(now), now)]
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
         """Build the execution graph with the parallelisms from the last JobMaster's notes. Subtasks
@@ -253,7 +219,7 @@ class ElasticJobScheduler(JobScheduler):
         except JobSubmissionError as error:
             raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
 
-    def _adopted(self, transition: t.TakeOverJob, now: float) -> Steps:
+    def _adopted(self, now: float) -> Steps:
         """Declare the job's slots after its tasks were adopted, and keep the parallelism that they
         have until there is a reason for another one.
         """
@@ -261,8 +227,8 @@ class ElasticJobScheduler(JobScheduler):
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
         declared = self._declare(is_total=True)
-        scaled = self._scale(self._scaling.take_over(parallelism, now))
-        return [*declared, *scaled, *super()._adopted(transition, now)]
+        scaled = self._scale(self._scaling.take_over(parallelism, now), now)
+        return [*declared, *scaled, *super()._adopted(now)]
 
     def _execute(self, transition: ExecuteWith, now: float) -> Steps:
         if self._job.is_ending:
@@ -309,19 +275,22 @@ class ElasticJobScheduler(JobScheduler):
         )
         return (SetRequirements(declared),)
 
-    def _scale(self, actions: Sequence[ScalingAction]) -> Steps:
+    def _scale(self, actions: Sequence[ScalingAction], now: float) -> Steps:
         steps: list[Step] = []
         for action in actions:
             match action:
                 case WaitFor(delay, generation):
-                    steps.append(StartTimer(TimerKey(TimerPurpose.SCALING, generation), delay))
+                    due = t.ScalingDelayOver(generation)
+                    # slots that were offered in time count
+                    steps.append(StartTimer(due, delay, is_deadline=True))
                 case Execute(_, reason) if self._is_executing:
                     if not self._graph.is_finished:  # its outputs may still have to be finished
                         steps.append(t.StopEverything(f"to be scaled: {reason}"))
                 case Execute(parallelism, reason):
                     steps.append(ExecuteWith(parallelism, reason))
                 case _:
-                    steps.append(t.FailJob(Failure(f"NoResourceAvailableError: {action.reason}")))
+                    failure = Failure(f"NoResourceAvailableError: {action.reason}")
+                    steps += self._failover.fail(failure, now)
         return steps
 
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.checkpoints.events import CheckpointAnswered
 from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorKind
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_notebook import JobNotebook
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -34,7 +36,7 @@ from flinkray.scheduler.job.take_over import (
 )
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes, TaskExecutorReport
 
 
@@ -94,11 +96,15 @@ class JobAdoption:
         self,
         graph: ExecutionGraph,
         job: JobRecord,
+        execution: JobExecution,
+        region_slots: RegionSlots,
         coordinators: OperatorCoordinators,
         notebook: JobNotebook,
     ) -> None:
         self._graph = graph
         self._job = job
+        self._execution = execution
+        self._region_slots = region_slots
         self._coordinators = coordinators
         self._notebook = notebook
 
@@ -141,20 +147,30 @@ class JobAdoption:
                 )
         return [*steps, *_without(strays), t.StartJob()]
 
-    def adopt(self, transition: t.TakeOverJob, now: float) -> Steps:
+    def adopt(
+        self,
+        plan: TakeOverPlan,
+        notes: JobNotes,
+        begun_checkpoints: Mapping[int, str],
+        coordinated: Collection[JobVertexID],
+        now: float,
+    ) -> Steps:
         """Adopt all attempts as if this JobMaster had deployed them.
-        Later events, such as ends of attempts, are then applied as if they happened next."""
-        plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
+        Later events, such as ends of attempts, are then applied as if they happened next. The
+        parameters are those of :class:`~flinkray.scheduler.job.transitions.TakeOverJob`."""
+        subtasks, execution = self._graph.subtasks, self._execution
         since = partial(self._job.since, now=now)
-        adopted = t.AttemptsAdopted(
-            tuple(
-                (subtasks[a.ordinal].current, a.slot, a.state, since(a.deployed_at))
-                for a in plan.running
-            ),
-            tuple((subtasks[a.ordinal].current, a.slot, since(a.deployed_at)) for a in plan.ended),
-            tuple(subtasks[ordinal].current for ordinal, _ in plan.missing),
-            tuple(plan.free),
-        )
+        running = ((subtasks[a.ordinal].current, a.slot) for a in plan.running)
+        adopted = self._region_slots.adopt(running, plan.free)
+        for a in plan.running:
+            execution.adopt(subtasks[a.ordinal].current, a.slot, a.state, since(a.deployed_at))
+        for e in plan.ended:
+            deployed_at = since(e.deployed_at)
+            execution.adopt(
+                subtasks[e.ordinal].current, e.slot, ExecutionState.RUNNING, deployed_at
+            )
+        for ordinal, _ in plan.missing:
+            execution.adopt_missing(subtasks[ordinal].current, now)
         place = notes.source_coordinator
         if place is not None:
             self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
@@ -168,19 +184,16 @@ class JobAdoption:
         self._job.runs_since(notes.running_since, now)
         if notes.coordinators:
             self._job.result = notes.result
-            steps.append(
-                t.CoordinatorsAdopted(
-                    notes.coordinators,
-                    transition.coordinated,
-                    {vertex_id: since(at) for vertex_id, at in plan.finished_stages.items()},
-                )
+            finished_at = {vertex_id: since(at) for vertex_id, at in plan.finished_stages.items()}
+            steps += self._coordinators.adopt_of_regions(
+                notes.coordinators, coordinated, finished_at, now
             )
         finished, failed = plan.ends
         if finished:
             times = {a.state.attempt_id: since(a.finished_at) for a in plan.ended}
-            steps.append(t.TasksReported(finished, times))
+            steps.append(t.StatesReported(finished, times))
         unheard = {state.attempt_id for state in failed}
-        steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints, unheard))
+        steps.append(t.CheckpointsAdopted(restores, begun_checkpoints, unheard))
         if new:
             self._notebook.not_deployed(new)
             steps.append(t.RestoreState(new, ()))
@@ -191,7 +204,7 @@ class JobAdoption:
             if a.awaits_checkpoint is not None
         )
         if awaiting:
-            steps.append(t.CheckpointAnswered(awaiting))
+            steps.append(CheckpointAnswered(awaiting))
         if plan.kv_states:
             steps.append(t.KvStatesRegistered(tuple(plan.kv_states)))
         steps.append(t.StartScheduling())
@@ -199,7 +212,7 @@ class JobAdoption:
         cause = "it did not report to the next JobMaster"
         steps += [t.TaskExecutorLost(resource_id, cause) for resource_id in plan.lost]
         if failed:  # only now: StartScheduling must not schedule their regions
-            steps.append(t.TasksReported(failed))
+            steps.append(t.StatesReported(failed))
         if plan.missing:
             ends = [
                 (subtasks[o].current, failure_of_missing(subtasks[o], r)) for o, r in plan.missing

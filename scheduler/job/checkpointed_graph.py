@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
@@ -19,6 +19,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     VertexOperator,
 )
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 
 
@@ -139,16 +140,12 @@ class CheckpointedGraph:
         """Present the part of *graph* that takes part in checkpoints. *with_own_max_parallelism*:
         the vertices whose max parallelism is configured.
         """
+        self._graph = graph
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}
         self.vertices = [ExecutedVertex(vertex, numbers) for vertex in taking_part]
         self._coordinated = [vertex for vertex in graph.vertices if vertex.is_coordinated]
         self._with_own_max_parallelism = with_own_max_parallelism
-        self._by_operator = {
-            operator.operator_id: vertex
-            for vertex in graph.vertices
-            for operator in vertex.vertex.operators
-        }
 
     @property
     def unfinished(self) -> list[str]:
@@ -168,13 +165,17 @@ class CheckpointedGraph:
             for vertex in self.vertices
         ]
 
-    def attempt_numbers(
-        self, operator_id: str, subtasks: tuple[int, ...]
-    ) -> tuple[tuple[int, int], ...]:
-        """Return (subtask index, number of its current attempt) for these subtasks of an
-        operator."""
-        of_vertex = self._by_operator[operator_id].subtasks
-        return tuple((index, of_vertex[index].current.attempt_number) for index in subtasks)
+    def by_location(
+        self, attempts: Iterable[ExecutionAttemptID]
+    ) -> dict[WorkerLocation, list[ExecutionAttemptID]]:
+        """Return those of *attempts* that have not ended, by the TaskExecutor that runs them."""
+        found: dict[WorkerLocation, list[ExecutionAttemptID]] = {}
+        for attempt_id in attempts:
+            execution = self._graph.find(attempt_id)
+            if execution is None or execution.slot is None or execution.state.is_terminal:
+                continue
+            found.setdefault(execution.slot.location, []).append(attempt_id)
+        return found
 
 
 def coordinated_operators(job_graph: JobGraph) -> tuple[str, ...]:

@@ -1,25 +1,31 @@
-"""Connects the CheckpointCoordinator with its job. Tells the CheckpointCoordinator what it needs to
-know about the job, and turns its decisions into steps of the job."""
+"""Connects the CheckpointCoordinator with its job: passes events of the job to the
+CheckpointCoordinator, and applies the restored state to the execution graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
 from flinkray.core.config import ReadableConfig
-from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.core.ids import JobVertexID
 from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_IGNORE_UNCLAIMED
-from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointsFailJob,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    ReadyToRestore,
-    ResetCoordinatorSubtasks,
-    SnapshotFinished,
-    TriggerTasks,
-)
+from flinkray.scheduler.checkpoints.actions import SnapshotFinished
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointAnswered,
+    CheckpointEvent,
+    CheckpointIsNotStored,
+    CheckpointIsStored,
+    CheckpointNotPrepared,
+    CheckpointPrepared,
+    CheckpointStep,
+    CheckpointTimerOver,
+    CoordinatorCheckpointed,
+    CoordinatorNotCheckpointed,
+    ReadyToRestore,
+    SavepointGiven,
+    SnapshotRequested,
+)
 from flinkray.scheduler.checkpoints.failures import (
     CheckpointError,
     CheckpointFailureReason,
@@ -28,55 +34,24 @@ from flinkray.scheduler.checkpoints.failures import (
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     AwaitCheckpoint,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOrder,
     DeclineCheckpoint,
     PickledState,
-    TriggerCheckpoint,
 )
 from flinkray.scheduler.checkpoints.operators_with_state import (
     has_data_in_flight,
     key_groups_of,
     operators_without_uid,
 )
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode, VertexOperator
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph, coordinated_operators
-from flinkray.scheduler.job.job_scheduler_actions import (
-    OrderCheckpoint,
-    OrderCoordinators,
-    ResetSubtasks,
-)
+from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    AttemptsOver,
-    CancelEverything,
-    CheckpointAnswered,
-    CheckpointEvent,
-    CheckpointIsNotStored,
-    CheckpointIsStored,
-    CheckpointNotPrepared,
-    CheckpointPrepared,
-    CheckpointsAdopted,
-    CheckpointTimerOver,
-    CoordinatorCheckpointed,
-    CoordinatorNotCheckpointed,
-    GlobalFailure,
-    MaxParallelismChanged,
-    PrepareRestore,
-    RestorePossible,
-    RestoreState,
-    SavepointGiven,
-    SnapshotIsOver,
-    SnapshotRequested,
-    StatusEntered,
-)
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import RestoredTask
 
@@ -170,29 +145,31 @@ class NoCheckpoints:
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
         """Fail the job, because a job that takes no checkpoints cannot start from a savepoint."""
         text = "the job takes no checkpoints, and so cannot start from a savepoint"
-        return (GlobalFailure(Failure(text, suppress_restarts=True)),)
+        return (t.GlobalFailure(Failure(text, suppress_restarts=True)),)
 
-    def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
+    def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
         """Adopt checkpoints that an earlier JobMaster has taken."""
         return ()
 
-    def status_entered(self, transition: StatusEntered, now: float) -> Steps:
+    def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
         """Handle that the job has entered another status."""
         return ()
 
-    def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
+    def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
         """Take no further checkpoints, because the end of the job has been decided."""
         return ()
 
-    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+    def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
         """Handle attempts that have ended."""
         return ()
 
-    def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """Prepare a restart of tasks.  RestorePossible follows when tasks can be restored."""
-        return (RestorePossible(),)
+    def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
+        """Prepare a restart of tasks: abort incomplete checkpoints.  ReadyToRestore follows when
+        tasks can be restored.  *is_global*: all tasks restart, and the operators' coordinators are
+        restored with them."""
+        return (ReadyToRestore(),)
 
-    def restore(self, transition: RestoreState, now: float) -> Steps:
+    def restore(self, transition: t.RestoreState, now: float) -> Steps:
         """Set the state with which new attempts start."""
         return transition.then
 
@@ -208,6 +185,7 @@ class Checkpoints(NoCheckpoints):
         self,
         job_graph: JobGraph,
         configuration: CheckpointConfiguration,
+        outbox: Outbox,
         *,
         epoch_offset: float,
         random: Callable[[], float],
@@ -218,6 +196,7 @@ class Checkpoints(NoCheckpoints):
         """
         super().__init__(job_graph)
         self._configuration = configuration
+        self._outbox = outbox
         self._with_own_max_parallelism = frozenset(
             vertex.vertex_id for vertex in job_graph.vertices if vertex.max_parallelism is not None
         )
@@ -337,7 +316,7 @@ class Checkpoints(NoCheckpoints):
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
         return self._steps(self._told(transition, now))
 
-    def _told(self, transition: CheckpointEvent, now: float) -> list[CheckpointAction]:
+    def _told(self, transition: CheckpointEvent, now: float) -> list[CheckpointStep]:
         coordinator = self._coordinator
         match transition:
             case CheckpointPrepared(number, checkpoint_id, directory):
@@ -353,7 +332,7 @@ class Checkpoints(NoCheckpoints):
                     checkpoint_id, operator_id, cause, now, is_lost=is_lost
                 )
             case CheckpointAnswered(answers):
-                actions: list[CheckpointAction] = []
+                actions: list[CheckpointStep] = []
                 for answer in answers:
                     match answer:
                         case AcknowledgeCheckpoint():
@@ -370,8 +349,8 @@ class Checkpoints(NoCheckpoints):
                 return coordinator.checkpoint_stored(stored, path, now)
             case CheckpointIsNotStored(stored, cause):
                 return coordinator.checkpoint_not_stored(stored, cause, now)
-            case CheckpointTimerOver(key):
-                return coordinator.timer(key, now)
+            case CheckpointTimerOver():
+                return coordinator.timer(transition, now)
             case SnapshotRequested(request_id, properties, directory):
                 return coordinator.request(request_id, properties, now, directory)
 
@@ -401,7 +380,7 @@ class Checkpoints(NoCheckpoints):
                 f"{SCHEDULER.key} to {SchedulerMode.DEFAULT.name}",
             )
 
-    def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
+    def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
         """Adopt the running tasks.  Tasks deployed later get the state of the latest checkpoint."""
         self._is_begun, self._is_next_global = True, False
         running = [
@@ -414,13 +393,13 @@ class Checkpoints(NoCheckpoints):
         actions = self._coordinator.take_over(transition.restores, transition.begun, running, now)
         return self._steps(actions)
 
-    def status_entered(self, transition: StatusEntered, now: float) -> Steps:
+    def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
         return self._steps(self._coordinator.job_status_changed(transition.status, now))
 
-    def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
+    def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
         return self._steps(self._coordinator.stop_scheduler(now))
 
-    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+    def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
         """Tell the coordinator which attempts have ended and will not answer any more."""
         steps: list[Step] = []
         for is_finished in (True, False):
@@ -436,14 +415,11 @@ class Checkpoints(NoCheckpoints):
 
     # --- restore ----------------------------------------------------------------------------------
 
-    def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
-        """Abort incomplete checkpoints.  RestorePossible follows when tasks can be restored."""
-        self._is_next_global |= transition.is_global
-        is_global, cause = transition.is_global, transition.cause
-        actions = self._coordinator.prepare_restore(cause, now, is_global=is_global)
-        return self._steps(actions)
+    def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
+        self._is_next_global |= is_global
+        return self._steps(self._coordinator.prepare_restore(cause, now, is_global=is_global))
 
-    def restore(self, transition: RestoreState, now: float) -> Steps:
+    def restore(self, transition: t.RestoreState, now: float) -> Steps:
         """Set the state with which new attempts start."""
         is_first, self._is_begun = not self._is_begun, True
         is_global = self._is_next_global or transition.is_all
@@ -458,7 +434,11 @@ class Checkpoints(NoCheckpoints):
             if subtask.vertex_id.job_vertex_id in taking_part
         }
         try:
-            restored = self._coordinator.restore(vertices, subtasks, is_global=is_global)
+            restored = self._coordinator.restore(
+                vertices,
+                {place: subtask.current.attempt_number for place, subtask in subtasks.items()},
+                is_global=is_global,
+            )
         except StateRestoreError as error:
             return _not_restored(error)
         for place, subtask in subtasks.items():
@@ -468,110 +448,53 @@ class Checkpoints(NoCheckpoints):
                     restored.checkpoint_id, state, self._goes_on_from_another_job
                 )
         self._graph.restores = self._coordinator.restores
-        steps = self._steps(restored.actions)
-        changed = self._apply_max_parallelism(restored.max_parallelism)
-        if changed:
-            steps.append(MaxParallelismChanged(changed))
-        return [*steps, *transition.then]
+        self._apply_max_parallelism(restored.max_parallelism)
+        return [*self._steps(restored.actions), *transition.then]
 
-    def _apply_max_parallelism(
-        self, of_state: Mapping[JobVertexID, int]
-    ) -> tuple[ExecutionJobVertex, ...]:
+    def _apply_max_parallelism(self, of_state: Mapping[JobVertexID, int]) -> None:
         changed = []
         for vertex in self._graph.vertices:
             wanted = of_state.get(vertex.vertex.vertex_id, vertex.max_parallelism)
             if wanted != vertex.max_parallelism:
                 vertex.max_parallelism = wanted
                 changed.append(vertex)
-        return tuple(changed)
+        self._outbox.bulk.max_parallelism_changed(changed)
 
     # --- decisions of the coordinator -------------------------------------------------------------
 
-    def _steps(self, actions: Iterable[CheckpointAction]) -> list[Step]:
-        steps = [step for action in actions for step in self._step(action)]
+    def _steps(self, actions: Iterable[CheckpointStep]) -> list[Step]:
+        steps: list[Step] = [*actions]
         requested, self._were_requested = self._were_requested, self.requested_under_way
         if requested - self._were_requested:
-            steps.append(SnapshotIsOver())
+            steps.append(t.SnapshotIsOver())
         return steps
-
-    def _step(self, action: CheckpointAction) -> Steps:
-        match action:
-            case TriggerTasks():
-                return self._orders(action.attempts, self._trigger(action))
-            case NotifyCheckpointComplete():
-                completed = CheckpointCompleted(action.checkpoint_id)
-                return [
-                    *self._orders(action.attempts, completed),
-                    *_order_coordinators(action.coordinators, completed),
-                ]
-            case NotifyCheckpointAborted():
-                aborted = CheckpointAborted(action.checkpoint_id, action.latest_completed or 0)
-                return [
-                    *self._orders(action.attempts, aborted),
-                    *_order_coordinators(action.coordinators, aborted),
-                ]
-            case ResetCoordinatorSubtasks(checkpoint_id, subtasks):
-                numbers = {
-                    operator: self._topology.attempt_numbers(operator, of_operator)
-                    for operator, of_operator in subtasks.items()
-                }
-                return (ResetSubtasks(checkpoint_id or 0, numbers),)
-            case CheckpointsFailJob(_, text):
-                return (GlobalFailure(Failure(text)),)
-            case ReadyToRestore():
-                return (RestorePossible(),)
-        return (action,)
-
-    def _trigger(self, action: TriggerTasks) -> TriggerCheckpoint:
-        """Create the order to begin a checkpoint. Savepoints stay aligned, so that they can be
-        restored with another parallelism."""
-        configuration = self._configuration
-        may_overtake = configuration.is_unaligned and not action.properties.is_savepoint
-        timeout = configuration.alignment_timeout if may_overtake else 0.0
-        return TriggerCheckpoint(
-            action.checkpoint_id,
-            action.timestamp,
-            action.properties,
-            action.directory,
-            action.latest_completed or 0,
-            action.is_whole,
-            is_unaligned=may_overtake and not timeout,
-            alignment_timeout=timeout or None,
-        )
-
-    def _orders(self, attempts: Iterable[ExecutionAttemptID], order: CheckpointOrder) -> list[Step]:
-        """Create one order per TaskExecutor, for the attempts that have not ended."""
-        by_location: dict[WorkerLocation, list[ExecutionAttemptID]] = {}
-        for attempt_id in attempts:
-            execution = self._graph.find(attempt_id)
-            if execution is None or execution.slot is None or execution.state.is_terminal:
-                continue
-            by_location.setdefault(execution.slot.location, []).append(attempt_id)
-        return [
-            OrderCheckpoint(location, tuple(here), order) for location, here in by_location.items()
-        ]
-
-
-def _order_coordinators(
-    operators: tuple[str, ...], order: CheckpointCompleted | CheckpointAborted
-) -> Steps:
-    return (OrderCoordinators(operators, order),) if operators else ()
 
 
 def _not_restored(error: StateRestoreError) -> Steps:
     """Fail the job without a restart, because the same restore would fail again."""
-    return (GlobalFailure(Failure(error.text, suppress_restarts=True)),)
+    return (t.GlobalFailure(Failure(error.text, suppress_restarts=True)),)
 
 
 def checkpoints_of_job(
-    job_graph: JobGraph, *, epoch_offset: float, random: Callable[[], float], spans: SpanBook
+    job_graph: JobGraph,
+    outbox: Outbox,
+    *,
+    epoch_offset: float,
+    random: Callable[[], float],
+    spans: SpanBook,
 ) -> NoCheckpoints:
     """Create the checkpoints as configured in the job graph. *spans* receives a span for each
-    checkpoint that is complete or has failed."""
+    checkpoint that is complete or has failed. *outbox* is told if restored state changes the max
+    parallelism of vertices."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
     return Checkpoints(
-        job_graph, job_graph.checkpoints, epoch_offset=epoch_offset, random=random, spans=spans
+        job_graph,
+        job_graph.checkpoints,
+        outbox,
+        epoch_offset=epoch_offset,
+        random=random,
+        spans=spans,
     )
 
 

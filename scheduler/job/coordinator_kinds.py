@@ -7,6 +7,7 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -14,6 +15,7 @@ from flinkray.scheduler.job.coordinator_events import (
     GlobalFormatsCall,
     GlobalFormatsCalled,
 )
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import CallGlobalFormats
 from flinkray.scheduler.job.operator_coordinators import (
@@ -21,9 +23,10 @@ from flinkray.scheduler.job.operator_coordinators import (
     JobCoordinator,
     RegionCoordinator,
 )
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import GlobalFailure, NothingRuns
 from flinkray.scheduler.shared.failure import Failure
 
 
@@ -32,6 +35,9 @@ def coordinators_of_regions(
     regions: PipelinedRegions,
     record: JobRecord,
     restarts: PendingRestarts,
+    execution: JobExecution,
+    region_slots: RegionSlots,
+    outbox: Outbox,
 ) -> tuple[RegionCoordinator, ...]:
     """Create one coordinator for each coordinated vertex of the graph.
 
@@ -43,7 +49,9 @@ def coordinators_of_regions(
     for vertex in graph.vertices:
         if not vertex.is_coordinated:
             continue
-        driver = SparkDriverCoordinator(graph, regions, vertex, record, restarts)
+        driver = SparkDriverCoordinator(
+            graph, regions, vertex, record, restarts, execution, region_slots, outbox
+        )
         if len(regions.regions[driver.region].vertices) > vertex.parallelism:
             raise JobSubmissionError(
                 graph.job_graph.job_id,
@@ -106,7 +114,7 @@ class SourceEnumerators(JobCoordinator):
         return ()
 
     def _failed(self, failure: Failure) -> Steps:
-        return () if self._record.is_ending else (GlobalFailure(failure),)
+        return () if self._record.is_ending else (t.GlobalFailure(failure),)
 
     # --- output formats ---------------------------------------------------------------------------
 
@@ -147,4 +155,4 @@ class SourceEnumerators(JobCoordinator):
             self._are_prepared = True
             return ()
         self.has_finished = True
-        return (NothingRuns(),)
+        return (t.NothingRuns(),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from flinkray.core.config import ReadableConfig
@@ -21,20 +21,13 @@ from flinkray.scheduler.execution.execution_graph import (
     PartitionGroup,
 )
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     ReleasePartitions,
 )
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import (
-    DeploymentsFailed,
-    MaxParallelismChanged,
-    SendCancellations,
-    SendDeployments,
-    SendReleases,
-    TaskExecutorLost,
-)
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
@@ -94,46 +87,42 @@ class Deployments:
     def _vertex_part(vertex: ExecutionJobVertex, version: int) -> SharedPart:
         return SharedPart(1 + vertex.index, version, _vertex_information(vertex))
 
-    def max_parallelism_changed(self, transition: MaxParallelismChanged, now: float) -> Steps:
+    def max_parallelism_changed(self, vertices: Collection[ExecutionJobVertex]) -> None:
         """Make new versions of the shared parts of these vertices and of the producers of their
         inputs.
         """
-        changed = {vertex.index: vertex for vertex in transition.vertices}
-        for vertex in transition.vertices:
+        changed = {vertex.index: vertex for vertex in vertices}
+        for vertex in vertices:
             changed.update((e.result.producer.index, e.result.producer) for e in vertex.inputs)
         for index, vertex in changed.items():
             version = self._vertices[index].version + 1
             self._vertices[index] = self._vertex_part(vertex, version)
-        return ()
 
-    def deploy(self, transition: SendDeployments, now: float) -> Steps:
+    def deploy(self, executions: Iterable[Execution]) -> None:
         """Collect deployments of attempts that have their slots."""
-        for execution in transition.executions:
+        for execution in executions:
             resource_id = _slot_of(execution).location.resource_id
             self._deploy.setdefault(resource_id, []).append(execution)
-        return ()
 
-    def cancel(self, transition: SendCancellations, now: float) -> Steps:
+    def cancel(self, executions: Iterable[Execution]) -> None:
         """Collect cancellations.  An attempt deployed by the same event is canceled after that."""
-        for execution in transition.executions:
+        for execution in executions:
             location = _slot_of(execution).location
             is_just_deployed = execution in self._deploy.get(location.resource_id, ())
             cancel = self._cancel_again if is_just_deployed else self._cancel
             entry = cancel.setdefault(location.resource_id, (location, []))
             entry[1].append(execution.attempt_id)
-        return ()
 
-    def release(self, transition: SendReleases, now: float) -> Steps:
+    def release(self, partitions: Iterable[tuple[WorkerLocation, ResultPartitionID]]) -> None:
         """Collect releases of partitions that are no longer needed."""
-        for location, partition in transition.partitions:
+        for location, partition in partitions:
             self._release.setdefault(location.resource_id, (location, []))[1].append(partition)
-        return ()
 
-    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
+    def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
         self.forget(transition.resource_id)
         return ()
 
-    def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
+    def deployments_failed(self, transition: t.DeploymentsFailed, now: float) -> Steps:
         """Forget which parts the TaskExecutor has: the parts in the failed message got lost,
         too."""
         self.forget(transition.resource_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flinkray.core.job_options import RESTART_ATTEMPTS_WITH_SAME_ERROR
+from flinkray.scheduler.checkpoints.events import CheckpointsFailJob, ReadyToRestore
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restarts import (
@@ -14,36 +15,16 @@ from flinkray.scheduler.execution.restarts import (
     RepeatedErrors,
     RestartBackoffTimeStrategy,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.checkpoints import NoCheckpoints
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobRestarts,
-    StartTimer,
-    TimerKey,
-    TimerPurpose,
-)
+from flinkray.scheduler.job.job_scheduler_actions import JobRestarts
+from flinkray.scheduler.job.result_partitions import PartitionTracker
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    CancelEverything,
-    CancelRegions,
-    DecideFailover,
-    FailJob,
-    GlobalFailure,
-    NothingRuns,
-    PrepareRestore,
-    RegionsOver,
-    ResetRegions,
-    RestartDelayOver,
-    RestartDue,
-    RestorePossible,
-    ResultsLost,
-    ResultsTakenBack,
-    StopEverything,
-    SubtasksFailed,
-)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 
 
 class _Noted:
@@ -82,6 +63,7 @@ class Failover:
         record: JobRecord,
         restarts: PendingRestarts,
         execution: JobExecution,
+        tracker: PartitionTracker,
         restart_strategy: RestartBackoffTimeStrategy,
         repeated_errors: RepeatedErrors,
         checkpoints: NoCheckpoints,
@@ -93,6 +75,7 @@ class Failover:
         self._record = record
         self._restarts = restarts
         self._execution = execution
+        self._tracker = tracker
         self._restart_strategy = restart_strategy
         self._repeated_errors = repeated_errors
         self._checkpoints = checkpoints
@@ -115,27 +98,32 @@ class Failover:
 
     # --- failures ---------------------------------------------------------------------------------
 
-    def subtasks_failed(self, transition: SubtasksFailed, now: float) -> Steps:
+    def subtasks_failed(self, transition: t.SubtasksFailed, now: float) -> Steps:
         for ordinals, failure in transition.failures:
             if ordinals:
                 self._noted.first_failed[len(self._noted.failures)] = ordinals[0]
             self._noted.failed += ordinals
             self._noted.failures.append(failure)
         self._noted.concurrent += transition.concurrent
-        return (DecideFailover(),)
+        return (t.DecideFailover(),)
 
-    def results_lost(self, transition: ResultsLost, now: float) -> Steps:
-        self._noted.lost += [(producer, transition.cause) for producer in transition.producers]
-        return (DecideFailover(),)
+    def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
+        """Note the results on the TaskExecutor that a region still has to read."""
+        producers = self._tracker.task_executor_lost(transition.resource_id)
+        self._noted.lost += [(vertex.current, transition.cause) for vertex in producers]
+        return (t.DecideFailover(),) if producers else ()
 
-    def global_failure(self, transition: GlobalFailure, now: float) -> Steps:
+    def checkpoints_fail_job(self, transition: CheckpointsFailJob, now: float) -> Steps:
+        return self.global_failure(t.GlobalFailure(Failure(transition.text)), now)
+
+    def global_failure(self, transition: t.GlobalFailure, now: float) -> Steps:
         self._noted.failures.append(transition.failure)
         self._noted.is_global = True
-        return (DecideFailover(),)
+        return (t.DecideFailover(),)
 
     # --- the decision -----------------------------------------------------------------------------
 
-    def decide(self, transition: DecideFailover, now: float) -> Steps:
+    def decide(self, transition: t.DecideFailover, now: float) -> Steps:
         """Restart the regions that the failures concern, or fail the job."""
         noted, self._noted = self._noted, _Noted()
         self._add_lost_results(noted)
@@ -148,23 +136,23 @@ class Failover:
         if self._record.is_ending:
             is_cancelling = self._record.status is JobStatus.CANCELLING
             if noted.is_global and is_cancelling and self._record.suspension is None:
-                return (FailJob(root, tuple(concurrent)),)
+                return self.fail(root, now, concurrent)
             self._add_to_history(root, concurrent, now, is_new=True)
             return ()
         repeated = self._repeated(noted, now)
         if repeated is not None and not root.is_unrecoverable:
             last, attempts = repeated
             others = [f for f in (*noted.failures, *noted.concurrent) if f is not last]
-            return (FailJob(_given_up(last, attempts), tuple(others)),)
+            return self.fail(_given_up(last, attempts), now, others)
         if not self._may_restart(root, now):
-            return (FailJob(root, tuple(concurrent)),)
+            return self.fail(root, now, concurrent)
         steps: list[Step] = []
         if self._is_new_attempt:
             cause = self._record.count_restart(root)
             delay = self._restart_strategy.backoff_time(now)
             steps.append(JobRestarts(self._record.restarts, cause, delay))
         self._add_to_history(root, concurrent, now, is_new=self._is_new_attempt)
-        steps.append(PrepareRestore(root.text, noted.is_global))
+        steps += self._prepare_restore(root.text, now, is_global=noted.is_global)
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, root.text)
         return [*steps, *self._restart_later(noted, now)]
@@ -226,7 +214,7 @@ class Failover:
         delay = self._restart_strategy.backoff_time(now)
         generation = self.next_generation()
         steps = self._stop(indices, generation, is_global=noted.is_global)
-        return [*steps, StartTimer(TimerKey(TimerPurpose.RESTART, generation), delay)]
+        return [*steps, StartTimer(t.RestartDelayOver(generation), delay)]
 
     def _stop(
         self, indices: tuple[int, ...], generation: int, *, is_global: bool
@@ -234,56 +222,55 @@ class Failover:
         """Add these regions to the pending restarts, and cancel their tasks."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
-        steps: list[Step] = [ResultsTakenBack(indices), CancelRegions(indices, keep_created=True)]
-        return [*steps, *(RestartDue(earlier.generation) for earlier in due)]
+        cancelled = t.CancelRegions(indices, keep_created=True)
+        earlier = (t.RestartDue(restart.generation) for restart in due)
+        return [t.ResultsTakenBack(indices), cancelled, *earlier]
 
-    def stop_everything(self, transition: StopEverything, now: float) -> Steps:
+    def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
         """Restart all regions as soon as all tasks have ended, although nothing has failed."""
-        steps: list[Step] = [PrepareRestore(transition.cause, is_global=True)]
+        steps = [*self._prepare_restore(transition.cause, now, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)
         indices = self._execution.begun_regions(self._execution.all_regions)
         generation = self.next_generation()
         steps += self._stop(indices, generation, is_global=True)
-        return [*steps, RestartDelayOver(generation)]
+        return [*steps, t.RestartDelayOver(generation)]
 
-    def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
+    def fail(self, failure: Failure, now: float, concurrent: Iterable[Failure] = ()) -> Steps:
+        """Fail the job, because no restart is allowed. *concurrent*: the event's other failures."""
+        steps = self._record.fail(failure, now)
+        for other in concurrent:
+            self._record.add_concurrent_failure(other, now)
+        return [*steps, t.CancelEverything()]
+
+    def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
         """Cancel all regions and forget restarts, because the job's end is decided."""
         self._restarts.clear()
         indices = tuple(self._execution.all_regions)
-        return (CancelRegions(indices, keep_created=False), NothingRuns())
+        return (t.CancelRegions(indices, keep_created=False), t.NothingRuns())
 
     # --- restarts ---------------------------------------------------------------------------------
 
-    def delay_is_over(self, transition: RestartDelayOver, now: float) -> Steps:
+    def delay_is_over(self, transition: t.RestartDelayOver, now: float) -> Steps:
         """Handle that the delay of a restart is over."""
         restart = self._restarts.delay_is_over(transition.generation)
-        return () if restart is None else (RestartDue(restart.generation),)
+        return () if restart is None else (t.RestartDue(restart.generation),)
 
-    def regions_over(self, transition: RegionsOver, now: float) -> Steps:
-        """Handle that all tasks of these regions have ended."""
-        due: dict[int, None] = {}
-        for index in transition.regions:
-            restart = self._restarts.region_ended(index)
-            if restart is not None and restart.is_due:
-                due[restart.generation] = None
-        return [RestartDue(generation) for generation in due]
-
-    def restore_awaited(self, transition: PrepareRestore, now: float) -> Steps:
-        """Delay all restarts until a restore is possible."""
+    def _prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
+        """Delay all restarts until no checkpoint that began before can become complete."""
         self._is_restore_possible = False
-        return ()
+        return self._checkpoints.prepare_restore(cause, now, is_global=is_global)
 
-    def restore_possible(self, transition: RestorePossible, now: float) -> Steps:
+    def restore_possible(self, transition: ReadyToRestore, now: float) -> Steps:
         self._is_restore_possible = True
-        return [RestartDue(restart.generation) for restart in self._restarts.due()]
+        return [t.RestartDue(restart.generation) for restart in self._restarts.due()]
 
-    def restart(self, transition: RestartDue, now: float) -> Steps:
+    def restart(self, transition: t.RestartDue, now: float) -> Steps:
         """Reset the regions of a restart, unless a later failure has taken over all of them."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 
-    def take_due(self, generation: int) -> ResetRegions | None:
+    def take_due(self, generation: int) -> t.ResetRegions | None:
         """Take a pending restart that can begin now.  Returns the transition that carries it out.
         None if the restart is not due, or no longer exists."""
         restart = self._restarts.find(generation)
@@ -295,7 +282,7 @@ class Failover:
         indices = tuple(self._restarts.take(restart))
         subtasks, regions = self._graph.subtasks, self._regions.regions
         vertices = tuple(subtasks[ordinal] for i in indices for ordinal in regions[i].vertices)
-        return ResetRegions(indices, is_global, vertices)
+        return t.ResetRegions(indices, is_global, vertices)
 
 
 def _given_up(failure: Failure, attempts: int) -> Failure:

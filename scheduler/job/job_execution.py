@@ -11,35 +11,16 @@ from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGra
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import JobGraph, JobType
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
-from flinkray.scheduler.job.transitions import (
-    AttemptsAdopted,
-    AttemptsFailed,
-    AttemptsOver,
-    CancelRegions,
-    CoordinatorEnded,
-    CoordinatorsBegan,
-    DeployRegion,
-    NothingRuns,
-    RegionsFinished,
-    RegionsOver,
-    RegionsRestored,
-    RegionsUnfinished,
-    RequestSlots,
-    ResetRegions,
-    RestoreState,
-    ResultsFinished,
-    ResultsTakenBack,
-    ScheduleRegions,
-    SendCancellations,
-    SendDeployments,
-    StartScheduling,
-    SubtasksFailed,
-)
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.region_slots import RegionSlots
+from flinkray.scheduler.job.result_partitions import PartitionTracker
+from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import Transition
 
 
 class _RegionRun:
@@ -64,6 +45,9 @@ class JobExecution:
         regions: PipelinedRegions,
         record: JobRecord,
         restarts: PendingRestarts,
+        region_slots: RegionSlots,
+        tracker: PartitionTracker,
+        outbox: Outbox,
     ) -> None:
         """Execute the regions of *graph*. *restarts*: regions that wait for their restart, which
         are not scheduled.
@@ -72,6 +56,9 @@ class JobExecution:
         self._regions = regions
         self._record = record
         self._restarts = restarts
+        self._region_slots = region_slots
+        self._tracker = tracker
+        self._outbox = outbox
         self._strategy = new_scheduling_strategy(graph.job_graph, regions)
         self._runs = [_RegionRun() for _ in regions.regions]
         self._active = 0
@@ -102,11 +89,11 @@ class JobExecution:
 
     # --- starts -----------------------------------------------------------------------------------
 
-    def start_scheduling(self, transition: StartScheduling, now: float) -> Steps:
+    def start_scheduling(self, transition: t.StartScheduling, now: float) -> Steps:
         """Schedule the regions that can run from the start."""
-        return (ScheduleRegions(tuple(self._strategy.start())),)
+        return (t.ScheduleRegions(tuple(self._strategy.start())),)
 
-    def schedule(self, transition: ScheduleRegions, now: float) -> Steps:
+    def schedule(self, transition: t.ScheduleRegions, now: float) -> Steps:
         """Schedule these regions, except those that have begun or wait for their restart."""
         scheduled = []
         for index in transition.regions:
@@ -118,30 +105,26 @@ class JobExecution:
                 if execution.schedule(now):
                     self._began(index)
             scheduled.append(index)
-        return (RequestSlots(tuple(scheduled)),) if scheduled else ()
+        return self._region_slots.request(scheduled) if scheduled else ()
 
-    def deploy(self, transition: DeployRegion, now: float) -> Steps:
+    def deploy(self, transition: t.DeployRegion, now: float) -> Steps:
         """Deploy the attempts of a region in the slots that the region was given."""
         executions = self.executions_of(transition.region)
         for execution, slot in zip(executions, transition.slots, strict=True):
             execution.deploy(slot, now)
-        return (SendDeployments(executions),)
-
-    def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
-        """Adopt attempts of an earlier JobMaster; their regions have begun."""
-        for execution, slot, state, since in transition.running:
-            self._adopt(execution, slot, state, since)
-        for execution, slot, since in transition.ended:
-            self._adopt(execution, slot, ExecutionState.RUNNING, since)
-        for execution in transition.missing:
-            execution.schedule(now)
-            self._adopted(execution)
+        self._outbox.deploy(executions)
         return ()
 
-    def _adopt(
+    def adopt(
         self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, since: float
     ) -> None:
+        """Adopt an attempt that an earlier JobMaster deployed at *since*; its region has begun."""
         execution.adopt(slot, state, since)
+        self._adopted(execution)
+
+    def adopt_missing(self, execution: Execution, now: float) -> None:
+        """Adopt an attempt that no longer exists; the caller fails it."""
+        execution.schedule(now)
         self._adopted(execution)
 
     def _adopted(self, execution: Execution) -> None:
@@ -149,17 +132,17 @@ class JobExecution:
         self._runs[index].is_begun = True
         self._began(index)
 
-    def coordinators_began(self, transition: CoordinatorsBegan, now: float) -> Steps:
-        self._began(transition.region, transition.number)
-        return ()
+    def coordinator_began(self, index: int) -> None:
+        """Count a coordinator of a region, which must end, too, before the region is over."""
+        self._began(index)
 
-    def _began(self, index: int, number: int = 1) -> None:
-        self._runs[index].active += number
-        self._active += number
+    def _began(self, index: int) -> None:
+        self._runs[index].active += 1
+        self._active += 1
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
+    def attempts_failed(self, transition: t.AttemptsFailed, now: float) -> Steps:
         """End attempts that have failed or were canceled; attempts that have ended before are
         ignored."""
         failures: list[tuple[Sequence[int], Failure]] = []
@@ -177,21 +160,22 @@ class JobExecution:
             return ()
         steps: list[Transition] = []
         if failures or concurrent:
-            steps.append(SubtasksFailed(tuple(failures), tuple(concurrent)))
-        steps.append(AttemptsOver(tuple(over)))
+            steps.append(t.SubtasksFailed(tuple(failures), tuple(concurrent)))
+        steps.append(t.AttemptsOver(tuple(over)))
         return steps
 
-    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+    def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
         """Count that these attempts no longer run."""
         of = self._regions.of
         return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 
-    def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
+    def coordinator_ended(self, transition: t.CoordinatorEnded, now: float) -> Steps:
         """Count that a coordinator of a region no longer runs."""
         return self._ended((transition.region,))
 
     def _ended(self, indices: Iterable[int]) -> Steps:
-        over = []
+        due: dict[int, None] = {}
+        """Generations of the restarts that have waited for these regions."""
         for index in indices:
             run = self._runs[index]
             if not run.active:
@@ -199,15 +183,15 @@ class JobExecution:
             run.active -= 1
             self._active -= 1
             if not run.active:
-                over.append(index)
-        steps: list[Transition] = []
-        if over:
-            steps.append(RegionsOver(tuple(over)))
+                restart = self._restarts.region_ended(index)
+                if restart is not None and restart.is_due:
+                    due[restart.generation] = None
+        steps: list[Transition] = [t.RestartDue(generation) for generation in due]
         if not self._active:
-            steps.append(NothingRuns())
+            steps.append(t.NothingRuns())
         return steps
 
-    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+    def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
         """Cancel regions: tell deployed attempts to end, and end the others at once."""
         told: list[Execution] = []
         over: list[Execution] = []
@@ -221,17 +205,16 @@ class JobExecution:
                     told.append(execution)
                 elif before is ExecutionState.SCHEDULED:
                     over.append(execution)
-        steps: list[Transition] = []
-        if told:
-            steps.append(SendCancellations(told))
-        if over:
-            steps.append(AttemptsOver(tuple(over)))
-        return steps
+        self._outbox.bulk.cancel(told)
+        return (t.AttemptsOver(tuple(over)),) if over else ()
 
     # --- results ----------------------------------------------------------------------------------
 
-    def results_finished(self, transition: ResultsFinished, now: float) -> Steps:
-        """Mark results as finished, and schedule the regions whose inputs are now complete."""
+    def results_finished(self, transition: t.ResultsFinished, now: float) -> Steps:
+        """Mark results as finished, release the partitions that only finished regions had to read,
+        and schedule the regions whose inputs are now complete."""
+        for execution in transition.executions:
+            self._tracker.finished(execution.vertex)
         groups = []
         finished = []
         for execution in transition.executions:
@@ -243,17 +226,16 @@ class JobExecution:
             run.finished += 1
             if run.finished == len(self._regions.regions[index].vertices):
                 finished.append(index)
-        steps: list[Transition] = []
-        if finished:
-            steps.append(RegionsFinished(tuple(finished)))
-        if not self._record.is_ending:
-            ready = self._strategy.groups_finished(groups)
-            if ready:
-                steps.append(ScheduleRegions(tuple(ready)))
-        return steps
+        for index in finished:
+            self._outbox.bulk.release(self._tracker.region_finished(index))
+        ready = [] if self._record.is_ending else self._strategy.groups_finished(groups)
+        return (t.ScheduleRegions(tuple(ready)),) if ready else ()
 
-    def take_back_results(self, transition: ResultsTakenBack, now: float) -> Steps:
-        """Mark all results of these regions as unfinished."""
+    def take_back_results(self, transition: t.ResultsTakenBack, now: float) -> Steps:
+        """Mark all results of these regions as unfinished, and release them."""
+        for index in transition.regions:
+            for execution in self.executions_of(index):
+                self._outbox.bulk.release(self._tracker.reset(execution.vertex))
         unfinished = []
         undone = []
         for index in transition.regions:
@@ -265,23 +247,25 @@ class JobExecution:
                 for result in execution.vertex.job_vertex.results:
                     unfinished += result.reset(execution.vertex.subtask_index)
         self._strategy.groups_unfinished(unfinished)
-        return (RegionsUnfinished(tuple(undone)),) if undone else ()
+        for index in undone:
+            self._tracker.region_unfinished(index)
+        return ()
 
     # --- restarts ---------------------------------------------------------------------------------
 
-    def reset(self, transition: ResetRegions, now: float) -> Steps:
+    def reset(self, transition: t.ResetRegions, now: float) -> Steps:
         """Create new attempts.  They get their state before they are scheduled (EX-16)."""
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)
-        return (RestoreState(transition.vertices, (RegionsRestored(transition.regions),)),)
+        return (t.RestoreState(transition.vertices, (t.RegionsRestored(transition.regions),)),)
 
-    def restored(self, transition: RegionsRestored, now: float) -> Steps:
+    def restored(self, transition: t.RegionsRestored, now: float) -> Steps:
         """Schedule restored regions whose inputs are finished."""
         indices = transition.regions
         for index in indices:
             self._runs[index].is_begun = False
-        steps: list[Step] = [ScheduleRegions(tuple(self._strategy.restart(indices)))]
+        steps: list[Step] = [t.ScheduleRegions(tuple(self._strategy.restart(indices)))]
         if self._restarts:
             return steps
         cause = f"restart {self._record.restarts}"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionVertex
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionVertex,
+)
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import (
-    CoordinatorTold,
-    ResetRegions,
-    SendDeployments,
-    StopEverything,
-)
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.taking_over import (
@@ -47,7 +46,7 @@ class JobNotebook:
         """Continue the notes of an earlier JobMaster, and store them again."""
         self._attempts = unpack_numbers(notes.attempts)
         self._noted_before = notes.task_executors
-        self.source_coordinator_is_at(notes.source_coordinator)
+        self.source_coordinator, self._is_new = notes.source_coordinator, True
 
     def not_deployed(self, subtasks: Iterable[ExecutionVertex]) -> None:
         """Correct the continued notes: the deployments of these subtasks were never sent."""
@@ -56,19 +55,17 @@ class JobNotebook:
                 self._attempts[subtask.ordinal] |= NOT_DEPLOYED
                 self._is_new = True
 
-    def source_coordinator_is_at(self, place: SourceCoordinatorPlace | None) -> None:
-        self.source_coordinator = place
-        self._is_new = True
-
-    def deployed(self, transition: SendDeployments, now: float) -> Steps:
-        """Note deployments.  The notes must be stored before the deployments are sent."""
-        attempts = self._attempts
-        for execution in transition.executions:
-            attempts[execution.vertex.ordinal] = execution.attempt_number + 1
-        self._is_new = True
+    def source_coordinator_is_at(self, event: t.SourceCoordinatorIsAt, now: float) -> Steps:
+        self.source_coordinator, self._is_new = event.place, True
         return ()
 
-    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+    def deployed(self, executions: Iterable[Execution]) -> None:
+        """Note deployments.  The notes must be stored before the deployments are sent."""
+        for execution in executions:
+            self._attempts[execution.vertex.ordinal] = execution.attempt_number + 1
+        self._is_new = True
+
+    def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
         """Note the new attempts of reset subtasks."""
         attempts = self._attempts
         for vertex in transition.vertices:
@@ -77,13 +74,13 @@ class JobNotebook:
                 self._is_new = True
         return ()
 
-    def everything_stopped(self, transition: StopEverything, now: float) -> Steps:
+    def everything_stopped(self, transition: t.StopEverything, now: float) -> Steps:
         """Note that the job is being scaled. If the next JobMaster finds the tasks ended, it does
         not count this as a failure."""
         self._is_new = self._is_being_scaled = True
         return ()
 
-    def coordinator_told(self, transition: CoordinatorTold, now: float) -> Steps:
+    def coordinator_told(self, transition: t.CoordinatorTold, now: float) -> Steps:
         """Store the notes again if the event contains the job's result."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()

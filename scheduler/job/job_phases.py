@@ -6,15 +6,9 @@ from collections.abc import Callable, Iterable
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
 from flinkray.scheduler.execution.execution_graph import Execution
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import (
-    ScheduleRegions,
-    StatusEntered,
-    StopEverything,
-    TakeOverJob,
-    TasksReported,
-)
 from flinkray.scheduler.reports.spans import (
     FAILOVER,
     JOB_INITIALIZATION,
@@ -56,7 +50,7 @@ class JobPhases:
         self._executions_of = executions_of
         self._awaited.clear()
 
-    def status_entered(self, transition: StatusEntered, now: float) -> Steps:
+    def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
         match transition.status:
             case JobStatus.RECONCILING:
                 self._phase = _Phase(TAKE_OVER, now)
@@ -75,22 +69,21 @@ class JobPhases:
                 self._end_phase(now)
         return ()
 
-    def stop_everything(self, transition: StopEverything, now: float) -> Steps:
+    def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
         """Begin the phase RESCALE.  Called before the status that follows is entered."""
         if not self._is_restarting:
             self._end_phase(now, brief(transition.cause))
             self._phase = _Phase(RESCALE, now, cause=brief(transition.cause))
         return ()
 
-    def taken_over(self, transition: TakeOverJob, now: float) -> Steps:
+    def taken_over(self, summary: str, now: float) -> None:
         """End the phase TAKE_OVER.  Called before the status that follows is entered."""
         if self._phase is not None:
-            self._phase.attributes["summary"] = brief(transition.plan.summary)
+            self._phase.attributes["summary"] = brief(summary)
         self._end_phase(now)
         self._is_adopted = True
-        return ()
 
-    def scheduled(self, transition: ScheduleRegions, now: float) -> Steps:
+    def scheduled(self, transition: t.ScheduleRegions, now: float) -> Steps:
         """Let the phase last until the attempts of these regions run. Called after the regions were
         scheduled."""
         if self._phase is not None:
@@ -101,7 +94,7 @@ class JobPhases:
                         self._awaited[attempt_id.vertex] = attempt_id
         return ()
 
-    def tasks_reported(self, transition: TasksReported, now: float) -> Steps:
+    def states_reported(self, transition: t.StatesReported, now: float) -> Steps:
         """End the phase when all attempts that it waits for run or have run."""
         if not self._awaited:
             return ()

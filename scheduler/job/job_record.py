@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
 from flinkray.scheduler.job.transition_loop import Step
-from flinkray.scheduler.job.transitions import StatusEntered
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
@@ -104,7 +104,7 @@ class JobRecord:
             IllegalTransitionError: the current status does not allow this status.
         """
         self.enter(status, now, cause)
-        return [JobStatusChanged(status), StatusEntered(status)]
+        return [JobStatusChanged(status), t.StatusEntered(status)]
 
     def since(self, time: float, now: float) -> float:
         """Convert another JobMaster's *time* from seconds since the epoch to monotonic seconds. The

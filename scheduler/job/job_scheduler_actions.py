@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, ResultPartitionID
 from flinkray.scheduler.checkpoints.actions import CheckpointAction
-from flinkray.scheduler.checkpoints.messages import (
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOrder,
-)
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorInput,
@@ -24,38 +17,13 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirements,
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     HeldSlot,
     ReturnSlots,
     SlotRequests,
 )
-
-
-class TimerPurpose(Enum):
-    """Distinguishes the timers of the JobScheduler by their purpose: the work that is due when the
-    timer fires.
-    """
-
-    RESTART = "restart"
-    SCALING = "scaling"
-
-
-@dataclass(frozen=True, slots=True)
-class TimerKey:
-    """Identifies a timer that the scheduler has started."""
-
-    purpose: TimerPurpose
-    generation: int
-    """Distinguishes the timer from earlier timers, which the scheduler ignores when they fire."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartTimer:
-    """Call the JobScheduler's ``timer(key)`` after *delay* seconds."""
-
-    key: TimerKey
-    delay: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +66,7 @@ class AdoptSlots:
 @dataclass(frozen=True, slots=True)
 class DeployTasks:
     """Send a TaskExecutor all deployments in one message; each attempt is deployed once.
-    If the message fails, call ``deployments_failed``."""
+    If the message fails, DeploymentsFailed follows."""
 
     location: WorkerLocation
     deployments: TaskDeployments
@@ -107,7 +75,7 @@ class DeployTasks:
 @dataclass(frozen=True, slots=True)
 class CancelTasks:
     """Tell a TaskExecutor to cancel tasks, in one message; it reports the state of each task.
-    If the message fails, call ``cancellations_failed``."""
+    If the message fails, CancellationsFailed follows."""
 
     location: WorkerLocation
     attempts: tuple[ExecutionAttemptID, ...]
@@ -143,8 +111,7 @@ class JobRestarts:
 @dataclass(frozen=True, slots=True)
 class StartCoordinator:
     """Start the process of a coordinator.
-    Then call ``coordinator_started``; or ``coordinator_lost`` if it cannot be started or has died.
-    """
+    CoordinatorStarted follows; or CoordinatorGone if it cannot be started or has died."""
 
     coordinator: CoordinatorID
     slots: tuple[AllocatedSlot, ...] = ()
@@ -163,7 +130,7 @@ class StartCoordinator:
 @dataclass(frozen=True, slots=True)
 class StopCoordinator:
     """Stop a coordinator, even if it is still starting.
-    Call ``coordinator_stopped`` when its process has ended."""
+    CoordinatorGone follows when its process has ended."""
 
     coordinator: CoordinatorID
 
@@ -171,40 +138,9 @@ class StopCoordinator:
 @dataclass(frozen=True, slots=True)
 class CallGlobalFormats:
     """Send the call to the StreamCoordinator, which may get the same call more than once.
-    Call ``coordinator_told`` with GlobalFormatsCalled when the call is carried out."""
+    CoordinatorTold with GlobalFormatsCalled follows when the call is carried out."""
 
     call: GlobalFormatsCall
-
-
-@dataclass(frozen=True, slots=True)
-class OrderCheckpoint:
-    """Send an order to tasks on one TaskExecutor, in one message.
-    If a TriggerCheckpoint cannot be sent, the tasks count as having declined.  Other orders are
-    repeated until they are sent, or the TaskExecutor is lost."""
-
-    location: WorkerLocation
-    attempts: tuple[ExecutionAttemptID, ...]
-    order: CheckpointOrder
-
-
-@dataclass(frozen=True, slots=True)
-class OrderCoordinators:
-    """Send an order to the coordinators of these operators.
-    A coordinator receives orders in the order of the actions, whatever the kind of order."""
-
-    operators: tuple[str, ...]
-    order: CheckpointCompleted | CheckpointAborted
-
-
-@dataclass(frozen=True, slots=True)
-class ResetSubtasks:
-    """Tell the operators' coordinators which of their subtasks restart from a checkpoint. Data that
-    earlier attempts received after the checkpoint returns to the coordinators."""
-
-    checkpoint_id: int
-    """Id of the checkpoint; 0 if the subtasks restart without state."""
-    subtasks: Mapping[str, tuple[tuple[int, int], ...]]
-    """Operator id -> (subtask index, number of the attempt that starts from the checkpoint)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +152,13 @@ class JobEnded:
     details: JobDetails
 
 
+SlotAction = SetRequirements | AdoptSlots | SlotRequests | CancelSlotRequests | ReturnSlots
+
 JobSchedulerAction = (
-    SetRequirements
+    SlotAction
     | JobRestarts
-    | AdoptSlots
     | NoteJob
     | NoteFinished
-    | SlotRequests
-    | CancelSlotRequests
-    | ReturnSlots
     | DeployTasks
     | CancelTasks
     | ReleasePartitions
@@ -234,8 +168,5 @@ JobSchedulerAction = (
     | StartTimer
     | JobStatusChanged
     | CheckpointAction
-    | OrderCheckpoint
-    | OrderCoordinators
-    | ResetSubtasks
     | JobEnded
 )

@@ -19,13 +19,8 @@ from flinkray.core.kv_states import (
     UnknownKvStateLocationError,
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import (
-    AttemptsOver,
-    KvStatesRegistered,
-    KvStatesUnregistered,
-    SubtasksFailed,
-)
 from flinkray.scheduler.shared.failure import Failure
 
 
@@ -134,10 +129,10 @@ class KvStateLocationRegistry:
 
     # --- transitions ------------------------------------------------------------------------------
 
-    def registered(self, transition: KvStatesRegistered, now: float) -> Steps:
+    def registered(self, transition: t.KvStatesRegistered, now: float) -> Steps:
         """Store the registrations that :meth:`refusal` accepts.
         A vertex whose state name belongs to another operator fails for good."""
-        steps: list[SubtasksFailed] = []
+        steps: list[t.SubtasksFailed] = []
         for registration in transition.registrations:
             refusal = self.refusal(registration)
             if refusal is None:
@@ -160,16 +155,16 @@ class KvStateLocationRegistry:
                 del state.held[held.first_key_group]
         state.held[registration.first_key_group] = registration
 
-    def _failed(self, registration: KvStateRegistration, text: str) -> SubtasksFailed:
+    def _failed(self, registration: KvStateRegistration, text: str) -> t.SubtasksFailed:
         execution = self._graph.find(registration.attempt_id)
         assert execution is not None
         failure = Failure(
             text, suppress_restarts=True, task=execution.task_name, location=execution.location
         )
         subtasks = execution.vertex.job_vertex.subtasks
-        return SubtasksFailed(((tuple(subtask.ordinal for subtask in subtasks), failure),))
+        return t.SubtasksFailed(((tuple(subtask.ordinal for subtask in subtasks), failure),))
 
-    def unregistered(self, transition: KvStatesUnregistered, now: float) -> Steps:
+    def unregistered(self, transition: t.KvStatesUnregistered, now: float) -> Steps:
         """Remove exactly these registrations; registrations that have replaced them stay."""
         for registration in transition.registrations:
             state = self._states.get(registration.name)
@@ -178,7 +173,7 @@ class KvStateLocationRegistry:
                 self._drop(registration.name, [r for r in _held(state) if r.kv_state_id == mine])
         return ()
 
-    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+    def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
         """Remove all registrations of the ended attempts."""
         if self._states:
             ended = {execution.attempt_id for execution in transition.executions}

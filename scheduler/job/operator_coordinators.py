@@ -10,11 +10,12 @@ coordinators like tasks.  The caller of a start decides with which state the att
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from flinkray.core.ids import ExecutionGraphID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -23,19 +24,8 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorResult,
 )
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator, StopCoordinator
+from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    CancelRegions,
-    CoordinatorGone,
-    CoordinatorsAdopted,
-    CoordinatorStarted,
-    CoordinatorTold,
-    DeployRegion,
-    RegionsReady,
-    ResetRegions,
-    StartJobCoordinators,
-    UseSlots,
-)
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.story import Story
@@ -272,8 +262,10 @@ class OperatorCoordinators:
         graph: ExecutionGraph,
         of_regions: Iterable[RegionCoordinator],
         of_job: Iterable[JobCoordinator],
+        region_slots: RegionSlots,
     ) -> None:
         self._graph = graph
+        self._region_slots = region_slots
         self._of_regions = tuple(of_regions)
         self._by_region: dict[int, list[RegionCoordinator]] = {}
         for coordinator in self._of_regions:
@@ -301,15 +293,27 @@ class OperatorCoordinators:
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
 
-    def adopted(self, transition: CoordinatorsAdopted, now: float) -> Steps:
-        """Adopt the coordinators of regions from an earlier JobMaster."""
+    def adopt_of_regions(
+        self,
+        attempts: Iterable[CoordinatorAttempt],
+        there: Collection[JobVertexID],
+        finished: Mapping[JobVertexID, float],
+        now: float,
+    ) -> Steps:
+        """Adopt coordinators of regions that an earlier JobMaster has started.
+
+        Args:
+            there: vertices whose coordinators obey this JobMaster; others no longer exist.
+            finished: vertex -> monotonic seconds when all its subtasks had finished, which were
+                adopted as running.
+        """
         steps: list[Step] = []
-        for attempt in transition.attempts:
+        for attempt in attempts:
             steps += self._by_vertex[attempt.vertex_id].adopted(
                 attempt.attempt_number,
                 now,
-                is_there=attempt.is_present and attempt.vertex_id in transition.there,
-                finished_at=transition.finished.get(attempt.vertex_id),
+                is_there=attempt.is_present and attempt.vertex_id in there,
+                finished_at=finished.get(attempt.vertex_id),
             )
         return steps
 
@@ -335,23 +339,23 @@ class OperatorCoordinators:
 
     # --- events of coordinators -------------------------------------------------------------------
 
-    def started(self, transition: CoordinatorStarted, now: float) -> Steps:
+    def started(self, transition: t.CoordinatorStarted, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
-        return [*coordinator.started(now), *self._use_held(now)]
+        return [*coordinator.started(now), *self._use_held()]
 
-    def gone(self, transition: CoordinatorGone, now: float) -> Steps:
+    def gone(self, transition: t.CoordinatorGone, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
         return coordinator.gone(transition.cause, now, goes_on=transition.goes_on)
 
-    def told(self, transition: CoordinatorTold, now: float) -> Steps:
+    def told(self, transition: t.CoordinatorTold, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
         if coordinator is None:
             return ()
-        return [*coordinator.told(transition.event, now), *self._use_held(now)]
+        return [*coordinator.told(transition.event, now), *self._use_held()]
 
     def _current(self, coordinator_id: CoordinatorID) -> OperatorCoordinator | None:
         coordinator = self._all.get((coordinator_id.kind, coordinator_id.vertex_id))
@@ -361,30 +365,28 @@ class OperatorCoordinators:
 
     # --- events of regions and of the job ---------------------------------------------------------
 
-    def regions_ready(self, transition: RegionsReady, now: float) -> Steps:
+    def regions_ready(self, transition: t.RegionsReady, now: float) -> Steps:
         """Deploy the regions now, or when all coordinators of the job have started and have
         prepared the outputs. If the JobMaster dies before that, nothing was deployed, and the next
         JobMaster begins the job without a restart."""
         self._held.update(dict.fromkeys(transition.regions))
-        return self._use_held(now)
-
-    def _use_held(self, now: float) -> Steps:
-        if not self._held:
-            return ()
         steps = [step for c in self._of_job for step in c.prepare(self._graph, now)]
         if any(coordinator.tasks_wait for coordinator in self._of_job):
             return steps
         regions, self._held = tuple(self._held), {}
-        return [*steps, UseSlots(regions)]
+        return [*steps, *self._region_slots.use(regions)]
 
-    def region_deployed(self, transition: DeployRegion, now: float) -> Steps:
+    def _use_held(self) -> Steps:
+        return (t.RegionsReady(tuple(self._held)),) if self._held else ()
+
+    def region_deployed(self, transition: t.DeployRegion, now: float) -> Steps:
         """Start the region's coordinators.  Called before the executions are deployed."""
         steps: list[Step] = []
         for coordinator in self._by_region.get(transition.region, ()):
             steps += coordinator.deployed(coordinator.slots_of(transition.slots), now)
         return steps
 
-    def regions_cancelled(self, transition: CancelRegions, now: float) -> Steps:
+    def regions_cancelled(self, transition: t.CancelRegions, now: float) -> Steps:
         if not self._by_region:
             return ()
         steps: list[Step] = []
@@ -393,10 +395,10 @@ class OperatorCoordinators:
                 steps += coordinator.stop(now)
         return steps
 
-    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
-        return (StartJobCoordinators(),)
+    def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
+        return (t.StartJobCoordinators(),)
 
-    def job_begins(self, transition: StartJobCoordinators, now: float) -> Steps:
+    def job_begins(self, transition: t.StartJobCoordinators, now: float) -> Steps:
         return [step for c in self._of_job for step in c.job_begins(now)]
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from collections.abc import Sequence
+
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.job.deployment import Deployments
 from flinkray.scheduler.job.job_notebook import JobNotebook
 from flinkray.scheduler.job.job_record import JobRecord
@@ -47,6 +49,11 @@ class Outbox:
 
     def add(self, action: JobSchedulerAction) -> None:
         self._actions.append(action)
+
+    def deploy(self, executions: Sequence[Execution]) -> None:
+        """Send the deployments of these attempts to their TaskExecutors, and note them before."""
+        self.notebook.deployed(executions)
+        self.bulk.deploy(executions)
 
     def take(self) -> list[JobSchedulerAction]:
         """Return and remove all actions since the last call."""

@@ -18,25 +18,9 @@ from flinkray.scheduler.execution.execution_graph import (
 )
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobType
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import AdoptSlots
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    AttemptReplaced,
-    AttemptsAdopted,
-    AttemptsFailed,
-    AttemptsOver,
-    CancelRegions,
-    CoordinatorEnded,
-    DeployRegion,
-    RegionsReady,
-    RequestSlots,
-    RequestSlotsAgain,
-    ResourcesShort,
-    SlotFailed,
-    SlotsTold,
-    TaskExecutorLost,
-    UseSlots,
-)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.slots.logical_slots import (
@@ -85,27 +69,29 @@ class RegionSlots:
         self._held: dict[AllocationID, ResourceID] = {}
         self._held_on: dict[ResourceID, dict[AllocationID, None]] = {}
 
-    def request(self, transition: RequestSlots, now: float) -> Steps:
+    def request(self, regions: Iterable[int]) -> Steps:
         """Request slots for scheduled regions."""
         vertices = []
-        for index in transition.regions:
+        for index in regions:
             ordinals = self._regions.regions[index].vertices
             self._missing[index] = len(ordinals)
             vertices += [self._graph.subtasks[ordinal].vertex_id for ordinal in ordinals]
         return self._follow(self._allocator.allocate(vertices))
 
-    def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
-        """Assign to adopted attempts the slots in which they run already."""
+    def adopt(
+        self, running: Iterable[tuple[Execution, AllocatedSlot]], free: Iterable[AllocatedSlot]
+    ) -> AdoptSlots:
+        """Assign to adopted attempts the slots in which they run already. *free*: slots of the job
+        that nothing uses."""
         adopted: dict[AllocationID, HeldSlot] = {}
-        for execution, slot, *_ in transition.running:
+        for execution, slot in running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
             if restored is not None:
                 adopted[slot.allocation_id] = restored
                 self._hold(slot)
-        free = (HeldSlot(slot) for slot in transition.free)
-        return (AdoptSlots((*adopted.values(), *free)),)
+        return AdoptSlots((*adopted.values(), *map(HeldSlot, free)))
 
-    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+    def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
         """Stop requesting slots for these regions. Slots that were assigned to them and that they
         do not use yet are returned."""
         waiting = []
@@ -121,26 +107,25 @@ class RegionSlots:
         actions = self._allocator.cancel(waiting, reason)
         return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
-    def attempts_over(self, transition: AttemptsOver, now: float) -> Steps:
+    def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
         """Return the slot shares of ended attempts (EX-06).
         Shares of coordinated attempts are returned only when their coordinator has ended, too."""
         return self._take_back(
             e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
         )
 
-    def coordinator_ended(self, transition: CoordinatorEnded, now: float) -> Steps:
+    def coordinator_ended(self, transition: t.CoordinatorEnded, now: float) -> Steps:
         """Return the slot shares of ended attempts whose coordinator has left the slots."""
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 
     def _take_back(self, executions: Iterable[Execution]) -> Steps:
         return self._follow(self._allocator.payload_ended([e.attempt_id for e in executions]))
 
-    def attempt_replaced(self, transition: AttemptReplaced, now: float) -> Steps:
-        """Pass the subtask's share of its slot on to the next attempt."""
-        logical = self._allocator.logical_slot(transition.before.vertex.vertex_id)
+    def pass_on(self, lost: Execution, after: Execution) -> None:
+        """Pass the lost attempt's share of its slot on to the subtask's next attempt."""
+        logical = self._allocator.logical_slot(lost.vertex.vertex_id)
         if logical is not None:
-            logical.replace_payload(transition.before.attempt_id, transition.after.attempt_id)
-        return ()
+            logical.replace_payload(lost.attempt_id, after.attempt_id)
 
     def why_pending(self) -> str | None:
         """Return why regions wait for slots, for users; None if no region waits."""
@@ -161,8 +146,8 @@ class RegionSlots:
 
     # events of the SlotPool and of TaskExecutors
 
-    def slots_told(self, transition: SlotsTold, now: float) -> Steps:
-        """Handle events of the SlotPool, in their order."""
+    def slots_told(self, transition: t.SlotsTold, now: float) -> Steps:
+        """Handle events of the SlotPool, in their order.  A loss may be reported repeatedly."""
         return self._told(transition.events)
 
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
@@ -177,18 +162,14 @@ class RegionSlots:
         steps = self._follow(self._allocator.slot_events(events))
         # Slots that came and were lost in the same batch have shares only now.
         shares += [ordinal for a in lost for ordinal in self._waiting_in.pop(a, ())]
-        return [*steps, RequestSlotsAgain(tuple(shares))] if shares else steps
+        return [*steps, t.RequestSlotsAgain(tuple(shares))] if shares else steps
 
-    def slot_failed(self, transition: SlotFailed, now: float) -> Steps:
-        """Handle the loss of a slot; the pool may report it again."""
-        return self._told((SlotsLost((transition.allocation_id,), transition.cause),))
-
-    def task_executor_lost(self, transition: TaskExecutorLost, now: float) -> Steps:
+    def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
         """Handle the loss of all slots on a TaskExecutor."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
         return self._told((SlotsLost(lost, transition.cause),))
 
-    def resources_short(self, transition: ResourcesShort, now: float) -> Steps:
+    def resources_short(self, transition: t.ResourcesShort, now: float) -> Steps:
         """Store why slots are missing.  The SlotPool fails requests that cannot be fulfilled."""
         self.shortages = transition.shortages
         return ()
@@ -206,7 +187,7 @@ class RegionSlots:
                 del self._held_on[where]
         return self._waiting_in.pop(allocation_id, ())
 
-    def request_again(self, transition: RequestSlotsAgain, now: float) -> Steps:
+    def request_again(self, transition: t.RequestSlotsAgain, now: float) -> Steps:
         """Request slots again for subtasks that still wait.
         Subtasks whose regions were canceled or scheduled again need nothing."""
         vertices = []
@@ -251,18 +232,18 @@ class RegionSlots:
                 case _:
                     steps.append(action)
         if ready:
-            steps.append(RegionsReady(tuple(ready)))
+            steps.append(t.RegionsReady(tuple(ready)))
         if failed:
-            steps.append(AttemptsFailed(tuple(failed)))
+            steps.append(t.AttemptsFailed(tuple(failed)))
         return steps
 
-    def use(self, transition: UseSlots, now: float) -> Steps:
+    def use(self, regions: Iterable[int]) -> Steps:
         """Deploy regions in their slots. Regions that were canceled or lost a slot are left out."""
         steps = []
-        for index in transition.regions:
+        for index in regions:
             slots = self._give(index) if self._missing.get(index) == 0 else None
             if slots is not None:
-                steps.append(DeployRegion(index, slots))
+                steps.append(t.DeployRegion(index, slots))
         return steps
 
     def _add_share(self, share: LogicalSlot) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
@@ -14,6 +12,7 @@ from flinkray.scheduler.execution.execution_graph import (
 )
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restarts import PendingRestarts
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -23,23 +22,14 @@ from flinkray.scheduler.job.coordinator_events import (
     SparkExecutors,
 )
 from flinkray.scheduler.job.deployment import partition_locations
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.operator_coordinators import RegionCoordinator
-from flinkray.scheduler.job.region_slots import failure_of
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.region_slots import RegionSlots, failure_of
 from flinkray.scheduler.job.task_reports import finished_task
 from flinkray.scheduler.job.transition_loop import Step, Steps
-from flinkray.scheduler.job.transitions import (
-    AttemptReplaced,
-    AttemptsOver,
-    CoordinatorEnded,
-    CoordinatorsBegan,
-    PartitionsMissing,
-    ResultsFinished,
-    SendCancellations,
-    SendDeployments,
-    SubtasksFailed,
-)
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
@@ -62,6 +52,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         vertex: ExecutionJobVertex,
         record: JobRecord,
         restarts: PendingRestarts,
+        execution: JobExecution,
+        region_slots: RegionSlots,
+        outbox: Outbox,
     ) -> None:
         """Make the coordinator of *vertex*, without a driver. *restarts*: the regions that wait for
         their restart.
@@ -74,6 +67,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         self._vertex = vertex
         self._record = record
         self._restarts = restarts
+        self._execution = execution
+        self._region_slots = region_slots
+        self._outbox = outbox
         self._unheard: set[int] = set()
         """Subtasks adopted as deployed whose executors the driver has not reported yet."""
         self.region = regions.of[vertex.first]
@@ -97,7 +93,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         steps = self.start(now, slots, self._inputs(), results, graph.restores, graph.graph_id)
         self._vertex.coordinator_attempt = self.attempt_number
         self._vertex.coordinator_is_there = True
-        return [CoordinatorsBegan(self.region, 1), *steps]
+        self._execution.coordinator_began(self.region)
+        return steps
 
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
@@ -110,7 +107,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         if is_there:
             self.adopt(attempt_number, now)
             vertex.coordinator_is_there = True
-            steps.append(CoordinatorsBegan(self.region, 1))
+            self._execution.coordinator_began(self.region)
         else:
             self.attempt_number = attempt_number
         if finished_at is None:
@@ -120,8 +117,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         for execution in executions:
             execution.finish(finished_at)
         noted = NoteFinished(tuple(map(self._noted, executions)))
-        steps += [noted, *self.stop(now), AttemptsOver(executions)]
-        return steps if is_there else [*steps, ResultsFinished(executions)]
+        steps += [noted, *self.stop(now), t.AttemptsOver(executions)]
+        return steps if is_there else [*steps, t.ResultsFinished(executions)]
 
     def _inputs(self) -> tuple[CoordinatorInput, ...]:
         inputs = []
@@ -149,7 +146,7 @@ class SparkDriverCoordinator(RegionCoordinator):
 
     def _on_lost(self, cause: str, now: float) -> Steps:
         failure = Failure(f"{self._name} was lost: {cause}")
-        return [SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
+        return [t.SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
 
     def _on_stopped(self, now: float) -> Steps:
         """Finish the results of the stage, unless the stage will run again."""
@@ -157,18 +154,18 @@ class SparkDriverCoordinator(RegionCoordinator):
         if not self._vertex.is_finished or self.region in self._restarts:
             return (ended,)
         # first, so that vertices that share the slots can take them over
-        return [ResultsFinished(self._vertex.executions), ended]
+        return [t.ResultsFinished(self._vertex.executions), ended]
 
-    def _ended(self) -> CoordinatorEnded:
+    def _ended(self) -> t.CoordinatorEnded:
         self._vertex.coordinator_is_there = False
-        return CoordinatorEnded(self.region, self._vertex.executions)
+        return t.CoordinatorEnded(self.region, self._vertex.executions)
 
     # --- events of the driver ---------------------------------------------------------------------
 
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
         match event:
             case SparkExecutors():
-                return self._executors_changed(event, now)
+                self._executors_changed(event, now)
             case SparkProgress():
                 self.progress = event
             case SparkResult():
@@ -177,29 +174,27 @@ class SparkDriverCoordinator(RegionCoordinator):
                 return self._failed(event, now)
         return ()
 
-    def _executors_changed(self, event: SparkExecutors, now: float) -> Steps:
+    def _executors_changed(self, event: SparkExecutors, now: float) -> None:
         """Update the subtasks from the registered executors. A new attempt replaces the attempt of
         each lost executor."""
         by_subtask = {info.subtask_index: info for info in event.registered}
-        steps: list[Step] = []
         self._unheard -= by_subtask.keys()
         for index in self._unheard & set(event.missing):
             self._unheard.remove(index)
-            steps += self._replace(self._vertex.subtasks[index], now)
+            self._replace(self._vertex.subtasks[index], now)
         for index, subtask in enumerate(self._vertex.subtasks):
             info = by_subtask.get(index)
             execution = subtask.current
             if execution.state is ExecutionState.RUNNING and (
                 info is None or _process_of(info) != execution.process
             ):
-                steps += self._replace(subtask, now)
+                self._replace(subtask, now)
                 execution = subtask.current
             if info is not None and execution.state is ExecutionState.DEPLOYING:
                 execution.run(now)
                 execution.process = _process_of(info)
-        return steps
 
-    def _replace(self, subtask: ExecutionVertex, now: float) -> Sequence[Step]:
+    def _replace(self, subtask: ExecutionVertex, now: float) -> None:
         """Start the next attempt of a subtask whose executor is lost; Ray restarts the executor."""
         lost = subtask.current
         slot, process = lost.slot, lost.process
@@ -215,11 +210,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         attempt = subtask.reset_for_new_execution(now)
         attempt.schedule(now)
         attempt.deploy(slot, now)
-        return [
-            AttemptReplaced(lost, attempt),
-            SendCancellations((lost,)),
-            SendDeployments((attempt,)),
-        ]
+        self._region_slots.pass_on(lost, attempt)
+        self._outbox.bulk.cancel((lost,))
+        self._outbox.deploy((attempt,))
 
     def _finished(self, result: SparkResult, now: float) -> Steps:
         """Finish all subtasks, because the user's function has returned.
@@ -229,12 +222,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         executions = self._vertex.executions
         for execution in executions:
             execution.finish(now)
-        return [
-            NoteFinished(tuple(map(self._noted, executions))),
-            *self.stop(now),
-            SendCancellations(executions),
-            AttemptsOver(executions),
-        ]
+        self._outbox.bulk.cancel(executions)
+        noted = NoteFinished(tuple(map(self._noted, executions)))
+        return [noted, *self.stop(now), t.AttemptsOver(executions)]
 
     def _noted(self, execution: Execution) -> FinishedTask:
         job_id, finished = self._graph.job_graph.job_id, ExecutionState.FINISHED
@@ -254,10 +244,11 @@ class SparkDriverCoordinator(RegionCoordinator):
         )
         executions = self._vertex.executions
         failed = tuple(e for e in executions if e.state in _DEPLOYED and e.end(failure, now))
-        steps: list[Step] = [SubtasksFailed(((self._vertex.ordinals, failure),))]
+        steps: list[Step] = [t.SubtasksFailed(((self._vertex.ordinals, failure),))]
         if event.missing_partitions:
-            steps.insert(0, PartitionsMissing(event.missing_partitions))
-        return [*steps, SendCancellations(failed), AttemptsOver(failed)] if failed else steps
+            steps.insert(0, t.PartitionsMissing(event.missing_partitions))
+        self._outbox.bulk.cancel(failed)
+        return [*steps, t.AttemptsOver(failed)] if failed else steps
 
 
 def _process_of(info: SparkExecutorInfo) -> ProcessOfTask:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 from flinkray.core.ids import ResultPartitionID
+from flinkray.scheduler.checkpoints.events import CheckpointAnswered
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
+from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import failure_of
-from flinkray.scheduler.job.result_partitions import PartitionTracker, PlacedPartition
-from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
-from flinkray.scheduler.job.transitions import (
-    AttemptsFailed,
-    AttemptsOver,
-    CancellationsFailed,
-    DeploymentsFailed,
-    PartitionsMissing,
-    ResultsFinished,
-    SendReleases,
-    TasksReported,
-)
+from flinkray.scheduler.job.result_partitions import PartitionTracker
+from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import FinishedTask
@@ -35,6 +29,7 @@ class TaskReports:
         self,
         graph: ExecutionGraph,
         tracker: PartitionTracker,
+        outbox: Outbox,
         epoch_offset: float,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
@@ -45,23 +40,32 @@ class TaskReports:
         """
         self._graph = graph
         self._tracker = tracker
+        self._outbox = outbox
         self._epoch_offset = epoch_offset
         self._is_stopping = is_stopping
 
-    def reported(self, transition: TasksReported, now: float) -> Steps:
+    def reported(self, transition: t.TasksReported, now: float) -> Steps:
+        """Divide the reports into states of tasks and answers about checkpoints, in their order."""
+        reports = groupby(transition.reports, lambda r: isinstance(r, TaskExecutionState))
+        steps: list[Step] = []
+        for are_states, alike in reports:
+            kind = t.StatesReported if are_states else CheckpointAnswered
+            steps.append(kind(tuple(alike)))  # type: ignore[arg-type]
+        return steps
+
+    def states_reported(self, transition: t.StatesReported, now: float) -> Steps:
         """Apply the reported states, in their order.  All failures among them count as one
         failure."""
         finished: list[Execution] = []
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []
-        disowned: list[PlacedPartition] = []
         missing: list[ResultPartitionID] = []
         for state in transition.states:
             execution = self._graph.find(state.attempt_id)
             if execution is None:
                 continue
             if state.state is ExecutionState.FINISHED and _is_disowned(execution):
-                disowned += self._tracker.disown(execution)
+                self._disown(execution)
             if execution.state.is_terminal:
                 continue
             if not state.state.is_terminal:
@@ -76,8 +80,6 @@ class TaskReports:
                 missing += state.missing_partitions
                 ends.append((execution, _failure_of(execution, state)))
         steps: list[Step] = []
-        if disowned:
-            steps.append(SendReleases(tuple(disowned)))
         if finished:
             noted = [
                 finished_task(execution, state, self._epoch_offset)
@@ -86,39 +88,48 @@ class TaskReports:
             ]
             if noted:
                 steps.append(NoteFinished(tuple(noted)))
-            steps += (AttemptsOver(tuple(finished)), ResultsFinished(tuple(finished)))
+            steps += (t.AttemptsOver(tuple(finished)), t.ResultsFinished(tuple(finished)))
         if missing:
-            steps.append(PartitionsMissing(tuple(missing)))
+            steps.append(t.PartitionsMissing(tuple(missing)))
         if ends:
-            steps.append(AttemptsFailed(tuple(ends)))
+            steps.append(t.AttemptsFailed(tuple(ends)))
         return steps
 
-    def deployments_failed(self, transition: DeploymentsFailed, now: float) -> Steps:
+    def deployments_failed(self, transition: t.DeploymentsFailed, now: float) -> Steps:
         """Fail the attempts whose deployment could not be sent (EX-02)."""
         ends = []
-        disowned: list[PlacedPartition] = []
         for attempt_id in transition.attempts:
             execution = self._graph.find(attempt_id)
             if execution is not None:
-                disowned += self._disowned_unless_ended(execution)
+                self._disown_unless_ended(execution)
                 text = f"{execution.task_name} could not be deployed: {transition.cause}"
                 ends.append((execution, failure_of(execution, text)))
-        return _failed(ends, disowned)
+        return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
-    def cancellations_failed(self, transition: CancellationsFailed, now: float) -> Steps:
+    def cancellations_failed(self, transition: t.CancellationsFailed, now: float) -> Steps:
         """Treat the attempts as canceled, because their TaskExecutor could not be told (EX-04)."""
         text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
         ends = []
-        disowned: list[PlacedPartition] = []
         for attempt_id in transition.attempts:
             execution = self._graph.find(attempt_id)
             if execution is not None and execution.state is ExecutionState.CANCELING:
-                disowned += self._disowned_unless_ended(execution)
+                self._disown_unless_ended(execution)
                 ends.append((execution, failure_of(execution, text)))
-        return _failed(ends, disowned)
+        return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
-    def _disowned_unless_ended(self, execution: Execution) -> list[PlacedPartition]:
-        return [] if execution.state.is_terminal else self._tracker.disown(execution)
+    def partitions_missing(self, transition: t.PartitionsMissing, now: float) -> Steps:
+        """Release the partitions, too: perhaps only the connection to them has failed."""
+        for partition in transition.partitions:
+            self._outbox.bulk.release(self._tracker.missing(partition))
+        return ()
+
+    def _disown_unless_ended(self, execution: Execution) -> None:
+        if not execution.state.is_terminal:
+            self._disown(execution)
+
+    def _disown(self, execution: Execution) -> None:
+        """Release the partitions of an attempt that is treated as failed: nobody reads them."""
+        self._outbox.bulk.release(self._tracker.disown(execution))
 
 
 def finished_task(
@@ -130,17 +141,6 @@ def finished_task(
     entered = execution.entered
     deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]
     return FinishedTask(state, execution.slot, deployed + epoch_offset, finished + epoch_offset)
-
-
-def _failed(
-    ends: list[tuple[Execution, Failure]], disowned: list[PlacedPartition]
-) -> list[Transition]:
-    steps: list[Transition] = []
-    if disowned:
-        steps.append(SendReleases(tuple(disowned)))
-    if ends:
-        steps.append(AttemptsFailed(tuple(ends)))
-    return steps
 
 
 def _is_disowned(execution: Execution) -> bool:

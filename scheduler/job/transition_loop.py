@@ -1,58 +1,22 @@
 """Applies the transitions of a job until none is left: the loop in which a JobMaster's decisions
-are made. An event enters as one or several transitions.  Each transition is applied by the decision
-objects that it is wired to.  They return further transitions, and actions for the JobMaster.  The
-loop ends when no transition is left.  (The model is dask's worker state machine.)
+are made. An event is the first transition.  Each transition is applied by the decision objects that
+it is wired to.  They return further transitions, and actions for the JobMaster.  The loop ends when
+no transition is left.  (The model is dask's worker state machine.)
 
-Decision objects know neither the loop nor each other; they communicate by transitions.
+Decision objects do not know the loop.  ``docs/design/0029-decisions-as-a-transition-loop.md`` says
+what is a transition, and what is a call.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass, fields, replace
-from enum import IntEnum
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
-
-
-class Phase(IntEnum):
-    """Phase of a transition.  Transitions of earlier phases are applied first.
-    Within CHANGES, the consequences of a transition are applied before transitions that came after
-    it.  Within the other phases, transitions are applied in the order in which they came."""
-
-    CHANGES = 0
-    """Changes that have happened, with their immediate consequences."""
-    FAILOVER = 1
-    """Decision about all failures of the event, which count as one failure."""
-    RESTART = 2
-    """Restarts and scaling that are due, and new requests for slots that are still missing."""
-    END = 3
-    """End of the job, if nothing of it runs any more."""
-
-
-class Transition:
-    """Base class of all changes that decision objects apply.  Subclasses are frozen dataclasses."""
-
-    __slots__ = ()
-    phase: ClassVar[Phase] = Phase.CHANGES
-    holds_much: ClassVar[bool] = False
-    """Whether the transcript keeps only the text of the transition, even if its values are
-    small."""
-
-    def __str__(self) -> str:
-        values = ", ".join(_brief(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
-        return f"{type(self).__name__}({values})"
-
-
-_MOST_OF_A_VALUE = 120
-"""Largest number of characters of one value in a line of the transcript."""
-
-_MUCH = 100
-"""Number of parts of a value from which on the transcript keeps only the transition's text.
-Otherwise reports of ten thousand tasks would stay in memory for 200 further transitions."""
+from flinkray.scheduler.shared.transition import Phase, Transition
 
 Step = Transition | JobSchedulerAction
 Steps = Sequence[Step]
@@ -67,9 +31,9 @@ class Applied:
 
     now: float
     event: str
-    """The event that started the run."""
+    """Class of the event that started the run."""
     depth: int
-    """0 for a transition of the event itself, else the depth of its origin plus one."""
+    """0 for the event itself, else the depth of its origin plus one."""
     transition: Transition | str
     """Only the text, if the event is over and the transition held much data."""
 
@@ -109,29 +73,30 @@ class TransitionLoop:
         """Return the transcript as text, one line per transition."""
         return "\n".join(f"  {applied}" for applied in self._transcript)
 
-    def run(self, event: str, now: float, steps: Iterable[Step]) -> None:
-        """Apply the transitions of one event, and all transitions that follow from them.
+    def run(self, event: Transition, now: float) -> None:
+        """Apply *event*, and all transitions that follow from it.
 
         Raises:
             IllegalTransitionError: a decision is not possible in the current state; the error
                 contains the history and the transcript.
         """
+        name = type(event).__name__
         if self._is_running:
-            raise self._illegal(f"work on {event} within another event")
+            raise self._illegal(f"work on {name} within another event")
         self._is_running = True
         try:
-            applied = self._run(event, now, steps)
+            applied = self._run(name, now, event)
         except IllegalTransitionError as error:
-            raise self._illegal(f"work on {event}: {error}") from error
+            raise self._illegal(f"work on {name}: {error}") from error
         finally:
             self._is_running = False
             for waiting in self._waiting:
                 waiting.clear()
         self._forget_much(applied)
 
-    def _run(self, event: str, now: float, steps: Iterable[Step]) -> int:
+    def _run(self, name: str, now: float, event: Transition) -> int:
         """Apply all transitions.  Returns how many were applied."""
-        changes = deque((0, step) for step in steps)
+        changes: deque[tuple[int, Step]] = deque([(0, event)])
         applied = 0
         later = self._waiting
         handlers_of = self._handlers
@@ -148,7 +113,7 @@ class TransitionLoop:
                     later[transition.phase].append((~depth, transition))
                     continue
                 depth = depth if depth >= 0 else ~depth
-                self._transcript.append(Applied(now, event, depth, transition))
+                self._transcript.append(Applied(now, name, depth, transition))
                 applied += 1
                 if len(handlers) == 1:
                     follows = handlers[0](transition, now)
@@ -166,25 +131,10 @@ class TransitionLoop:
         transcript = self._transcript
         for index in range(max(0, len(transcript) - last), len(transcript)):
             transition = transcript[index].transition
-            if isinstance(transition, Transition) and _holds_much(transition):
+            if isinstance(transition, Transition) and transition.is_large:
                 transcript[index] = replace(transcript[index], transition=str(transition))
 
     def _illegal(self, wanted: str) -> IllegalTransitionError:
         return IllegalTransitionError(
             f"{self._subject} cannot {wanted}\nIts transitions:\n{self.story()}"
         )
-
-
-def _holds_much(transition: Transition) -> bool:
-    if transition.holds_much:
-        return True
-    values = (getattr(transition, f.name) for f in fields(transition))  # type: ignore[arg-type]
-    return any(isinstance(value, Sized) and len(value) >= _MUCH for value in values)
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, tuple):
-        shown = ", ".join(_brief(one) for one in value[:3])
-        return f"[{shown}]" if len(value) <= 3 else f"[{shown} and {len(value) - 3} more]"
-    text = str(value)
-    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"

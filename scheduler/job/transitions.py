@@ -1,4 +1,4 @@
-"""Defines the transitions of a job in execution, with which decision objects communicate. Regions
+"""Defines the events of a job, and the transitions with which decision objects communicate. Regions
 are given by their indices, subtasks by their current attempts.
 :mod:`flinkray.scheduler.job.job_scheduler` registers which object applies which transition."""
 
@@ -7,70 +7,234 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flinkray.checkpoint.handles import StateLocation
-from flinkray.checkpoint.metadata import MasterState
-from flinkray.core.ids import (
-    AllocationID,
-    ExecutionAttemptID,
-    JobVertexID,
-    ResourceID,
-    ResultPartitionID,
-)
+from flinkray.core.ids import ExecutionAttemptID, JobVertexID, ResourceID, ResultPartitionID
 from flinkray.core.kv_states import KvStateRegistration
-from flinkray.scheduler.checkpoints.actions import CheckpointTimerKey, StoreCheckpoint
-from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
-from flinkray.scheduler.checkpoints.properties import CheckpointProperties
-from flinkray.scheduler.execution.execution_graph import (
-    Execution,
-    ExecutionJobVertex,
-    ExecutionVertex,
-)
+from flinkray.scheduler.execution.execution_graph import Execution, ExecutionVertex
+from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
-from flinkray.scheduler.job.take_over import TakeOverPlan
-from flinkray.scheduler.job.transition_loop import Phase, Transition
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage, WorkerLocation
-from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.taking_over import CoordinatorAttempt, JobNotes
+from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.taking_over import (
+    FinishedTask,
+    JobNotes,
+    SourceCoordinatorPlace,
+    TaskExecutorReport,
+)
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.transition import JobEvent, Phase, Transition
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
-# --- reports --------------------------------------------------------------------------------------
+# --- events: orders -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsTold(Transition):
+class StartJob(JobEvent):
+    """The job begins to run: start its coordinators, then schedule its first regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitReports(JobEvent):
+    """Wait for the reports of TaskExecutors, in the status RECONCILING; TakeOverJob follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverJob(JobEvent):
+    """Take over running tasks from an earlier JobMaster.  This comes in place of StartJob.
+    Deployed attempts that are missing or contradict the notes fail together, as one failure.  If no
+    task can keep running (:class:`~flinkray.scheduler.job.take_over.CannotTakeOverError`), all are
+    canceled, and the job begins from its last checkpoint with a new execution graph.  AdoptSlots is
+    the first action."""
+
+    notes: JobNotes | None
+    """The last notes; None if there are none.  Their ``source_coordinator`` is None unless it can
+    be reached and already obeys this JobMaster."""
+    finished: tuple[FinishedTask, ...]
+    reports: tuple[TaskExecutorReport, ...]
+    """One report per registered TaskExecutor, as of its registration."""
+    begun_checkpoints: Mapping[int, str] = field(default_factory=dict)
+    """Ids that were issued after the last recovered checkpoint, each with its directory as a
+    checkpoint of the job."""
+    coordinated: Collection[JobVertexID] = ()
+    """Vertices whose coordinators exist in the attempts of the notes and already obey this
+    JobMaster.  Further events of these coordinators follow after this event."""
+    is_copy: bool = False
+    """Whether only a TaskExecutor has the notes, and a later JobMaster may have had newer notes.
+    All noted attempts must be present then, and in the last complete checkpoint."""
+    has_run: bool = False
+    """Whether tasks of the job were deployed at some time.  Without notes, the job then restarts,
+    even if nothing else tells of these tasks."""
+    holds_much = True
+
+    def __str__(self) -> str:
+        graph = None if self.notes is None else self.notes.graph_id
+        return f"TakeOverJob({graph}, {len(self.reports)} reports)"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob(JobEvent):
+    """A user cancels the job.  A second CancelJob changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob(JobEvent):
+    """This JobMaster stops its work on the job; the job's result is SUSPENDED (EX-08)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeJob(JobEvent):
+    """Change the parallelism bounds of some vertices.  Equal bounds change nothing.  Raises
+    JobStateError if the job is not elastic or the bounds are not possible."""
+
+    bounds: tuple[ParallelismBounds, ...]
+    counts_after_end = True
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFailure(JobEvent):
+    """A failure has occurred that concerns the whole job."""
+
+    failure: Failure
+
+
+# --- events: slots, tasks and coordinators --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsTold(JobEvent):
     """The SlotPool has reported these events, in this order."""
 
     events: tuple[SlotEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SlotFailed(Transition):
-    """A slot of the job was lost."""
+class PoolSlotsChanged(JobEvent):
+    """The slots that the pool holds have changed.  Only elastic jobs need this event."""
 
-    allocation_id: AllocationID
-    cause: str
+    slots: tuple[AllocatedSlot, ...]
+    """All slots that the pool holds, requested or not."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskExecutorLost(Transition):
-    """A TaskExecutor was lost with all its slots and partitions."""
+class TaskExecutorLost(JobEvent):
+    """A TaskExecutor was lost with all its slots and partitions.
+    This comes before the SlotPool's event about the same loss."""
 
     resource_id: ResourceID
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcesShort(Transition):
+class ResourcesShort(JobEvent):
     """The ResourceManager has reported why slots are missing now; the list is complete."""
 
     shortages: tuple[ResourceShortage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TasksReported(Transition):
+class TasksReported(JobEvent):
+    """TaskExecutors have sent these reports of tasks, in this order.  All failures among them count
+    as one failure.  After the job's end, partitions that tasks have left are still released."""
+
+    reports: tuple[TaskExecutionState | CheckpointAnswer, ...]
+    counts_after_end = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentsFailed(JobEvent):
+    """A DeployTasks could not be sent, for these current or earlier attempts (EX-02).
+    The TaskExecutor has not received the shared parts in the message either."""
+
+    resource_id: ResourceID
+    attempts: tuple[ExecutionAttemptID, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancellationsFailed(JobEvent):
+    """A CancelTasks could not be sent.  Its attempts count as canceled (EX-04)."""
+
+    attempts: tuple[ExecutionAttemptID, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStarted(JobEvent):
+    """The process of a coordinator has started."""
+
+    coordinator: CoordinatorID
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorGone(JobEvent):
+    """The process of a coordinator no longer exists: it died, was stopped, or did not start."""
+
+    coordinator: CoordinatorID
+    cause: str = "it ended"
+    goes_on: bool = False
+    """Whether another attempt replaces the coordinator without a failure. This is possible if the
+    coordinator's state is known elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorTold(JobEvent):
+    """A coordinator has sent an event."""
+
+    coordinator: CoordinatorID
+    event: CoordinatorEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCoordinatorIsAt(JobEvent):
+    """The coordinator of the job's sources was started here.  This comes before CoordinatorStarted,
+    and not for a coordinator that was taken over."""
+
+    place: SourceCoordinatorPlace
+    counts_after_end = True
+
+
+@dataclass(frozen=True, slots=True)
+class KvStatesRegistered(JobEvent):
+    """Attempts register queryable states that they hold (QS-01).
+    Refused registrations change nothing, except that the name of another operator's state fails the
+    job (QS-02)."""
+
+    registrations: tuple[KvStateRegistration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KvStatesUnregistered(JobEvent):
+    """Attempts no longer hold these queryable states."""
+
+    registrations: tuple[KvStateRegistration, ...]
+
+
+# --- events: timers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDelayOver(JobEvent):
+    """The delay of a restart is over; the restart begins when all tasks of its regions have
+    ended."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDelayOver(JobEvent):
+    """The delay of a WaitFor is over, after which an elastic job must check its slots again."""
+
+    generation: int
+
+
+# --- reports and take-over ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StatesReported(Transition):
     """TaskExecutors have reported these states of tasks, in this order."""
 
     states: tuple[TaskExecutionState, ...]
@@ -79,261 +243,11 @@ class TasksReported(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentsFailed(Transition):
-    """Deployments of attempts could not be sent to their TaskExecutor."""
-
-    resource_id: ResourceID
-    attempts: tuple[ExecutionAttemptID, ...]
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancellationsFailed(Transition):
-    """Cancellations of attempts could not be sent to their TaskExecutor."""
-
-    attempts: tuple[ExecutionAttemptID, ...]
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorStarted(Transition):
-    """The process of a coordinator has started."""
-
-    coordinator: CoordinatorID
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorGone(Transition):
-    """The process of a coordinator no longer exists: it died, was stopped, or did not start."""
-
-    coordinator: CoordinatorID
-    cause: str
-    goes_on: bool = False
-    """Whether another attempt replaces the coordinator without a failure. This is possible if the
-    coordinator's state is known elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorTold(Transition):
-    """A coordinator has sent an event."""
-
-    coordinator: CoordinatorID
-    event: CoordinatorEvent
-
-
-# --- checkpoints: what became of what the coordinator has asked for ------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPrepared(Transition):
-    """A PrepareCheckpoint was carried out."""
-
-    number: int
-    checkpoint_id: int
-    directory: str
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointNotPrepared(Transition):
-    """A PrepareCheckpoint failed to get an id or a directory."""
-
-    number: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorCheckpointed(Transition):
-    """The coordinator of an operator has taken its snapshot.
-    *state* is None if the coordinator has no state."""
-
-    checkpoint_id: int
-    operator_id: str
-    state: StateLocation | None
-    master_states: tuple[MasterState, ...] = ()
-    """States of master hooks that came with the snapshot."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorNotCheckpointed(Transition):
-    """The coordinator of an operator cannot take its snapshot, or a master hook has failed."""
-
-    checkpoint_id: int
-    operator_id: str | None
-    """None: a master hook has failed, which *cause* names."""
-    cause: str
-    is_lost: bool = False
-    """Whether the coordinator no longer exists.
-    If so, the failed checkpoint does not count against the tolerable failures in a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAnswered(Transition):
-    """Tasks have answered checkpoint orders, in this order."""
-
-    answers: tuple[CheckpointAnswer, ...]
-    holds_much = True
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{a.attempt_id} {type(a).__name__}" for a in self.answers[:3])
-        return f"CheckpointAnswered({len(self.answers)}: {told})"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointIsStored(Transition):
-    """A StoreCheckpoint was carried out.  *path* is the path of the metadata."""
-
-    stored: StoreCheckpoint
-    path: str
-    holds_much = True
-
-    def __str__(self) -> str:
-        return f"CheckpointIsStored({self.stored.metadata.checkpoint_id}, {self.path})"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointIsNotStored(Transition):
-    """A StoreCheckpoint failed for certain: no JobMaster will ever recover the checkpoint."""
-
-    stored: StoreCheckpoint
-    cause: str
-    holds_much = True
-
-    def __str__(self) -> str:
-        return f"CheckpointIsNotStored({self.stored.metadata.checkpoint_id}, {self.cause})"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointTimerOver(Transition):
-    """The delay of a StartCheckpointTimer is over."""
-
-    key: CheckpointTimerKey
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotRequested(Transition):
-    """A user requests a savepoint, or a checkpoint if *properties* is None."""
-
-    request_id: int
-    properties: CheckpointProperties | None
-    directory: str | None = None
-    """Target directory of a savepoint; None for a checkpoint."""
-
-
-CheckpointEvent = (
-    CheckpointPrepared
-    | CheckpointNotPrepared
-    | CoordinatorCheckpointed
-    | CoordinatorNotCheckpointed
-    | CheckpointAnswered
-    | CheckpointIsStored
-    | CheckpointIsNotStored
-    | CheckpointTimerOver
-    | SnapshotRequested
-)
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
     """A snapshot that a user asked for is complete or aborted. It may be the savepoint of a stop.
     The job continues, unless the same event ends or restarts the job."""
 
     phase = Phase.RESTART
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointGiven(Transition):
-    """Start the job from this savepoint, unless the job has checkpoints of its own."""
-
-    savepoint: CompletedCheckpoint
-    holds_much = True
-
-    def __str__(self) -> str:
-        return f"SavepointGiven({self.savepoint.path})"
-
-
-# --- queryable state ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KvStatesRegistered(Transition):
-    """Attempts register queryable states that they hold."""
-
-    registrations: tuple[KvStateRegistration, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KvStatesUnregistered(Transition):
-    """Attempts no longer hold these queryable states."""
-
-    registrations: tuple[KvStateRegistration, ...]
-
-
-# --- timers ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RestartDelayOver(Transition):
-    """The delay of a restart is over; the restart begins when all tasks of its regions have
-    ended."""
-
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDelayOver(Transition):
-    """The delay of a WaitFor is over, after which an elastic job must check its slots again."""
-
-    generation: int
-
-
-# --- taking over ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitReports(Transition):
-    """Wait for the reports of TaskExecutors about tasks of the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOverJob(Transition):
-    """Take over the job from another JobMaster; running tasks keep running."""
-
-    plan: TakeOverPlan
-    notes: JobNotes
-    begun_checkpoints: Mapping[int, str]
-    coordinated: Collection[JobVertexID]
-    """Vertices whose coordinators exist."""
-    holds_much = True
-
-    def __str__(self) -> str:
-        return f"TakeOverJob({self.notes.graph_id}: {self.plan.summary})"
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptsAdopted(Transition):
-    """Adopt attempts that an earlier JobMaster has deployed."""
-
-    running: tuple[tuple[Execution, AllocatedSlot, ExecutionState, float], ...]
-    """(attempt, slot, state, monotonic seconds of the deployment) of running attempts."""
-    ended: tuple[tuple[Execution, AllocatedSlot, float], ...]
-    """(attempt, slot, monotonic seconds of the deployment) of ended attempts.
-    The next transitions say how they ended."""
-    missing: tuple[Execution, ...]
-    """Attempts that no longer exist; the next transitions fail them."""
-    free: tuple[AllocatedSlot, ...]
-    """Slots of the job that nothing uses."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorsAdopted(Transition):
-    """Adopt coordinators of regions that an earlier JobMaster has started."""
-
-    attempts: Collection[CoordinatorAttempt]
-    there: Collection[JobVertexID]
-    """Vertices whose coordinators obey this JobMaster; all other coordinators no longer exist."""
-    finished: Mapping[JobVertexID, float]
-    """Vertex -> monotonic seconds when all its subtasks had finished.
-    The subtasks are adopted as running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,13 +279,6 @@ class ScheduleRegions(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSlots(Transition):
-    """Request slots for these scheduled regions."""
-
-    regions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RequestSlotsAgain(Transition):
     """Request new slots for subtasks whose slots were lost while other subtasks of the region
     waited. Subtasks that the same event cancels are skipped."""
@@ -383,13 +290,6 @@ class RequestSlotsAgain(Transition):
 @dataclass(frozen=True, slots=True)
 class RegionsReady(Transition):
     """These regions have all their slots."""
-
-    regions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UseSlots(Transition):
-    """Deploy these regions, except regions that were canceled or have lost a slot."""
 
     regions: tuple[int, ...]
 
@@ -413,42 +313,12 @@ class CancelRegions(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorsBegan(Transition):
-    """Coordinators of a region have started or will start.
-    They must end, too, before the region is over."""
-
-    region: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class CoordinatorEnded(Transition):
     """A coordinator of a region has ended and has left the slots of its vertex."""
 
     region: int
     executions: tuple[Execution, ...]
     """Attempts of the vertex, which have ended or will end later."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegionsOver(Transition):
-    """All attempts and coordinators of these regions have ended."""
-
-    regions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegionsFinished(Transition):
-    """All results of these regions are finished."""
-
-    regions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegionsUnfinished(Transition):
-    """Finished regions are going to run again."""
-
-    regions: tuple[int, ...]
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -466,28 +336,6 @@ class AttemptsOver(Transition):
     """Attempts have ended and need their slots no more (EX-06)."""
 
     executions: tuple[Execution, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptReplaced(Transition):
-    """A subtask's attempt was lost, and another attempt continues in the same slot."""
-
-    before: Execution
-    after: Execution
-
-
-@dataclass(frozen=True, slots=True)
-class SendDeployments(Transition):
-    """Send the deployments of these attempts to their TaskExecutors."""
-
-    executions: Sequence[Execution]
-
-
-@dataclass(frozen=True, slots=True)
-class SendCancellations(Transition):
-    """Send the cancellations of these attempts to their TaskExecutors."""
-
-    executions: Sequence[Execution]
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -509,25 +357,10 @@ class ResultsTakenBack(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class ResultsLost(Transition):
-    """Finished partitions of these attempts are lost, although they have still to be read."""
-
-    producers: tuple[Execution, ...]
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionsMissing(Transition):
     """A reader could not read these partitions, so that they have to be produced again (FO-04)."""
 
     partitions: tuple[ResultPartitionID, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendReleases(Transition):
-    """Tell TaskExecutors to release partitions that are no longer needed."""
-
-    partitions: tuple[tuple[WorkerLocation, ResultPartitionID], ...]
 
 
 # --- failures and restarts ------------------------------------------------------------------------
@@ -543,13 +376,6 @@ class SubtasksFailed(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalFailure(Transition):
-    """A failure has occurred that concerns the whole job."""
-
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
 class DecideFailover(Transition):
     """Decide about all failures of this event, which count as one failure."""
 
@@ -561,20 +387,6 @@ class StopEverything(Transition):
     """Restart all regions as soon as all tasks have ended, although nothing has failed."""
 
     cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareRestore(Transition):
-    """Prepare a restart of tasks: abort incomplete checkpoints.
-    *is_global*: all tasks restart, and the operators' coordinators are restored with them."""
-
-    cause: str
-    is_global: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePossible(Transition):
-    """Tasks can be restored: no checkpoint begun before can become complete any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,43 +428,11 @@ class RegionsRestored(Transition):
 
 
 @dataclass(frozen=True, slots=True)
-class MaxParallelismChanged(Transition):
-    """The restored state has changed the max parallelism of these vertices."""
-
-    vertices: tuple[ExecutionJobVertex, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StartJobCoordinators(Transition):
     """Start the job's coordinators that must run while the job runs, unless they run already."""
 
 
 # --- the job --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartJob(Transition):
-    """The job begins to run: start its coordinators, then schedule its first regions."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelJob(Transition):
-    """A user cancels the job."""
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendJob(Transition):
-    """This JobMaster suspends its work on the job."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class FailJob(Transition):
-    """Fail the job, because no restart is allowed."""
-
-    failure: Failure
-    concurrent: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,4 +9,5 @@ __all__ = [
     "story",
     "taking_over",
     "tasks",
+    "transition",
 ]

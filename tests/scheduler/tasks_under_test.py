@@ -13,6 +13,7 @@ from flinkray.core.ids import (
     SlotRequestId,
 )
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -25,7 +26,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     NoteJob,
     ReleasePartitions,
     StartCoordinator,
-    StartTimer,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -36,6 +36,7 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -132,10 +133,10 @@ class TasksUnderTest:
         """In which constrained requests get their slots."""
         self.names = {vertex.vertex_id: vertex.name for vertex in graph.vertices}
 
-    def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
-        """Call the event's method and carry out its actions."""
+    def tell(self, event: JobEvent) -> list[JobSchedulerAction]:
+        """Pass the event to the scheduler and carry out its actions."""
         self.now += 1.0
-        actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
+        actions = self.scheduler.handle(event, self.now)
         for action in actions:
             self._carry_out(action)
             if self.sources_start and isinstance(action, StartCoordinator):
@@ -146,7 +147,7 @@ class TasksUnderTest:
     def _started(self, coordinator: CoordinatorID) -> list[JobSchedulerAction]:
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return []
-        return self.scheduler.coordinator_started(coordinator, self.now)
+        return self.scheduler.handle(t.CoordinatorStarted(coordinator), self.now)
 
     def _carry_out(self, action: JobSchedulerAction) -> None:
         if isinstance(action, SlotRequests):
@@ -187,16 +188,16 @@ class TasksUnderTest:
             slot = self.slot_for(*self.wanted.pop(request_id))
             self.reserved[slot.allocation_id] = slot
             events.append(SlotAllocated(request_id, slot))
-        return self.tell("slot_events", events)
+        return self.tell(t.SlotsTold(tuple(events)))
 
     def lose_task_executor(self, name: str) -> list[JobSchedulerAction]:
         resource_id = ResourceID(name)
         self.reserved = {
             a: s for a, s in self.reserved.items() if s.location.resource_id != resource_id
         }
-        self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != resource_id}
+        self.tasks = {a: task for a, task in self.tasks.items() if self.where[a] != resource_id}
         self.task_executors.pop(resource_id, None)
-        return self.tell("task_executor_lost", resource_id, "killed")
+        return self.tell(t.TaskExecutorLost(resource_id, "killed"))
 
     # tasks
 
@@ -224,7 +225,7 @@ class TasksUnderTest:
             told.append(TaskExecutionState(JOB, attempt_id, state, failure, **more))  # type: ignore[arg-type]
             if state.is_terminal:
                 self.tasks.pop(attempt_id, None)
-        return self.tell("tasks_reported", told)
+        return self.tell(t.TasksReported(tuple(told)))
 
     def finish(self, names: str) -> list[JobSchedulerAction]:
         return self.report(names, ExecutionState.FINISHED)
@@ -239,7 +240,7 @@ class TasksUnderTest:
 
     def run(self) -> TasksUnderTest:
         """Start, give all slots, report all as running."""
-        self.tell("start")
+        self.tell(t.StartJob())
         self.give()
         self.report(list(self.tasks), ExecutionState.RUNNING)
         return self
@@ -247,8 +248,13 @@ class TasksUnderTest:
     def restart(self) -> list[JobSchedulerAction]:
         """Confirm cancellations, let the last delay end, and give the slots."""
         self.confirm_cancellations()
-        actions = self.tell("timer", only(self.log, StartTimer)[-1].key)
+        actions = self.tell(self.last_restart())
         return actions + self.give()
+
+    def last_restart(self) -> t.RestartDelayOver:
+        """The end of the delay of the last restart."""
+        events = [timer.event for timer in only(self.log, StartTimer)]
+        return [event for event in events if isinstance(event, t.RestartDelayOver)][-1]
 
     # what is to be seen
 

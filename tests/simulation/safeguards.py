@@ -59,10 +59,10 @@ from flinkray.rpc.calls import peer_deadlines
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.checkpoints.events import CheckpointIsStored
 from flinkray.scheduler.checkpoints.kept_checkpoints import SharedStateRegistry
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, synchronous_savepoint
 from flinkray.scheduler.job.take_over import TakeOver
-from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flinkray.actors.job_master.reports_to_dispatcher import OverviewNews
+from flinkray.scheduler.job.transitions import SuspendJob
 from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest
@@ -36,7 +37,7 @@ def test_job_change_is_reported_once_until_the_overview_is_requested_again() -> 
     again = news.give()
     assert (again.number, again.overview) == (1, tasks.scheduler.overview())
     assert again.overview != given.overview
-    tasks.tell("suspend", "why")
+    tasks.tell(SuspendJob("why"))
     news.changed()
     assert told == [1]
 

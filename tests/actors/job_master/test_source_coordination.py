@@ -16,12 +16,11 @@ from flinkray.checkpoint.handles import FileState
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
-from flinkray.scheduler.checkpoints.actions import SnapshotCoordinators
+from flinkray.scheduler.checkpoints import events as c
+from flinkray.scheduler.checkpoints.actions import ResetSubtasks, SnapshotCoordinators
 from flinkray.scheduler.execution.restarts import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.job.job_scheduler_actions import ResetSubtasks
 from flinkray.streaming.errors import UnavailableError
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
@@ -109,10 +108,10 @@ async def test_reset_of_source_readers_that_run_before_a_take_over_is_sent_at_on
 @on_virtual_time
 async def test_failed_master_hook_fails_the_checkpoint_and_gives_back_the_states() -> None:
     """CP-31: so that files which were written after the checkpoint had expired are deleted."""
-    told: list[t.CheckpointEvent] = []
+    told: list[c.CheckpointEvent] = []
     coordinated = Coordinated(has_hooks=True)
     coordinated.sources.snapshot(SnapshotCoordinators(4, 0, ("records",), "/chk-4"), told.append)
     await asyncio.sleep(1)
     failed, given_back = told
-    assert failed == t.CoordinatorNotCheckpointed(4, None, "the hook is out")
-    assert given_back == t.CoordinatorCheckpointed(4, "records", STATE)
+    assert failed == c.CoordinatorNotCheckpointed(4, None, "the hook is out")
+    assert given_back == c.CoordinatorCheckpointed(4, "records", STATE)

@@ -49,6 +49,13 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CheckpointIsNotStored,
+    CheckpointIsStored,
+    CheckpointNotPrepared,
+    CheckpointPrepared,
+)
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     checkpoint_of,
@@ -60,13 +67,6 @@ from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointRetentionPolicy,
 )
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.job.transitions import (
-    CheckpointEvent,
-    CheckpointIsNotStored,
-    CheckpointIsStored,
-    CheckpointNotPrepared,
-    CheckpointPrepared,
-)
 from flinkray.testing.simulation import Simulation, simulate
 from tests.actors.resource_cluster import number
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from flinkray.checkpoint.handles import (
     FileState,
@@ -16,30 +17,41 @@ from flinkray.checkpoint.handles import (
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointTimerKey,
-    CheckpointTimerPurpose,
     DiscardDirectory,
     DiscardFiles,
+    OrderCheckpoint,
+    OrderCoordinators,
     PrepareCheckpoint,
     SnapshotFinished,
-    StartCheckpointTimer,
     StoreCheckpoint,
-    TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointStep,
+    CheckpointTimerOver,
+    CheckpointTimerPurpose,
+)
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
 from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import VertexOperator
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from tests.scheduler.builders import GRAPH, JOB, only
+from flinkray.scheduler.shared.transition import StartTimer
+from tests.scheduler.builders import GRAPH, JOB, location, only
 from tests.scheduler.checkpoints.checkpointed import file, named, vertex
 from tests.scheduler.graphs import vertex_id
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
+Kind = TypeVar("Kind", TriggerCheckpoint, CheckpointCompleted, CheckpointAborted)
 Reason = CheckpointFailureReason
 FOREVER = 1e9
 
@@ -91,6 +103,13 @@ class Topology:
     def __init__(self, a: int = 1, b: int = 1, *, pointwise: bool = False) -> None:
         self.vertices = [Vertex("a", a), Vertex("b", b, [Input(0, pointwise, a)])]
         self.unfinished: list[str] = []
+
+    def by_location(
+        self, attempts: Iterable[ExecutionAttemptID]
+    ) -> dict[WorkerLocation, tuple[ExecutionAttemptID, ...]]:
+        """All tasks run on one TaskExecutor."""
+        here = tuple(attempts)
+        return {location(): here} if here else {}
 
     @property
     def attempts(self) -> list[ExecutionAttemptID]:
@@ -148,14 +167,14 @@ class JobWithCheckpoints:
     def begin(self, properties: CheckpointProperties | None = None) -> int:
         """Request one, up to the trigger of tasks: its id."""
         actions = self.prepare(self.request(properties))
-        assert only(actions, TriggerTasks)
+        assert orders(actions, TriggerCheckpoint)
         return self.last_id
 
     def tick(self, actions: Actions) -> Actions:
         """The periodic timer among these actions fires."""
         timer = timers(actions, CheckpointTimerPurpose.TRIGGER)[-1]
         self.now += timer.delay
-        return self.coordinator.timer(timer.key, self.now)
+        return self.coordinator.timer(fires(timer), self.now)
 
     def attempt(self, task: str) -> ExecutionAttemptID:
         vertices = {v.name: v for v in self.topology.vertices}
@@ -203,21 +222,61 @@ class JobWithCheckpoints:
         ]
 
     @property
-    def all_tasks(self) -> list[tuple[JobVertexID, int]]:
-        return [(v.vertex_id, i) for v in self.topology.vertices for i in range(v.parallelism)]
+    def all_tasks(self) -> dict[tuple[JobVertexID, int], int]:
+        """With the numbers of their attempts."""
+        return {
+            (v.vertex_id, i): v.attempts[i]
+            for v in self.topology.vertices
+            for i in range(v.parallelism)
+        }
 
 
 # --- what is looked for ---------------------------------------------------------------------------
 
 
-def timers(actions: Actions, purpose: CheckpointTimerPurpose) -> list[StartCheckpointTimer]:
-    found = only(actions, StartCheckpointTimer)
-    return [timer for timer in found if timer.key.purpose is purpose]
+@dataclass(frozen=True)
+class Order(Generic[Kind]):
+    """An order, with the tasks and the operators' coordinators that get it."""
+
+    order: Kind
+    attempts: tuple[ExecutionAttemptID, ...]
+    coordinators: tuple[str, ...]
 
 
-def expiry(actions: Actions) -> CheckpointTimerKey:
+def orders(actions: Iterable[object], kind: type[Kind]) -> list[Order[Kind]]:
+    """The orders of this kind, one for each checkpoint."""
+    found: dict[int, Order[Kind]] = {}
+    for action in actions:
+        if isinstance(action, OrderCheckpoint | OrderCoordinators):
+            given = action.order
+            if isinstance(given, kind):
+                told = found.setdefault(given.checkpoint_id, Order(given, (), ()))
+                if isinstance(action, OrderCheckpoint):
+                    told = replace(told, attempts=told.attempts + action.attempts)
+                else:
+                    told = replace(told, coordinators=told.coordinators + action.operators)
+                found[given.checkpoint_id] = told
+    return list(found.values())
+
+
+def order(actions: Iterable[object], kind: type[Kind]) -> Order[Kind]:
+    """The only order of this kind."""
+    (found,) = orders(actions, kind)
+    return found
+
+
+def timers(actions: Actions, purpose: CheckpointTimerPurpose) -> list[StartTimer]:
+    return [timer for timer in only(actions, StartTimer) if fires(timer).purpose is purpose]
+
+
+def expiry(actions: Actions) -> CheckpointTimerOver:
     (timer,) = timers(actions, CheckpointTimerPurpose.EXPIRY)
-    return timer.key
+    return fires(timer)
+
+
+def fires(timer: StartTimer) -> CheckpointTimerOver:
+    assert isinstance(timer.event, CheckpointTimerOver)
+    return timer.event
 
 
 def discarded(actions: Actions) -> list[str]:

@@ -8,18 +8,21 @@ import pytest
 
 from flinkray.checkpoint.handles import InlineState
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointsFailJob,
     CloseCheckpointStores,
     DiscardCheckpoint,
     ForgetCheckpoint,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     PrepareCheckpoint,
     StoreCheckpoint,
-    TriggerTasks,
 )
+from flinkray.scheduler.checkpoints.events import CheckpointsFailJob
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.checkpoints.properties import (
     savepoint,
     synchronous_savepoint,
@@ -36,6 +39,8 @@ from tests.scheduler.checkpoints.job_with_checkpoints import (
     directories,
     discarded,
     expiry,
+    order,
+    orders,
     state,
 )
 
@@ -46,7 +51,7 @@ CONCURRENT = configuration(max_concurrent=9)
 
 
 def aborted(actions: object) -> list[int]:
-    return [a.checkpoint_id for a in only(actions, NotifyCheckpointAborted)]  # type: ignore[arg-type]
+    return [a.order.checkpoint_id for a in orders(actions, CheckpointAborted)]  # type: ignore[arg-type]
 
 
 def subsumed(actions: object) -> list[int]:
@@ -71,8 +76,8 @@ def test_checkpoint_is_complete_once_all_acknowledged_and_it_is_stored() -> None
     assert job.coordinator.latest is None, "nobody is told before it is durable"
     assert job.acknowledge(1, "b0", state=state("b", "y")) == []
     done = job.store(actions)
-    notified = one(done, NotifyCheckpointComplete)
-    assert (notified.checkpoint_id, notified.timestamp) == (1, 1_000_000)
+    notified = order(done, CheckpointCompleted)
+    assert notified.order.checkpoint_id == 1
     assert notified.attempts == tuple(job.topology.attempts)
     assert job.coordinator.latest is not None
     assert job.coordinator.latest.metadata == stored.metadata
@@ -92,11 +97,10 @@ def test_two_concurrent_checkpoints_complete_one_after_the_other() -> None:
     assert job.coordinator.pending_ids == (2,)
     job.complete(2)
     assert [c.checkpoint_id for c in job.coordinator.retained] == [1, 2]
-    third = one(job.prepare(job.request()), TriggerTasks)
-    assert third.latest_completed == 2
+    third = order(job.prepare(job.request()), TriggerCheckpoint)
+    assert third.order.latest_completed == 2
     done = job.complete(3)
     assert subsumed(done) == [1]
-    assert one(done, NotifyCheckpointComplete).subsumed_id == 1
 
 
 def test_checkpoints_are_stored_one_at_a_time_in_the_order_of_their_completion() -> None:
@@ -125,7 +129,7 @@ def test_later_checkpoint_that_completes_first_subsumes_the_earlier() -> None:
     assert job.coordinator.pending_ids == ()
     assert discarded(done) == ["of 1"]
     assert answers(done) == {1: Reason.CHECKPOINT_SUBSUMED, 2: "chk-2"}
-    assert [n.checkpoint_id for n in only(done, NotifyCheckpointComplete)] == [2]
+    assert [n.order.checkpoint_id for n in orders(done, CheckpointCompleted)] == [2]
     assert directories(done) == []
     late = job.acknowledge(1, "b0", state=state("b", "late"))
     assert discarded(late) == ["late"]
@@ -183,7 +187,7 @@ def test_declined_checkpoint_is_discarded_with_all_received_state() -> None:
     job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
     job.acknowledge(1, "a0", state=state("a", "x", shared=["y"]))
     actions = job.decline(1, "b0")
-    told = one(actions, NotifyCheckpointAborted)
+    told = order(actions, CheckpointAborted)
     assert told.attempts == tuple(job.topology.attempts)
     assert told.coordinators == ("a",)
     assert sorted(discarded(actions)) == ["cut", "x", "y"]
@@ -207,7 +211,7 @@ def test_declining_a_checkpoint_leaves_the_other_checkpoints_pending() -> None:
     assert not only(actions, PrepareCheckpoint)
     assert job.coordinator.pending_ids == (2,)
     done = job.complete(2)
-    assert only(done, NotifyCheckpointComplete)
+    assert orders(done, CheckpointCompleted)
     assert job.decline(2, "a0") == []
 
 
@@ -233,7 +237,7 @@ def test_checkpoint_being_stored_cannot_be_aborted() -> None:
     assert job.coordinator.timer(expiry(actions), 600.0) == []
     assert job.coordinator.tasks_ended(job.topology.attempts, is_finished=False, now=0.0) == []
     assert not aborted(job.coordinator.stop_scheduler(0.0))
-    assert only(job.store(storing), NotifyCheckpointComplete)
+    assert orders(job.store(storing), CheckpointCompleted)
 
 
 def test_checkpoint_expires_if_not_completed_within_its_timeout() -> None:
@@ -463,12 +467,12 @@ def test_savepoint_completes_with_its_last_acknowledgement_without_a_commit() ->
     """CP-19: no transactions are committed with a savepoint, and the job does not restore it, as
     since Flink 1.15. Its tasks write all of their state."""
     job = JobWithCheckpoints()
-    triggered = one(job.prepare(job.request(SAVEPOINT)), TriggerTasks)
-    assert triggered.is_whole
+    triggered = order(job.prepare(job.request(SAVEPOINT)), TriggerCheckpoint)
+    assert triggered.order.is_whole
     assert answers(job.acknowledge(1, "a0")) == {}
     done = job.complete(1)
     assert answers(done) == {1: "chk-1"}
-    assert not only(done, NotifyCheckpointComplete)
+    assert not orders(done, CheckpointCompleted)
     assert job.coordinator.latest is None
 
 
@@ -501,7 +505,7 @@ def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest() -> None:
     done = job.complete(4)
     assert aborted(done) == [2]
     assert subsumed(done) == [1]
-    assert one(done, NotifyCheckpointComplete).checkpoint_id == 4
+    assert order(done, CheckpointCompleted).order.checkpoint_id == 4
     assert job.coordinator.latest is not None
     assert job.coordinator.latest.checkpoint_id == 4
     ended = job.coordinator.job_status_changed(JobStatus.FINISHED, 0.0)
@@ -515,12 +519,14 @@ def test_subsumed_savepoint_that_the_job_was_restored_from_is_not_deleted() -> N
     job.complete(1, state("a", shared=["s"]))
     job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     job.coordinator.restore(job.vertices, job.all_tasks, is_global=True)
-    assert one(job.prepare(job.request()), TriggerTasks).is_whole, "its files are the user's"
+    assert order(job.prepare(job.request()), TriggerCheckpoint).order.is_whole, (
+        "its files are the user's"
+    )
     done = job.complete(2, state("a", shared=["w"]))
     assert one(done, ForgetCheckpoint).checkpoint.checkpoint_id == 1
     assert subsumed(done) == []
     assert discarded(done) == []
-    assert not one(job.prepare(job.request()), TriggerTasks).is_whole
+    assert not order(job.prepare(job.request()), TriggerCheckpoint).order.is_whole
 
 
 def test_a_declined_stop_with_savepoint_fails_the_job() -> None:
@@ -604,8 +610,8 @@ def test_stores_close_at_job_end_only_after_the_checkpoint_being_stored(
         assert sorted(discarded(actions)) == ["w", "x"]
         assert not only(actions, CheckpointsFailJob)
     assert one(actions, CloseCheckpointStores).status is status
-    assert not only(actions, NotifyCheckpointComplete), "no task is left"
-    assert not only(actions, NotifyCheckpointAborted), "no task is left"
+    assert not orders(actions, CheckpointCompleted), "no task is left"
+    assert not orders(actions, CheckpointAborted), "no task is left"
     if is_stored and status is JobStatus.SUSPENDED:
         assert job.acknowledge(1, "a0", state=state("a", "x", shared=["w"])) == []
 

@@ -9,16 +9,15 @@ from flinkray.checkpoint.metadata import MasterState
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
-    NotifyCheckpointAborted,
     PrepareCheckpoint,
-    ReadyToRestore,
-    ResetCoordinatorSubtasks,
+    ResetSubtasks,
     RestoreCoordinators,
     StoreCheckpoint,
-    TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import ReadyToRestore
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason, StateRestoreError
+from flinkray.scheduler.checkpoints.messages import CheckpointAborted, TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
 from flinkray.scheduler.checkpoints.restores import Restored
 from tests.scheduler.builders import one, only
@@ -30,6 +29,8 @@ from tests.scheduler.checkpoints.job_with_checkpoints import (
     answers,
     configuration,
     discarded,
+    order,
+    orders,
     state,
 )
 from tests.scheduler.graphs import vertex_id
@@ -90,12 +91,12 @@ def test_regional_failover_resets_only_the_failed_subtasks_at_their_coordinators
         job.prepare(job.request())
         job.coordinator.coordinator_acknowledged(1, "a", None, 0.0, (MasterState("h", b"m"),))
         job.complete(1, state("a", "x"), state("a", "y"))
-    tasks = [(vertex_id("a"), 0), (vertex_id("a"), 2), (vertex_id("b"), 0)]
+    tasks = {(vertex_id("a"), 0): 1, (vertex_id("a"), 2): 3, (vertex_id("b"), 0): 1}
     restored = job.coordinator.restore(job.vertices, tasks, is_global=False)
     checkpoint_id = 1 if is_there else None
-    assert restored.actions == [ResetCoordinatorSubtasks(checkpoint_id, {"a": (0, 2)})]
+    assert restored.actions == [ResetSubtasks(checkpoint_id or 0, {"a": ((0, 1), (2, 3))})]
     assert list(restored.tasks) == ([(vertex_id("a"), 0)] if is_there else [])
-    other = job.coordinator.restore(job.vertices, tasks[2:], is_global=False)
+    other = job.coordinator.restore(job.vertices, {(vertex_id("b"), 0): 1}, is_global=False)
     assert other.actions == []
 
 
@@ -107,7 +108,7 @@ def test_restore_waits_for_the_checkpoint_being_stored() -> None:
     storing = job.acknowledge(1, "a0", "b0")
     actions = job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     assert not only(actions, ReadyToRestore)
-    assert [a.checkpoint_id for a in only(actions, NotifyCheckpointAborted)] == [2]
+    assert [a.order.checkpoint_id for a in orders(actions, CheckpointAborted)] == [2]
     assert answers(actions) == {2: CheckpointFailureReason.JOB_FAILOVER_REGION}
     with pytest.raises(IllegalTransitionError, match="checkpoint 1 is stored"):
         restore(job)
@@ -149,7 +150,7 @@ def test_new_job_master_restores_the_highest_id_and_assigns_higher_ids() -> None
     assert restore(job).checkpoint_id == 7
     refused = job.prepare(job.request(), 7)
     assert list(answers(refused).values()) == [CheckpointFailureReason.IO_EXCEPTION]
-    assert one(job.prepare(job.request(), 8), TriggerTasks).latest_completed == 7
+    assert order(job.prepare(job.request(), 8), TriggerCheckpoint).order.latest_completed == 7
 
 
 def test_after_recovery_files_are_counted_for_all_retained_checkpoints() -> None:
@@ -176,7 +177,7 @@ def test_job_started_from_a_savepoint_continues_its_checkpoint_ids() -> None:
     assert job.coordinator.retained == (there,)
     assert restore(job).tasks == {(vertex_id("a"), 0): state("a", shared=["s"])}
     job.last_id = 40
-    assert one(job.prepare(job.request()), TriggerTasks).is_whole
+    assert order(job.prepare(job.request()), TriggerCheckpoint).order.is_whole
     assert discarded(job.complete(41, state("a", shared=["w"]))) == []
 
 

@@ -20,27 +20,29 @@ from flinkray.checkpoint.handles import (
 )
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointsFailJob,
     CloseCheckpointStores,
     DiscardCheckpoint,
     DiscardDirectory,
     DiscardFiles,
     ForgetCheckpoint,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
+    OrderCheckpoint,
+    OrderCoordinators,
     PrepareCheckpoint,
-    ReadyToRestore,
     SnapshotCoordinators,
     SnapshotFinished,
-    StartCheckpointTimer,
     StoreCheckpoint,
-    TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
+from flinkray.scheduler.checkpoints.events import CheckpointsFailJob, CheckpointStep, ReadyToRestore
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.checkpoints.operators_with_state import state_locations
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
@@ -49,9 +51,10 @@ from flinkray.scheduler.checkpoints.properties import (
 )
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.checkpointed import file, named, vertex
-from tests.scheduler.checkpoints.job_with_checkpoints import Topology
+from tests.scheduler.checkpoints.job_with_checkpoints import Topology, fires
 
 KINDS: list[CheckpointProperties | None] = [
     None,
@@ -76,7 +79,7 @@ class Task:
     """Checkpoint -> the shared files that its state then had."""
     latest: int = 0
     """Of those that it knows to be complete."""
-    triggered: list[TriggerTasks] = field(default_factory=list)
+    triggered: list[TriggerCheckpoint] = field(default_factory=list)
     is_alive: bool = True
 
 
@@ -103,7 +106,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.once_durable: set[str] = set()
         self.received: dict[int, dict[ExecutionAttemptID, TaskState | None]] = {}
         """Acknowledgements, by checkpoint."""
-        self.triggered: dict[int, TriggerTasks] = {}
+        self.triggered: dict[int, TriggerCheckpoint] = {}
         self.over: set[int] = set()
         self.durable: dict[int, StoreCheckpoint] = {}
         """What a JobMaster would recover."""
@@ -112,8 +115,8 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.preparing: list[PrepareCheckpoint] = []
         self.asked: list[SnapshotCoordinators] = []
         self.storing: list[StoreCheckpoint] = []
-        self.timers: list[StartCheckpointTimer] = []
-        self.repeatable: list[Callable[[], list[CheckpointAction]]] = []
+        self.timers: list[StartTimer] = []
+        self.repeatable: list[Callable[[], list[CheckpointStep]]] = []
         """What was told, as it is told again."""
         self.is_repetition = False
         self.left: set[str] = set()
@@ -156,25 +159,31 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
 
     # --- carrying actions out ---------------------------------------------------------------------
 
-    def do(self, actions: list[CheckpointAction]) -> None:
+    def do(self, actions: list[CheckpointStep]) -> None:
+        aborted: set[int] = set()
+        """Tasks and coordinators are told separately."""
         for action in actions:
             match action:
                 case PrepareCheckpoint():
                     self.preparing.append(action)
                 case SnapshotCoordinators():
                     self.asked.append(action)
-                case TriggerTasks():
-                    self.trigger(action)
+                case OrderCheckpoint(order=TriggerCheckpoint() as trigger):
+                    self.trigger(trigger)
                 case StoreCheckpoint():
                     self.store(action)
-                case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
+                case OrderCheckpoint(attempts=told, order=CheckpointCompleted(checkpoint_id)):
                     assert checkpoint_id in self.durable, "told before it is durable"
                     for task in self.tasks:
-                        if task.attempt in action.attempts and task.is_alive:
+                        if task.attempt in told and task.is_alive:
                             self.knows(task, checkpoint_id)
-                case NotifyCheckpointAborted(checkpoint_id=checkpoint_id):
+                case (
+                    OrderCheckpoint(order=CheckpointAborted(checkpoint_id))
+                    | OrderCoordinators(order=CheckpointAborted(checkpoint_id))
+                ):
                     assert checkpoint_id not in self.durable
-                    assert checkpoint_id not in self.over
+                    assert checkpoint_id in aborted or checkpoint_id not in self.over
+                    aborted.add(checkpoint_id)
                     self.over.add(checkpoint_id)
                 case DiscardFiles(files=files):
                     for each in files:
@@ -199,23 +208,23 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
                     assert not self.status.is_terminal
                 case ReadyToRestore():
                     self.is_ready = True
-                case StartCheckpointTimer():
+                case StartTimer():
                     self.timers.append(action)
                 case CloseCheckpointStores():
                     assert not self.is_closed
                     assert not self.storing
                     self.is_closed = True
 
-    def trigger(self, action: TriggerTasks) -> None:
-        checkpoint_id = action.checkpoint_id
+    def trigger(self, order: TriggerCheckpoint) -> None:
+        checkpoint_id = order.checkpoint_id
         assert checkpoint_id > self.last_used, "ids rise"
         assert not self.is_restarting
         self.last_used = checkpoint_id
-        self.triggered[checkpoint_id] = action
+        self.triggered[checkpoint_id] = order
         self.received[checkpoint_id] = {}
         for task in self.tasks:
             if task.is_alive:
-                task.triggered.append(action)
+                task.triggered.append(order)
 
     def store(self, action: StoreCheckpoint) -> None:
         checkpoint_id = action.metadata.checkpoint_id
@@ -292,7 +301,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         """To a timer, which fires; others may be late."""
         timer = self.timers.pop(choice % len(self.timers))
         self.now += 1.0 + choice % 7
-        self.do(self.coordinator.timer(timer.key, self.now))
+        self.do(self.coordinator.timer(fires(timer), self.now))
 
     @precondition(lambda self: self.may_run and not self.is_restarting and self.triggered)
     @rule()
@@ -312,7 +321,11 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
     @rule(is_global=st.booleans())
     def restore(self, is_global: bool) -> None:
         assert not self.storing
-        tasks = [(v.vertex_id, i) for v in self.topology.vertices for i in range(v.parallelism)]
+        tasks = {
+            (v.vertex_id, i): v.attempts[i] + 1
+            for v in self.topology.vertices
+            for i in range(v.parallelism)
+        }
         vertices = [
             vertex(v.name, v.parallelism, inputs="a" if v.inputs else "")
             for v in self.topology.vertices
@@ -409,10 +422,10 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
     def ready_tasks(self) -> list[Task]:
         return [task for task in self.tasks if task.is_alive and task.triggered]
 
-    def write(self, task: Task, trigger: TriggerTasks) -> AcknowledgeCheckpoint:
+    def write(self, task: Task, trigger: TriggerCheckpoint) -> AcknowledgeCheckpoint:
         """Its snapshot: what it refers to of others is of the latest that it knows of."""
         task.triggered.remove(trigger)
-        self.knows(task, trigger.latest_completed or 0)
+        self.knows(task, trigger.latest_completed)
         self.files += 1
         checkpoint_id = trigger.checkpoint_id
         own = f"{trigger.directory}/{self.files}"
@@ -472,7 +485,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.do(self.repeatable[choice % len(self.repeatable)]())
         self.is_repetition = False
 
-    def tell(self, told: Callable[[], list[CheckpointAction]]) -> None:
+    def tell(self, told: Callable[[], list[CheckpointStep]]) -> None:
         self.repeatable.append(told)
         self.do(told())
 

@@ -6,17 +6,18 @@ import pytest
 
 from flinkray.checkpoint.handles import InlineState
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointsFailJob,
-    CheckpointTimerPurpose,
-    NotifyCheckpointAborted,
     PrepareCheckpoint,
     SnapshotCoordinators,
     SnapshotFinished,
     StoreCheckpoint,
-    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointsFailJob,
+    CheckpointStep,
+    CheckpointTimerPurpose,
 )
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import CheckpointAborted, TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
 from flinkray.scheduler.checkpoints.trigger_decisions import CATCH_UP_PAUSE
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -30,6 +31,9 @@ from tests.scheduler.checkpoints.job_with_checkpoints import (
     directories,
     discarded,
     expiry,
+    fires,
+    order,
+    orders,
     timers,
 )
 
@@ -52,11 +56,11 @@ def test_checkpoint_gets_its_id_before_its_sources_are_triggered() -> None:
     assert not prepare.properties.is_savepoint
     assert timers(actions, CheckpointTimerPurpose.EXPIRY)[0].delay == 600.0
     job.now = 4.0
-    trigger = one(job.prepare(actions), TriggerTasks)
+    trigger = order(job.prepare(actions), TriggerCheckpoint)
     assert trigger.attempts == (job.attempt("a0"), job.attempt("a1"))
-    assert (trigger.checkpoint_id, trigger.directory) == (1, "chk-1")
-    assert trigger.timestamp == 1_002_500, "milliseconds since 1970, when it was begun"
-    assert (trigger.latest_completed, trigger.is_whole) == (None, False)
+    assert (trigger.order.checkpoint_id, trigger.order.directory) == (1, "chk-1")
+    assert trigger.order.timestamp == 1_002_500, "milliseconds since 1970, when it was begun"
+    assert (trigger.order.latest_completed, trigger.order.is_whole) == (0, False)
 
 
 def test_coordinators_are_triggered_once_per_checkpoint_and_before_tasks() -> None:
@@ -68,7 +72,7 @@ def test_coordinators_are_triggered_once_per_checkpoint_and_before_tasks() -> No
     assert coordinator.pending_ids == (1,)
     assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
     assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
-    assert only(coordinator.coordinator_acknowledged(1, "b", None, 0.0), TriggerTasks)
+    assert orders(coordinator.coordinator_acknowledged(1, "b", None, 0.0), TriggerCheckpoint)
     assert coordinator.coordinator_acknowledged(1, "b", None, 0.0) == []
 
 
@@ -102,9 +106,9 @@ def test_checkpoints_are_triggered_one_at_a_time_and_requests_wait() -> None:
     first = job.request()
     assert job.request() == []
     triggered = job.prepare(first)
-    assert only(triggered, TriggerTasks)
+    assert orders(triggered, TriggerCheckpoint)
     assert only(triggered, PrepareCheckpoint)
-    assert only(job.prepare(triggered), TriggerTasks)
+    assert orders(job.prepare(triggered), TriggerCheckpoint)
     assert job.coordinator.pending_ids == (1, 2)
 
 
@@ -116,7 +120,7 @@ def test_waiting_request_starts_when_the_request_before_it_fails_to_get_an_id() 
     actions = job.coordinator.preparation_failed(number, "the counter is gone", 0.0)
     assert answers(actions) == {1: Reason.IO_EXCEPTION}
     assert "the counter is gone" in str(actions[0])
-    assert only(job.prepare(actions), TriggerTasks)
+    assert orders(job.prepare(actions), TriggerCheckpoint)
     assert job.coordinator.preparation_failed(number, "again", 0.0) == []
     assert job.coordinator.overview().failed == 1
 
@@ -128,7 +132,7 @@ def test_checkpoint_with_a_reused_id_fails_and_timestamps_never_decrease() -> No
     stamps = []
     for now in (5.0, 3.0, 9.0):
         job.now = now
-        stamps.append(one(job.prepare(job.request()), TriggerTasks).timestamp)
+        stamps.append(order(job.prepare(job.request()), TriggerCheckpoint).order.timestamp)
     assert stamps == [1_005_000, 1_005_000, 1_009_000]
     for checkpoint_id in (3, 2):
         actions = job.prepare(job.request(), checkpoint_id)
@@ -160,12 +164,13 @@ def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None
     assert job.request() == []
     expired = job.coordinator.timer(expiry(actions), 600.0)
     assert answers(expired) == {1: Reason.CHECKPOINT_EXPIRED}
-    assert one(expired, NotifyCheckpointAborted).attempts == ()
+    assert order(expired, CheckpointAborted).attempts == ()
     assert directories(expired) == ["chk-1"], "no task writes to it"
     assert job.coordinator.coordinator_acknowledged(1, "a", None, 601.0) == []
     assert only(job.prepare(expired), SnapshotCoordinators)
     assert job.coordinator.coordinator_acknowledged(1, "a", None, 602.0) == []
-    assert only(job.coordinator.coordinator_acknowledged(2, "a", None, 602.0), TriggerTasks)
+    triggered = job.coordinator.coordinator_acknowledged(2, "a", None, 602.0)
+    assert orders(triggered, TriggerCheckpoint)
 
 
 def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> None:
@@ -180,8 +185,8 @@ def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> 
     assert error is not None
     assert "it has failed" in error.text
     assert only(actions, CheckpointsFailJob) == []
-    assert only(actions, TriggerTasks) == []
-    assert one(actions, NotifyCheckpointAborted).coordinators == ("a", "b")
+    assert orders(actions, TriggerCheckpoint) == []
+    assert order(actions, CheckpointAborted).coordinators == ("a", "b")
     assert discarded(actions) == ["of a"]
     assert discarded(job.coordinator.coordinator_acknowledged(1, "b", file("late"), 0.0)) == [
         "late"
@@ -199,7 +204,7 @@ def test_concurrent_checkpoints_never_exceed_the_limit(most: int) -> None:
     actions = job.run()
     for _ in range(most):
         actions = job.tick(actions)
-        assert only(job.prepare(actions), TriggerTasks)
+        assert orders(job.prepare(actions), TriggerCheckpoint)
     for _ in range(3):
         actions = job.tick(actions)
         assert not only(actions, PrepareCheckpoint)
@@ -234,12 +239,12 @@ def test_periodic_checkpoint_due_within_the_minimum_pause_starts_when_the_pause_
     job.complete(1)
     job.now = 100.0
     stale = timers(actions, CheckpointTimerPurpose.TRIGGER)[0]
-    early = job.coordinator.timer(stale.key, 100.0)
+    early = job.coordinator.timer(fires(stale), 100.0)
     assert not only(early, PrepareCheckpoint)
     first, put_off = timers(early, CheckpointTimerPurpose.TRIGGER)
     assert put_off.delay == 40.0
-    assert job.coordinator.timer(first.key, 130.0) == [], "only one timer counts"
-    assert only(job.coordinator.timer(put_off.key, 140.0), PrepareCheckpoint)
+    assert job.coordinator.timer(fires(first), 130.0) == [], "only one timer counts"
+    assert only(job.coordinator.timer(fires(put_off), 140.0), PrepareCheckpoint)
 
 
 def test_minimum_pause_does_not_delay_user_requests() -> None:
@@ -247,7 +252,7 @@ def test_minimum_pause_does_not_delay_user_requests() -> None:
     job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0))
     job.begin()
     job.complete(1)
-    assert only(job.prepare(job.request()), TriggerTasks)
+    assert orders(job.prepare(job.request()), TriggerCheckpoint)
     job.complete(2)
     assert only(job.request(UNFORCED), PrepareCheckpoint)
 
@@ -261,11 +266,13 @@ def test_failed_checkpoint_starts_no_minimum_pause() -> None:
     assert only(job.tick(actions), PrepareCheckpoint)
 
 
-def taken_over(job: JobWithCheckpoints) -> list[CheckpointAction]:
+def taken_over(job: JobWithCheckpoints) -> list[CheckpointStep]:
     """The job runs on, with another JobMaster."""
     started = job.run()
     taken = job.coordinator.take_over(0, {}, job.topology.attempts, job.now)
-    assert job.coordinator.timer(timers(started, TRIGGER)[-1].key, job.now) == [], "it is replaced"
+    assert job.coordinator.timer(fires(timers(started, TRIGGER)[-1]), job.now) == [], (
+        "it is replaced"
+    )
     return taken
 
 
@@ -275,7 +282,7 @@ def test_the_first_checkpoint_after_a_take_over_begins_at_once() -> None:
     actions = taken_over(job)
     assert timers(actions, TRIGGER)[-1].delay == 0.0
     triggered = job.prepare(job.tick(actions))
-    assert only(triggered, TriggerTasks)
+    assert orders(triggered, TriggerCheckpoint)
     assert timers(triggered, TRIGGER)[-1].delay == 600.0
     job.complete(1)
     assert timers(job.tick(triggered), TRIGGER)[-1].delay == 600.0
@@ -319,7 +326,7 @@ def test_checkpoint_due_after_a_take_over_is_retried_until_tasks_are_triggered()
     waiting = job.tick(waiting)
     assert not only(waiting, PrepareCheckpoint)
     triggered = job.coordinator.coordinator_acknowledged(1, "a", None, job.now)
-    assert only(triggered, TriggerTasks)
+    assert orders(triggered, TriggerCheckpoint)
     assert timers(triggered, TRIGGER)[-1].delay == 600.0
     assert job.tick(waiting) == [], "it is replaced"
 
@@ -355,9 +362,9 @@ def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_user_request
     actions = job.tick(job.run())
     job.prepare(actions)
     stopped = job.coordinator.stop_scheduler(job.now)
-    assert one(stopped, NotifyCheckpointAborted).checkpoint_id == 1
+    assert order(stopped, CheckpointAborted).order.checkpoint_id == 1
     assert job.tick(actions) == []
-    assert only(job.prepare(job.request()), TriggerTasks)
+    assert orders(job.prepare(job.request()), TriggerCheckpoint)
     again = job.run()
     assert job.run() == [], "it runs already"
     assert timers(again, CheckpointTimerPurpose.TRIGGER)
@@ -397,7 +404,7 @@ def test_forced_savepoint_starts_at_once_and_unforced_one_before_waiting_checkpo
     assert job.request() == []
     assert job.request(UNFORCED) == []
     for _ in range(2):
-        assert only(job.prepare(job.request(SAVEPOINT)), TriggerTasks)
+        assert orders(job.prepare(job.request(SAVEPOINT)), TriggerCheckpoint)
     assert job.coordinator.pending_ids == (1, 2, 3)
     for checkpoint_id in (1, 2):
         assert not only(job.complete(checkpoint_id), PrepareCheckpoint)
@@ -482,7 +489,7 @@ def test_task_that_ends_while_a_checkpoint_is_prepared_aborts_the_checkpoint(
     assert answers(actions) == {1: reason}
     assert len(only(actions, PrepareCheckpoint)) == 1
     assert directories(job.prepare(prepare)) == ["chk-1"]
-    (trigger,) = only(job.prepare(actions), TriggerTasks)
+    (trigger,) = orders(job.prepare(actions), TriggerCheckpoint)
     assert trigger.attempts == (job.attempt("a0"),)
 
 
@@ -493,4 +500,4 @@ def test_end_of_an_unrelated_task_does_not_abort_a_checkpoint_being_prepared() -
     job.topology.vertices[0].attempts[0] += 1
     later = job.attempt("a0")
     assert job.coordinator.tasks_ended([later], is_finished=False, now=job.now) == []
-    assert only(job.prepare(prepare), TriggerTasks)[0].attempts == (earlier,)
+    assert orders(job.prepare(prepare), TriggerCheckpoint)[0].attempts == (earlier,)

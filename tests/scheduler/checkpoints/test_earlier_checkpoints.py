@@ -6,24 +6,30 @@ from dataclasses import replace
 
 from flinkray.scheduler.checkpoints.actions import (
     DiscardDirectory,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.earlier_checkpoints import MOST_GIVEN_UP, EarlierCheckpoints
 from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
 from tests.scheduler.builders import one, only
 from tests.scheduler.checkpoints.checkpointed import metadata
 from tests.scheduler.checkpoints.job_with_checkpoints import (
     MANUAL,
     JobWithCheckpoints,
+    Order,
     Topology,
     configuration,
+    order,
+    orders,
 )
 
-RUNNING = Topology().attempts
+TOPOLOGY = Topology()
+RUNNING = TOPOLOGY.attempts
 
 
 def left_behind(
@@ -44,42 +50,42 @@ class JobMasters:
 
 def test_running_tasks_learn_the_last_complete_checkpoint_again() -> None:
     earlier = JobMasters(left_behind(2, 20), left_behind(3, 30)).earlier
-    complete = NotifyCheckpointComplete(3, 30, tuple(RUNNING), ("source",), None)
-    assert earlier.take_over({}, RUNNING) == [complete]
+    told = Order(CheckpointCompleted(3), tuple(RUNNING), ("source",))
+    assert orders(earlier.take_over({}, RUNNING, TOPOLOGY), CheckpointCompleted) == [told]
 
 
 def test_running_tasks_are_not_told_that_a_savepoint_is_complete() -> None:
     earlier = JobMasters(left_behind(3, properties=savepoint())).earlier
-    assert earlier.take_over({}, RUNNING) == []
+    assert earlier.take_over({}, RUNNING, TOPOLOGY) == []
 
 
 def test_checkpoints_begun_earlier_are_aborted_and_their_ids_never_used_again() -> None:
     masters = JobMasters(left_behind(3))
     begun = {5: "chk-5", 3: "chk-3", 2: "chk-2", 4: "chk-4"}
-    actions = masters.earlier.take_over(begun, RUNNING)
-    assert only(actions, NotifyCheckpointAborted) == [
-        NotifyCheckpointAborted(4, 3, tuple(RUNNING), ("source",)),
-        NotifyCheckpointAborted(5, 3, tuple(RUNNING), ("source",)),
+    actions = masters.earlier.take_over(begun, RUNNING, TOPOLOGY)
+    assert orders(actions, CheckpointAborted) == [
+        Order(CheckpointAborted(4, 3), tuple(RUNNING), ("source",)),
+        Order(CheckpointAborted(5, 3), tuple(RUNNING), ("source",)),
     ]
     assert masters.earlier.last_id == 5
 
 
 def test_directory_of_a_checkpoint_begun_earlier_is_deleted_after_its_last_task() -> None:
     masters = JobMasters()
-    assert not only(masters.earlier.take_over({1: "chk-1"}, RUNNING), DiscardDirectory)
+    assert not only(masters.earlier.take_over({1: "chk-1"}, RUNNING, TOPOLOGY), DiscardDirectory)
     assert masters.aborted.ended(RUNNING[:1]) == []
     assert masters.aborted.ended(RUNNING[1:]) == ["chk-1"]
 
 
 def test_directory_of_a_checkpoint_begun_earlier_is_deleted_if_no_task_runs() -> None:
-    actions = JobMasters().earlier.take_over({1: "chk-1"}, ())
+    actions = JobMasters().earlier.take_over({1: "chk-1"}, (), TOPOLOGY)
     assert one(actions, DiscardDirectory) == DiscardDirectory("chk-1")
 
 
 def test_only_the_last_checkpoints_begun_earlier_are_aborted() -> None:
     begun = {number: f"chk-{number}" for number in range(1, MOST_GIVEN_UP + 2)}
-    aborted = only(JobMasters().earlier.take_over(begun, RUNNING), NotifyCheckpointAborted)
-    assert [each.checkpoint_id for each in aborted] == list(range(2, MOST_GIVEN_UP + 2))
+    aborted = orders(JobMasters().earlier.take_over(begun, RUNNING, TOPOLOGY), CheckpointAborted)
+    assert [each.order.checkpoint_id for each in aborted] == list(range(2, MOST_GIVEN_UP + 2))
 
 
 def test_timestamps_of_checkpoints_never_go_back() -> None:
@@ -104,4 +110,4 @@ def test_first_checkpoint_of_tasks_taken_over_after_a_savepoint_is_whole() -> No
         job = JobWithCheckpoints(configuration(is_incremental=True))
         job.coordinator.recovered([left_behind(1, properties=properties)])
         job.coordinator.take_over(1, {}, job.topology.attempts, 0.0)
-        assert one(job.prepare(job.request(), 2), TriggerTasks).is_whole is is_whole
+        assert order(job.prepare(job.request(), 2), TriggerCheckpoint).order.is_whole is is_whole

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    CheckpointTimerPurpose,
-    PrepareCheckpoint,
-    StartCheckpointTimer,
-    TriggerTasks,
-)
-from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint
+from flinkray.scheduler.checkpoints.actions import PrepareCheckpoint
+from flinkray.scheduler.checkpoints.events import CheckpointStep, CheckpointTimerPurpose
+from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint, TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.checkpoints.trigger_decisions import FIRST_DELAY, NEXT_DELAY
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints.job_with_checkpoints import (
     JobWithCheckpoints,
     Topology,
     configuration,
+    fires,
+    orders,
     timers,
 )
 
-Actions = list[CheckpointAction]
+Actions = list[CheckpointStep]
 
 
 def awaits(job: JobWithCheckpoints, task: str = "b0", after: int = 0) -> Actions:
     return job.coordinator.awaited(AwaitCheckpoint(JOB, job.attempt(task), after))
 
 
-def final_timer(actions: Actions) -> StartCheckpointTimer:
+def final_timer(actions: Actions) -> StartTimer:
     (timer,) = timers(actions, CheckpointTimerPurpose.FINAL)
     return timer
 
 
-def fire(job: JobWithCheckpoints, timer: StartCheckpointTimer) -> Actions:
+def fire(job: JobWithCheckpoints, timer: StartTimer) -> Actions:
     job.now += timer.delay
-    return job.coordinator.timer(timer.key, job.now)
+    return job.coordinator.timer(fires(timer), job.now)
 
 
 def test_task_at_its_end_gets_a_final_checkpoint_without_periodic_checkpoints() -> None:
@@ -45,7 +43,7 @@ def test_task_at_its_end_gets_a_final_checkpoint_without_periodic_checkpoints() 
     assert awaits(job, "b1") == []  # it is covered as well
     actions = fire(job, timer)
     assert final_timer(actions).delay == NEXT_DELAY
-    assert only(job.prepare(actions), TriggerTasks)
+    assert orders(job.prepare(actions), TriggerCheckpoint)
     job.complete(1)
     assert fire(job, final_timer(actions)) == []
     assert final_timer(awaits(job, "b0", 1)).delay == FIRST_DELAY

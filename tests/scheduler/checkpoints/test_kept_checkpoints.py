@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState, StateLocation
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.scheduler.checkpoints.actions import (
-    CheckpointAction,
-    DiscardCheckpoint,
-    DiscardFiles,
-    ForgetCheckpoint,
-)
+from flinkray.scheduler.checkpoints.actions import DiscardCheckpoint, DiscardFiles, ForgetCheckpoint
 from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoint,
     CompletedCheckpoints,
 )
+from flinkray.scheduler.checkpoints.events import CheckpointStep
 from flinkray.scheduler.checkpoints.kept_checkpoints import (
     AbortedCheckpoints,
     KeptCheckpoints,
@@ -51,7 +47,7 @@ def completed(
     )
 
 
-def told(actions: list[CheckpointAction]) -> list[str]:
+def told(actions: list[CheckpointStep]) -> list[str]:
     """What goes: ids of checkpoints, and paths of files."""
     found: list[str] = []
     for action in actions:

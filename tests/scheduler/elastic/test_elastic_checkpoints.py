@@ -12,13 +12,17 @@ from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointTimerPurpose,
     PrepareCheckpoint,
     RestoreCoordinators,
     SnapshotFinished,
-    StartCheckpointTimer,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointNotPrepared,
+    CheckpointTimerOver,
+    CheckpointTimerPurpose,
+    SavepointGiven,
+)
 from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.checkpoints.properties import (
@@ -40,11 +44,11 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     SetRequirements,
-    StartTimer,
 )
 from flinkray.scheduler.reports.spans import RESCALE
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints import checkpointed
 from tests.scheduler.elastic.test_elastic_job_scheduler import ElasticUnderTest
@@ -84,7 +88,7 @@ class ElasticCheckpoints(ElasticUnderTest, CheckpointedJob):
             name = self.name(attempt_id)
             state = TaskState({"b": of_b[int(name[1:]) - 1]}) if name[0] == "b" else None
             answers.append(AcknowledgeCheckpoint(JOB, checkpoint_id, attempt_id, state))
-        return self.tell("tasks_reported", answers)
+        return self.tell(t.TasksReported(tuple(answers)))
 
     def key_groups(self) -> dict[str, list[tuple[int, int]]]:
         """Task -> the ranges of keyed state that it begins with."""
@@ -101,7 +105,7 @@ class ElasticCheckpoints(ElasticUnderTest, CheckpointedJob):
 def running_with(slots: int) -> ElasticCheckpoints:
     """It has taken one checkpoint."""
     job = ElasticCheckpoints(graph=graph())
-    job.tell("start")
+    job.tell(t.StartJob())
     actions = job.has(slots)
     if slots < 4:
         job.timer(actions)
@@ -217,7 +221,7 @@ def test_job_that_gets_new_bounds_during_a_stop_with_savepoint_still_stops(
         job.keyed(2)
         job.store()
         job.finish("a1 a2 b1")
-    job.tell("resize", (bounds_of_b(job, 1, 2),))
+    job.tell(t.ResizeJob((bounds_of_b(job, 1, 2),)))
     assert job.status is JobStatus.RUNNING
     if not is_complete:
         job.keyed(2)
@@ -234,11 +238,11 @@ def test_job_whose_stop_savepoint_got_no_id_is_scaled_to_the_new_slots_and_bound
     job.now += 100.0
     (wanted,) = only(job.request(synchronous_savepoint(is_drain=False)), PrepareCheckpoint)
     if is_resized:
-        job.tell("resize", (bounds_of_b(job, 1, 3),))
+        job.tell(t.ResizeJob((bounds_of_b(job, 1, 3),)))
     else:
         job.has(4)
     assert only(job.log, CancelTasks) == []
-    job.told(t.CheckpointNotPrepared(wanted.number, "no id"))
+    job.told(CheckpointNotPrepared(wanted.number, "no id"))
     assert job.status is JobStatus.RESTARTING
     expected = "a1#2 a2#2 b1#2 b2#2 b3#2" + ("" if is_resized else " b4#2")
     assert job.tasks_of(job.stopped()) == expected
@@ -285,9 +289,10 @@ def answers(job: ElasticCheckpoints) -> list[tuple[int, str | None]]:
 
 def expires(job: ElasticCheckpoints) -> Actions:
     """The time is over that the checkpoint has which was begun last."""
-    timers = [timer.key for timer in only(job.log, StartCheckpointTimer)]
-    expiry = [key for key in timers if key.purpose is CheckpointTimerPurpose.EXPIRY]
-    return job.told(t.CheckpointTimerOver(expiry[-1]))
+    timers = [timer.event for timer in only(job.log, StartTimer)]
+    over = [event for event in timers if isinstance(event, CheckpointTimerOver)]
+    expiry = [event for event in over if event.purpose is CheckpointTimerPurpose.EXPIRY]
+    return job.told(expiry[-1])
 
 
 @pytest.mark.parametrize("is_resized", [False, True])
@@ -299,7 +304,7 @@ def test_job_is_scaled_once_the_users_snapshot_is_complete(
     job.now += 100.0
     wanted = job.request(properties)
     if is_resized:
-        job.tell("resize", (bounds_of_b(job, 1, 3),))
+        job.tell(t.ResizeJob((bounds_of_b(job, 1, 3),)))
     else:
         job.has(4)
     job.cut(job.prepare(wanted))
@@ -351,7 +356,7 @@ def test_job_suspended_while_scaling_waits_for_a_savepoint_is_not_scaled() -> No
     job.now += 100.0
     job.trigger(savepoint())
     job.has(4)
-    job.tell("suspend", "another leads")
+    job.tell(t.SuspendJob("another leads"))
     job.confirm_cancellations()
     assert job.status is JobStatus.SUSPENDED
     assert RESCALE not in [span.name for span in job.scheduler.take_spans()]
@@ -418,19 +423,19 @@ def test_scaling_after_a_take_over_does_not_wait_for_a_savepoint_begun_before_it
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     b = job.graph.vertices[1].vertex_id
-    job.tell("start")
+    job.tell(t.StartJob())
     slots = tuple(job.new_slot() for _ in range(4))
-    job.tell("slots_changed", slots)
+    job.tell(t.PoolSlotsChanged(slots))
     job.give()
     job.report(list(job.tasks), ExecutionState.RUNNING)
     job.trigger(savepoint())
     smaller = (ParallelismBounds(b, 1, 3),)
-    job.tell("resize", smaller)
+    job.tell(t.ResizeJob(smaller))
     assert only(job.log, CancelTasks) == []
 
     job.graph = with_bounds(job.graph, smaller)
     job.next_job_master()
-    job.tell("slots_changed", slots)
+    job.tell(t.PoolSlotsChanged(slots))
     job.take_over(begun_checkpoints={1: "/chk-1"})
 
     assert job.status is JobStatus.RESTARTING
@@ -439,7 +444,7 @@ def test_scaling_after_a_take_over_does_not_wait_for_a_savepoint_begun_before_it
     assert sorted(map(job.name, job.tasks)) == ["a1", "a2", "b1", "b2", "b3"]
     job.report(list(job.tasks), ExecutionState.RUNNING)
     job.trigger(savepoint())
-    actions = job.tell("resize", (ParallelismBounds(b, 1, 2),))
+    actions = job.tell(t.ResizeJob((ParallelismBounds(b, 1, 2),)))
     assert only(actions, CancelTasks) == []
     job.acknowledge(2)
     job.store()
@@ -451,13 +456,13 @@ def shrinking() -> TakenOverCheckpointedJob:
     of_job = replace(graph(), restart_strategy=FixedDelayRestart(0, 0.0))
     job = TakenOverCheckpointedJob(of_job, kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
-    job.tell("start")
-    job.tell("slots_changed", tuple(job.new_slot() for _ in range(4)))
+    job.tell(t.StartJob())
+    job.tell(t.PoolSlotsChanged(tuple(job.new_slot() for _ in range(4))))
     job.give()
     job.report(list(job.tasks), ExecutionState.RUNNING)
     smaller = (ParallelismBounds(job.graph.vertices[1].vertex_id, 1, 3),)
     job.graph = with_bounds(job.graph, smaller)
-    job.tell("resize", smaller)
+    job.tell(t.ResizeJob(smaller))
     return job
 
 
@@ -467,7 +472,7 @@ def goes_on(job: TakenOverCheckpointedJob, *, restarts: int = 0) -> None:
     job.take_over()
     assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, restarts)
     job.happens(list(job.tasks), ExecutionState.CANCELED)
-    job.tell("slots_changed", tuple(job.slots.values()))
+    job.tell(t.PoolSlotsChanged(tuple(job.slots.values())))
     job.give()
     assert sorted(map(job.name, job.tasks)) == ["a1", "a2", "b1", "b2", "b3"]
 
@@ -497,11 +502,11 @@ def test_job_with_too_few_slots_still_requires_all_slots_after_a_take_over() -> 
     """The slots that the job has are part of what it requires: otherwise it would never grow."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
-    job.tell("start")
-    job.tell("slots_changed", tuple(job.new_slot() for _ in range(2)))
-    job.tell("timer", only(job.log, StartTimer)[-1].key)
+    job.tell(t.StartJob())
+    job.tell(t.PoolSlotsChanged(tuple(job.new_slot() for _ in range(2))))
+    job.tell(only(job.log, StartTimer)[-1].event)
     job.now += 10.0
-    job.tell("timer", only(job.log, StartTimer)[-1].key)
+    job.tell(only(job.log, StartTimer)[-1].event)
     job.give()
     job.report(list(job.tasks), ExecutionState.RUNNING)
     assert len(job.tasks) == 4
@@ -514,13 +519,13 @@ def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
     """Its JobMaster has noted nothing except the place of the source coordinator."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
-    job.tell("start")
-    job.tell("source_coordinator_is_at", SourceCoordinatorPlace(0, OWNER, "sources"))
+    job.tell(t.StartJob())
+    job.tell(t.SourceCoordinatorIsAt(SourceCoordinatorPlace(0, OWNER, "sources")))
     slots = tuple(job.new_slot() for _ in range(2))
-    job.tell("slots_changed", slots)
+    job.tell(t.PoolSlotsChanged(slots))
     job.next_job_master()
     job.take_over()
-    job.tell("slots_changed", slots)
+    job.tell(t.PoolSlotsChanged(slots))
     assert not job.wanted, "it waits for more for a while"
 
 
@@ -532,7 +537,7 @@ def test_restart_counted_by_the_last_job_master_is_counted_once_at_a_take_over()
     job.next_job_master()
     job.take_over(has_run=True)
     assert job.scheduler.restarts == 1
-    job.tell("source_coordinator_is_at", SourceCoordinatorPlace(0, OWNER, "sources"))
+    job.tell(t.SourceCoordinatorIsAt(SourceCoordinatorPlace(0, OWNER, "sources")))
     job.next_job_master()
     job.take_over(has_run=True)
     assert job.scheduler.restarts == 1
@@ -543,7 +548,7 @@ def test_job_recovered_from_another_job_master_starts_from_its_checkpoint() -> N
     left = before.scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
     job = ElasticCheckpoints(graph=graph())
     job.scheduler.checkpoints_recovered(left)
-    job.tell("start")
+    job.tell(t.StartJob())
     job.timer(job.has(2))
     assert job.key_groups() == {"b1": [(0, 31), (32, 63)], "b2": [(64, 95), (96, 127)]}
     assert one(job.log, RestoreCoordinators).restores == 1
@@ -565,7 +570,7 @@ def left_with(key_groups: int) -> CompletedCheckpoint:
 def begun(key_groups: int, slots: int, graph: JobGraph) -> ElasticCheckpoints:
     job = ElasticCheckpoints(graph=graph)
     job.scheduler.checkpoints_recovered([left_with(key_groups)])
-    job.tell("start")
+    job.tell(t.StartJob())
     actions = job.has(slots)
     if not job.tasks:
         job.timer(actions)
@@ -598,7 +603,7 @@ def test_job_with_bounds_above_the_key_groups_of_its_state_grows_to_the_key_grou
     job = begun(8, 4, graph())
     bounds = bounds_of_b(job, lower, 20)
     job.now += 100.0
-    actions = job.tell("resize", (bounds,))
+    actions = job.tell(t.ResizeJob((bounds,)))
     assert one(actions, SetRequirements).requirements.requirements[0].count == 8
     job.now += 100.0
     job.has(20)
@@ -620,7 +625,7 @@ def test_job_grows_beyond_its_default_key_groups_if_its_state_has_more() -> None
     bounds = (bounds_of_b(job, 1, 200),)
     stored = with_bounds(graph(), bounds, job.scheduler.max_parallelism)
     job.now += 100.0
-    job.tell("resize", bounds)
+    job.tell(t.ResizeJob(bounds))
     job.now += 100.0
     job.has(200)
     job.stopped()
@@ -674,8 +679,8 @@ def test_elastic_job_with_own_checkpoints_ignores_data_in_flight_of_its_start() 
     left = running_with(4).scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
     job = ElasticCheckpoints(graph=graph())
     job.scheduler.checkpoints_recovered(left)
-    job.tell("start_from_savepoint", given_checkpoint(JobID.generate(), in_flight=True))
-    job.tell("start")
+    job.tell(SavepointGiven(given_checkpoint(JobID.generate(), in_flight=True)))
+    job.tell(t.StartJob())
     job.has(4)
     assert job.ended is None
     assert job.key_groups().keys() == {"b1", "b2", "b3", "b4"}
@@ -685,7 +690,7 @@ def test_job_with_fixed_parallelism_may_start_from_a_checkpoint_with_data_in_fli
     job = CheckpointedJob(
         checkpointed_graph(stream_vertex("a", 2), stream_vertex("b", 4, max_parallelism=128))
     )
-    job.tell("start_from_savepoint", given_checkpoint(JobID.generate(), in_flight=True))
+    job.tell(SavepointGiven(given_checkpoint(JobID.generate(), in_flight=True)))
     job.run()
     assert job.status is JobStatus.RUNNING
     restored = [task.restored for task in job.tasks.values() if task.restored is not None]
@@ -698,8 +703,8 @@ def test_elastic_job_refuses_to_start_from_a_checkpoint_with_data_in_flight(
 ) -> None:
     job = ElasticCheckpoints(graph=graph())
     given = given_checkpoint(JobID.generate(), in_flight=in_flight)
-    job.tell("start_from_savepoint", given)
-    job.tell("start")
+    job.tell(SavepointGiven(given))
+    job.tell(t.StartJob())
     job.has(4)
     if in_flight:
         assert job.ended is not None

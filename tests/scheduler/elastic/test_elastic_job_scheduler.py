@@ -12,6 +12,7 @@ from flinkray.scheduler.graph.job_graph import (
     ParallelismBounds,
     SchedulerMode,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorKind,
@@ -25,12 +26,11 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     SetRequirements,
-    StartTimer,
-    TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests, SlotsLost
 from tests.scheduler.builders import GRAPH, LARGE, SMALL, one, only
 from tests.scheduler.graphs import job, python_vertex, stream_vertex, vertex_id
@@ -67,8 +67,8 @@ class ElasticUnderTest(TasksUnderTest):
                 on_it = ResourceID(name)
                 self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != on_it}
                 event = SlotsLost((lost.allocation_id,), "killed")
-                actions += self.tell("slot_events", (event,))
-        return actions + self.tell("slots_changed", tuple(self.held.values())) + self.answer()
+                actions += self.tell(t.SlotsTold((event,)))
+        return actions + self.tell(t.PoolSlotsChanged(tuple(self.held.values()))) + self.answer()
 
     def answer(self) -> list[JobSchedulerAction]:
         free = [s for s in self.held.values() if s.allocation_id not in self.reserved]
@@ -77,22 +77,22 @@ class ElasticUnderTest(TasksUnderTest):
             del self.wanted[request_id]
             self.reserved[slot.allocation_id] = slot
             events.append(SlotAllocated(request_id, slot))
-        return self.tell("slot_events", events) if events else []
+        return self.tell(t.SlotsTold(tuple(events))) if events else []
 
     def timer(self, actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
-        timers = [a for a in only(actions, StartTimer) if a.key.purpose is TimerPurpose.SCALING]
+        timers = [a for a in only(actions, StartTimer) if isinstance(a.event, t.ScalingDelayOver)]
         timer = timers[-1]
         self.now += timer.delay
-        return self.tell("timer", timer.key) + self.answer()
+        return self.tell(timer.event) + self.answer()
 
     def stopped(self) -> list[JobSchedulerAction]:
         return self.confirm_cancellations() + self.answer()
 
     def restarted(self) -> list[JobSchedulerAction]:
         actions = self.stopped()
-        timers = [a for a in only(self.log, StartTimer) if a.key.purpose is TimerPurpose.RESTART]
+        timers = [a for a in only(self.log, StartTimer) if isinstance(a.event, t.RestartDelayOver)]
         timer = timers[-1]
-        return actions + self.tell("timer", timer.key) + self.answer()
+        return actions + self.tell(timer.event) + self.answer()
 
     def tasks_of(self, actions: list[JobSchedulerAction]) -> str:
         return " ".join(sorted(self.deployed(actions).split()))
@@ -100,7 +100,7 @@ class ElasticUnderTest(TasksUnderTest):
 
 def running(number: int, **arguments: object) -> ElasticUnderTest:
     elastic = ElasticUnderTest(**arguments)  # type: ignore[arg-type]
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     actions = elastic.has(number)
     if number < 4:
         actions = elastic.timer(actions)
@@ -118,7 +118,7 @@ def test_slots_available_before_the_start_are_used_at_once() -> None:
     """An earlier JobMaster has left the slots, and this one has read checkpoints meanwhile."""
     elastic = ElasticUnderTest()
     assert only(elastic.has(4), DeployTasks) == []
-    actions = elastic.tell("start") + elastic.answer()
+    actions = elastic.tell(t.StartJob()) + elastic.answer()
     assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
 
 
@@ -140,7 +140,7 @@ def test_scheduler_mode_of_the_job_decides_which_scheduler_class_runs_the_job() 
 
 def test_job_declares_its_wanted_slots_and_runs_with_all_of_them() -> None:
     elastic = ElasticUnderTest()
-    assert declared(elastic.tell("start")) == 4
+    assert declared(elastic.tell(t.StartJob())) == 4
     assert elastic.scheduler.details().pending_reason == "too few slots have come yet."
     actions = elastic.has(4)
     assert only(actions, SetRequirements)[-1].requirements.requirements == ()
@@ -158,7 +158,7 @@ def test_each_change_of_the_parallelism_makes_an_execution_graph_with_a_new_id()
 
 def test_job_runs_with_fewer_slots_than_wanted_when_no_more_come() -> None:
     elastic = ElasticUnderTest()
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     actions = elastic.timer(elastic.has(3))
     assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1"
     assert declared(actions) == 1
@@ -168,7 +168,7 @@ def test_job_runs_with_fewer_slots_than_wanted_when_no_more_come() -> None:
 
 def test_job_fails_if_its_minimum_of_slots_does_not_come() -> None:
     elastic = ElasticUnderTest()
-    started = elastic.tell("start")
+    started = elastic.tell(t.StartJob())
     elastic.has(1)
     ended = one(elastic.timer(started), JobEnded)
     assert (ended.result.failure or "").startswith("NoResourceAvailableError: the 1 slots that")
@@ -231,13 +231,13 @@ def test_task_reports_from_before_a_change_of_the_parallelism_are_ignored() -> N
 def test_cancel_ends_a_job_that_waits_for_slots_and_a_job_that_is_being_scaled() -> None:
     """EX-03, EX-10."""
     waiting = ElasticUnderTest()
-    waiting.tell("start")
-    one(waiting.tell("cancel"), JobEnded)
+    waiting.tell(t.StartJob())
+    one(waiting.tell(t.CancelJob()), JobEnded)
     assert waiting.has(4) == []
     scaled = running(2)
     scaled.now += 100.0
     scaled.has(4)
-    scaled.tell("cancel")
+    scaled.tell(t.CancelJob())
     one(scaled.confirm_cancellations(), JobEnded)
     assert scaled.status is JobStatus.CANCELED
 
@@ -260,11 +260,11 @@ def test_next_parallelism_is_decided_from_bounds_and_slots_once_all_tasks_stoppe
     """DI-20. Otherwise the job would run with more subtasks than the bounds changed meanwhile
     allow."""
     elastic = ElasticUnderTest()
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     elastic.has(4)
-    elastic.tell("resize", bounds_of(elastic, 2, 3))
+    elastic.tell(t.ResizeJob(bounds_of(elastic, 2, 3)))
     elastic.has(0)
-    elastic.tell("resize", bounds_of(elastic, 1, 2))
+    elastic.tell(t.ResizeJob(bounds_of(elastic, 1, 2)))
 
     elastic.has(4)
 
@@ -275,9 +275,9 @@ def test_next_parallelism_is_decided_from_bounds_and_slots_once_all_tasks_stoppe
 def test_job_above_its_bounds_shrinks_once_other_vertices_have_enough() -> None:
     """DI-20. Otherwise the job would stay above its bounds for ever."""
     elastic = ElasticUnderTest()
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     elastic.has(4)
-    elastic.tell("resize", bounds_of(elastic, 1, 6, b_lower=5))
+    elastic.tell(t.ResizeJob(bounds_of(elastic, 1, 6, b_lower=5)))
     assert parallelism(elastic) == [2, 4]
 
     elastic.has(6)
@@ -293,54 +293,54 @@ def bounds(elastic: ElasticUnderTest, lower: int, upper: int) -> tuple[Paralleli
 
 def test_setting_the_same_bounds_again_changes_nothing() -> None:
     elastic = running(4)
-    assert elastic.tell("resize", bounds(elastic, 1, 3)) != []
-    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
+    assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) != []
+    assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) == []
 
 
 def test_cancelled_job_ignores_new_bounds_and_changed_slots() -> None:
     elastic = running(4)
-    elastic.tell("cancel")
-    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
-    assert elastic.tell("slots_changed", ()) == []
+    elastic.tell(t.CancelJob())
+    assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) == []
+    assert elastic.tell(t.PoolSlotsChanged(())) == []
     assert elastic.scheduler.details().pending_reason is None
 
 
 def test_bounds_changed_before_the_start_of_an_elastic_job_are_declared_at_its_start() -> None:
     elastic = ElasticUnderTest()
-    assert elastic.tell("resize", bounds(elastic, 1, 3)) == []
-    assert elastic.tell("slots_changed", ()) == []
+    assert elastic.tell(t.ResizeJob(bounds(elastic, 1, 3))) == []
+    assert elastic.tell(t.PoolSlotsChanged(())) == []
     assert elastic.scheduler.details().pending_reason is None
-    assert declared(elastic.tell("start")) == 3
+    assert declared(elastic.tell(t.StartJob())) == 3
 
 
 def test_bounds_changed_while_a_job_runs_change_the_total_of_slots_it_declares() -> None:
     elastic = running(4)
-    assert declared(elastic.tell("resize", bounds(elastic, 1, 6))) == 6
+    assert declared(elastic.tell(t.ResizeJob(bounds(elastic, 1, 6)))) == 6
 
 
 def test_waiting_job_shows_the_reported_shortages() -> None:
     elastic = ElasticUnderTest()
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     shortages = tuple(
         ResourceShortage(1, SMALL, reason, False, LARGE, LARGE, LARGE)
         for reason in ("One slot is missing.", "So is another.")
     )
-    elastic.tell("resources_short", shortages)
+    elastic.tell(t.ResourcesShort(shortages))
     expected = "One slot is missing. So is another."
     assert elastic.scheduler.details().pending_reason == expected
 
 
 def test_job_started_with_too_few_slots_shows_the_shortage_until_its_requests_end() -> None:
     elastic = ElasticUnderTest()
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     actions = elastic.has(2)
     reason = "Two slots are missing."
     elastic.tell(
-        "resources_short", (ResourceShortage(2, SMALL, reason, False, LARGE, LARGE, LARGE),)
+        t.ResourcesShort((ResourceShortage(2, SMALL, reason, False, LARGE, LARGE, LARGE),))
     )
     timer = only(actions, StartTimer)[-1]
     elastic.now += timer.delay
-    elastic.tell("timer", timer.key)
+    elastic.tell(timer.event)
     assert elastic.scheduler.details().pending_reason == reason
     elastic.answer()
     assert elastic.scheduler.details().pending_reason is None
@@ -348,14 +348,14 @@ def test_job_started_with_too_few_slots_shows_the_shortage_until_its_requests_en
 
 def test_cancelling_or_ended_job_is_not_scaled_and_awaits_no_slots() -> None:
     elastic = running(2)
-    elastic.tell("cancel")
+    elastic.tell(t.CancelJob())
     assert elastic.has(4) == []
     elastic.confirm_cancellations()
     assert elastic.status is JobStatus.CANCELED
     waiting = ElasticUnderTest()
-    waiting.tell("start")
+    waiting.tell(t.StartJob())
     assert waiting.scheduler.details().pending_reason == "too few slots have come yet."
-    waiting.tell("cancel")
+    waiting.tell(t.CancelJob())
     assert waiting.status is JobStatus.CANCELED
     assert waiting.scheduler.details().pending_reason is None
 
@@ -369,7 +369,7 @@ def with_formats() -> ElasticUnderTest:
     strategy = FixedDelayRestart(5)
     graph = job(vertices=vertices, edges=["a -> b"], restart_strategy=strategy)
     elastic = ElasticUnderTest(graph=graph)
-    elastic.tell("start")
+    elastic.tell(t.StartJob())
     actions = elastic.timer(elastic.has(2))
     assert only(actions, DeployTasks) == []
     prepare = one(actions, CallGlobalFormats).call
@@ -381,7 +381,7 @@ def with_formats() -> ElasticUnderTest:
 
 def answered(elastic: ElasticUnderTest, call: GlobalFormatsCall) -> list[JobSchedulerAction]:
     coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
-    return elastic.tell("coordinator_told", coordinator, GlobalFormatsCalled(call))
+    return elastic.tell(t.CoordinatorTold(coordinator, GlobalFormatsCalled(call)))
 
 
 def test_elastic_job_whose_outputs_are_being_finished_is_not_scaled() -> None:
@@ -390,7 +390,7 @@ def test_elastic_job_whose_outputs_are_being_finished_is_not_scaled() -> None:
     actions = elastic.has(4)
     for timer in only(actions, StartTimer):
         elastic.now += timer.delay
-        actions += elastic.tell("timer", timer.key)
+        actions += elastic.tell(timer.event)
     assert only(actions, DeployTasks) == []
     assert one(answered(elastic, finish), JobEnded).result.status is JobStatus.FINISHED
 
@@ -399,7 +399,7 @@ def test_late_answer_does_not_finish_an_elastic_job_that_is_restarting() -> None
     elastic = with_formats()
     finish = one(elastic.finish("a1 a2 b1 b2"), CallGlobalFormats).call
     elastic.has(1)
-    elastic.tell("global_failure", Failure("it broke"))
+    elastic.tell(t.GlobalFailure(Failure("it broke")))
     elastic.restarted()
     assert elastic.status is JobStatus.RESTARTING, "it waits for slots"
     assert only(answered(elastic, finish), JobEnded) == []

@@ -21,21 +21,20 @@ from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.elastic.parallelism import with_bounds
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
     StartCoordinator,
-    StartTimer,
     StopCoordinator,
-    TimerKey,
-    TimerPurpose,
 )
 from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotEvent, SlotsLost
 from tests.scheduler.builders import only
 from tests.scheduler.graphs import stream_vertex
@@ -88,7 +87,7 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
         for slot in list(self.slots.values())[number:]:
             self.task_executor_dies(str(slot.location.resource_id))
             self.reserved.pop(slot.allocation_id, None)
-            self.tell("slot_events", (SlotsLost((slot.allocation_id,), "killed"),))
+            self.tell(t.SlotsTold((SlotsLost((slot.allocation_id,), "killed"),)))
         lost = before - len(self.tasks)
         self.count()
         return lost
@@ -98,18 +97,18 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
         first, second = (vertex.vertex_id for vertex in self.graph.vertices)
         bounds = (ParallelismBounds(first, 1, a), ParallelismBounds(second, 1, b))
         self.graph = with_bounds(self.graph, bounds)
-        self.tell("resize", bounds)
+        self.tell(t.ResizeJob(bounds))
 
     def count(self) -> None:
         """The JobMaster is told of the slots, and given those that it has asked for."""
         held = self.held()
         for slot in held:
             self.ledger.add(slot)
-        self.tell("slots_changed", held)
+        self.tell(t.PoolSlotsChanged(held))
         self.answer()
 
-    def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
-        actions = super().tell(event, *args)
+    def tell(self, event: JobEvent) -> list[JobSchedulerAction]:
+        actions = super().tell(event)
         if self.carried_out is not None:
             deployed = {a.vertex for a in self.tasks if a.graph_id == self.scheduler.graph_id}
             vertices = self.scheduler.details().vertices
@@ -126,7 +125,7 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
             self.reserved[slot.allocation_id] = slot
             events.append(SlotAllocated(request_id, slot))
         if events:
-            self.tell("slot_events", events)
+            self.tell(t.SlotsTold(tuple(events)))
 
     # --- the coordinator of the sources -----------------------------------------------------------
 
@@ -146,12 +145,12 @@ class TakenOverElasticJob(TakenOverCheckpointedJob):
 
     def tell_of_coordinators(self) -> None:
         while self.stopped:
-            self.tell("coordinator_stopped", self.stopped.pop())
+            self.tell(t.CoordinatorGone(self.stopped.pop()))
         if self.coordinator is not None:
             place = SourceCoordinatorPlace(self.coordinator, OWNER, "sources")
-            self.tell("source_coordinator_is_at", place)
+            self.tell(t.SourceCoordinatorIsAt(place))
             coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, self.coordinator)
-            self.tell("coordinator_started", coordinator)
+            self.tell(t.CoordinatorStarted(coordinator))
 
     def reached(self, notes: JobNotes | None) -> JobNotes | None:
         return None if notes is None else replace(notes, source_coordinator=self._place(notes))
@@ -179,10 +178,10 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         self.seen = 0
         self.overviews: dict[Hashable, JobOverview] = {}
         """Of this JobMaster."""
-        self.restarts: list[TimerKey] = []
-        self.scalings: dict[TimerKey, float] = {}
+        self.restarts: list[JobEvent] = []
+        self.scalings: dict[t.ScalingDelayOver, float] = {}
         self.cancelled: set[ExecutionAttemptID] = set()
-        self.job.tell("start")
+        self.job.tell(t.StartJob())
         self.note()
 
     def note(self) -> None:
@@ -191,9 +190,9 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         self.seen = len(self.job.log)
         for action in log:
             match action:
-                case StartTimer(key, _) if key.purpose is TimerPurpose.RESTART:
+                case StartTimer(t.RestartDelayOver() as key):
                     self.restarts.append(key)
-                case StartTimer(key, delay):
+                case StartTimer(t.ScalingDelayOver() as key, delay):
                     self.scalings[key] = self.job.now + delay
                 case CancelTasks(_, attempts):
                     self.cancelled |= set(attempts)
@@ -239,7 +238,7 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
                 del self.scalings[key]
                 self.job.now = max(self.job.now, due)
                 self.may_have_starved |= not self.job.held()
-                self.job.tell("timer", key)
+                self.job.tell(key)
                 self.job.answer()
                 self.note()
         self.job.now = max(self.job.now, until)
@@ -248,7 +247,7 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
     @rule()
     def restart_delay_is_over(self) -> None:
         for key in self.restarts:
-            self.job.tell("timer", key)
+            self.job.tell(key)
         self.restarts.clear()
         self.job.answer()
         self.note()
@@ -328,16 +327,16 @@ class ElasticTakeOverMachine(RuleBasedStateMachine):
         choices += ["answer"] * 3 * bool(self.job.wanted) + ["ending"] * 3 * bool(self.ending())
         match data.draw(st.sampled_from(choices)):
             case "slots":
-                self.job.tell("slots_changed", self.job.held())
+                self.job.tell(t.PoolSlotsChanged(self.job.held()))
             case "resize":
                 self.job.resize(data.draw(st.integers(1, 2)), data.draw(st.integers(1, MOST)))
             case "scaling":
                 key, due = next(iter(self.scalings.items()))
                 self.job.now = max(self.job.now, due)
                 self.may_have_starved |= not self.job.held()
-                self.job.tell("timer", key)
+                self.job.tell(key)
             case "restart":
-                self.job.tell("timer", self.restarts[-1])
+                self.job.tell(self.restarts[-1])
             case "answer":
                 self.job.answer()
             case "ending":

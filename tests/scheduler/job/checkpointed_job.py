@@ -8,11 +8,19 @@ from dataclasses import replace
 from flinkray.checkpoint.handles import InlineState, TaskState
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointTimerPurpose,
+    OrderCheckpoint,
     PrepareCheckpoint,
     SnapshotCoordinators,
-    StartCheckpointTimer,
     StoreCheckpoint,
+)
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CheckpointIsStored,
+    CheckpointPrepared,
+    CheckpointTimerOver,
+    CheckpointTimerPurpose,
+    CoordinatorCheckpointed,
+    SnapshotRequested,
 )
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
@@ -25,7 +33,8 @@ from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfigur
 from flinkray.scheduler.graph.job_graph import JobGraph, JobVertex, RestartStrategy, SchedulerMode
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
-from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, OrderCheckpoint
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import JOB, only
 from tests.scheduler.checkpoints.job_with_checkpoints import state
 from tests.scheduler.graphs import job, stream_vertex
@@ -64,29 +73,32 @@ class CheckpointedJob(TasksUnderTest):
         self.last_id = 0
         self.requests = 0
 
-    def told(self, event: t.CheckpointEvent) -> Actions:
-        return self.tell("checkpoint_told", event)
+    def told(self, event: CheckpointEvent) -> Actions:
+        return self.tell(event)
 
     # --- one checkpoint, step by step -------------------------------------------------------------
 
     def tick(self) -> Actions:
         """The periodic timer that was started last fires."""
-        timers = only(self.log, StartCheckpointTimer)
+        timers = only(self.log, StartTimer)
         periodic = [
-            timer for timer in timers if timer.key.purpose is CheckpointTimerPurpose.TRIGGER
+            timer
+            for timer in timers
+            if isinstance(timer.event, CheckpointTimerOver)
+            and timer.event.purpose is CheckpointTimerPurpose.TRIGGER
         ]
-        return self.told(t.CheckpointTimerOver(periodic[-1].key))
+        return self.tell(periodic[-1].event)
 
     def request(self, properties: CheckpointProperties | None = None) -> Actions:
         """A user does; requests are numbered from 1."""
         self.requests += 1
-        return self.told(t.SnapshotRequested(self.requests, properties))
+        return self.told(SnapshotRequested(self.requests, properties))
 
     def prepare(self, actions: Actions) -> Actions:
         """The PrepareCheckpoint among these is carried out."""
         (wanted,) = only(actions, PrepareCheckpoint)
         self.last_id += 1
-        return self.told(t.CheckpointPrepared(wanted.number, self.last_id, f"/chk-{self.last_id}"))
+        return self.told(CheckpointPrepared(wanted.number, self.last_id, f"/chk-{self.last_id}"))
 
     def cut(self, actions: Actions) -> Actions:
         """The coordinators among these make their cuts."""
@@ -94,7 +106,7 @@ class CheckpointedJob(TasksUnderTest):
         actions = []
         for operator_id in wanted.operators:
             cut = InlineState(f"{operator_id} at {wanted.checkpoint_id}".encode())
-            event = t.CoordinatorCheckpointed(wanted.checkpoint_id, operator_id, cut)
+            event = CoordinatorCheckpointed(wanted.checkpoint_id, operator_id, cut)
             actions += self.told(event)
         return actions
 
@@ -115,7 +127,7 @@ class CheckpointedJob(TasksUnderTest):
         return state(name[0], f"/chk-{checkpoint_id}/{name}")
 
     def acknowledge(self, checkpoint_id: int, names: str = "") -> Actions:
-        return self.tell("tasks_reported", self.acknowledgements(checkpoint_id, names))
+        return self.tell(t.TasksReported(tuple(self.acknowledgements(checkpoint_id, names))))
 
     def decline(
         self,
@@ -124,12 +136,12 @@ class CheckpointedJob(TasksUnderTest):
         reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED,
     ) -> Actions:
         declined = DeclineCheckpoint(JOB, checkpoint_id, self.attempt(name), reason)
-        return self.tell("tasks_reported", [declined])
+        return self.tell(t.TasksReported((declined,)))
 
     def store(self) -> Actions:
         """What was to be stored last is."""
         stored = only(self.log, StoreCheckpoint)[-1]
-        return self.told(t.CheckpointIsStored(stored, f"{stored.directory}/_metadata"))
+        return self.told(CheckpointIsStored(stored, f"{stored.directory}/_metadata"))
 
     def take(self, properties: CheckpointProperties | None = None) -> Actions:
         """A whole checkpoint, to its end: the last actions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart, RestartStrategy
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -11,11 +12,11 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorKind,
     SparkExecutors,
 )
-from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, StartTimer
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from tests.scheduler.builders import GRAPH, JOB, VERTEX, only, spark_job
+from tests.scheduler.builders import GRAPH, JOB, VERTEX, spark_job
 from tests.scheduler.tasks_under_test import TasksUnderTest
 
 NO_RESTART = NoRestart()
@@ -48,7 +49,7 @@ class JobUnderTest(TasksUnderTest):
         super().__init__(graph or spark_job(restart_strategy=strategy))
 
     def start(self) -> JobUnderTest:
-        self.tell("start")
+        self.tell(t.StartJob())
         return self
 
     def deploy(self) -> JobUnderTest:
@@ -64,10 +65,10 @@ class JobUnderTest(TasksUnderTest):
     # drivers
 
     def started(self, number: int = 0, vertex: JobVertexID = VERTEX) -> list[JobSchedulerAction]:
-        return self.tell("coordinator_started", driver(number, vertex))
+        return self.tell(t.CoordinatorStarted(driver(number, vertex)))
 
     def stopped(self, number: int = 0, vertex: JobVertexID = VERTEX) -> list[JobSchedulerAction]:
-        return self.tell("coordinator_stopped", driver(number, vertex))
+        return self.tell(t.CoordinatorGone(driver(number, vertex)))
 
     def finish_stage(self, number: int = 0) -> list[JobSchedulerAction]:
         """The driver's function returns, and it stops; the last one's actions."""
@@ -76,12 +77,12 @@ class JobUnderTest(TasksUnderTest):
         return self.stopped(number)
 
     def lost(self, cause: str = "killed", number: int = 0) -> list[JobSchedulerAction]:
-        return self.tell("coordinator_lost", driver(number), cause)
+        return self.tell(t.CoordinatorGone(driver(number), cause))
 
     def says(
         self, event: CoordinatorEvent, number: int = 0, vertex: JobVertexID = VERTEX
     ) -> list[JobSchedulerAction]:
-        return self.tell("coordinator_told", driver(number, vertex), event)
+        return self.tell(t.CoordinatorTold(driver(number, vertex), event))
 
     def executors(self, *registered: SparkExecutorInfo) -> list[JobSchedulerAction]:
         return self.says(SparkExecutors(registered))
@@ -94,11 +95,11 @@ class JobUnderTest(TasksUnderTest):
         if state.is_terminal:
             self.tasks.pop(attempt(subtask, number), None)
         told = TaskExecutionState(JOB, attempt(subtask, number), state, failure)
-        return self.tell("tasks_reported", (told,))
+        return self.tell(t.TasksReported((told,)))
 
     def delay_over(self) -> list[JobSchedulerAction]:
         """The last delay of a restart."""
-        return self.tell("timer", only(self.log, StartTimer)[-1].key)
+        return self.tell(self.last_restart())
 
     def stage_states(self) -> list[str]:
         executions = self.scheduler.details().vertices[0].executions

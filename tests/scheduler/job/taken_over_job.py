@@ -17,6 +17,7 @@ from flinkray.core.ids import (
 from flinkray.scheduler.checkpoints.actions import CloseCheckpointStores
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
@@ -42,6 +43,7 @@ from flinkray.scheduler.shared.tasks import (
     TaskExecutionState,
     unpack_numbers,
 )
+from flinkray.scheduler.shared.transition import JobEvent
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
@@ -97,15 +99,16 @@ class TakenOverJob(TasksUnderTest):
 
     # --- what is said to others -------------------------------------------------------------------
 
-    def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
-        if event == "slot_events":
-            self._slots_lost(args[0])  # type: ignore[arg-type]
-        if event == "tasks_reported":
-            self._acknowledged(args[0])  # type: ignore[arg-type]
+    def tell(self, event: JobEvent) -> list[JobSchedulerAction]:
+        match event:
+            case t.SlotsTold(events):
+                self._slots_lost(events)
+            case t.TasksReported(reports):
+                self._acknowledged(reports)
         if self.carried_out is None:
-            return super().tell(event, *args)
+            return super().tell(event)
         self.now += 1.0
-        actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
+        actions = self.scheduler.handle(event, self.now)
         if not only(actions[: self.carried_out], CloseCheckpointStores):  # the end is told with it
             actions = actions[: self.carried_out]
         self.log += actions
@@ -223,7 +226,7 @@ class TakenOverJob(TasksUnderTest):
         self.task_states = {
             a: s for a, s in self.task_states.items() if self.where[a] != resource_id
         }
-        self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != resource_id}
+        self.tasks = {a: task for a, task in self.tasks.items() if self.where[a] != resource_id}
         self.task_executors.pop(resource_id, None)
         self.locations.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
@@ -258,7 +261,10 @@ class TakenOverJob(TasksUnderTest):
         return TaskExecutorReport(
             self.locations[name],
             tuple(s for s in self.slots.values() if s.location.resource_id == name),
-            tuple(ReportedGraph(g, tuple(parts[g].values()), tuple(t)) for g, t in graphs.items()),
+            tuple(
+                ReportedGraph(g, tuple(parts[g].values()), tuple(tasks))
+                for g, tasks in graphs.items()
+            ),
         )
 
     def next_job_master(self) -> None:
@@ -279,7 +285,7 @@ class TakenOverJob(TasksUnderTest):
         )
         self.recover()
         for name in sorted(self.locations):
-            self.scheduler.task_executor_registered(name)
+            self.scheduler.forget_parts(name)
 
     def recover(self) -> None:
         """What is stored, before all else."""
@@ -293,16 +299,17 @@ class TakenOverJob(TasksUnderTest):
     ) -> list[JobSchedulerAction]:
         """By the next JobMaster, with what is noted and reported."""
         reports = self.reports() if reports is None else list(reports)
-        noted = self.reached(self.notes), tuple(self.finished.values()), reports
         self.now += 1.0
-        actions = self.scheduler.take_over(
-            *noted,
-            self.now,
+        event = t.TakeOverJob(
+            self.reached(self.notes),
+            tuple(self.finished.values()),
+            tuple(reports),
             begun_checkpoints or {},
             self.coordinated(),
             is_copy=self.is_copy,
             has_run=has_run,
         )
+        actions = self.scheduler.handle(event, self.now)
         self.log += actions
         for action in actions:
             self._carry_out(action)

@@ -16,6 +16,7 @@ from flinkray.scheduler.graph.job_graph import (
     Invokable,
     RestartStrategy,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     CoordinatorID,
@@ -23,13 +24,9 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.job.coordinator_kinds import SourceEnumerators
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobEnded,
-    StartCoordinator,
-    StartTimer,
-    StopCoordinator,
-)
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartCoordinator, StopCoordinator
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotsLost
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job, python_vertex
@@ -56,8 +53,8 @@ def streams(restarts: int = 5, strategy: RestartStrategy | None = None) -> Tasks
 
 def test_source_coordinator_is_started_with_the_job_and_stopped_at_its_end() -> None:
     tasks = streams()
-    assert one(tasks.tell("start"), StartCoordinator) == StartCoordinator(enumerators())
-    tasks.tell("coordinator_started", enumerators())
+    assert one(tasks.tell(t.StartJob()), StartCoordinator) == StartCoordinator(enumerators())
+    tasks.tell(t.CoordinatorStarted(enumerators()))
     tasks.give()
     actions = tasks.finish("s1 s2 b1")
     assert one(actions, StopCoordinator) == StopCoordinator(enumerators())
@@ -66,71 +63,71 @@ def test_source_coordinator_is_started_with_the_job_and_stopped_at_its_end() -> 
 
 
 def test_job_without_stream_sources_has_no_source_coordinator() -> None:
-    assert only(TasksUnderTest(job(a=1)).tell("start"), StartCoordinator) == []
+    assert only(TasksUnderTest(job(a=1)).tell(t.StartJob()), StartCoordinator) == []
 
 
 def test_loss_of_the_source_coordinator_restarts_the_job_with_a_new_coordinator() -> None:
     tasks = streams().run()
-    tasks.tell("coordinator_started", enumerators())
-    actions = tasks.tell("coordinator_lost", enumerators(), "killed")
+    tasks.tell(t.CoordinatorStarted(enumerators()))
+    actions = tasks.tell(t.CoordinatorGone(enumerators(), "killed"))
     assert sorted(tasks.cancelled(actions).split()) == ["b1#0", "s1#0", "s2#0"]
     assert only(actions, StartCoordinator) == [], "not before the delay of the restart"
     text = "the coordinator of the job's sources died: killed"
     assert tasks.scheduler.exceptions()[-1].text == text
     tasks.confirm_cancellations()
-    actions = tasks.tell("timer", one(actions, StartTimer).key)
+    actions = tasks.tell(one(actions, StartTimer).event)
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#1", "s1#1", "s2#1"]
 
 
 def test_failed_source_coordinator_is_replaced_only_once_it_has_ended() -> None:
     tasks = streams().run()
-    tasks.tell("coordinator_started", enumerators())
-    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    tasks.tell(t.CoordinatorStarted(enumerators()))
+    actions = tasks.tell(t.CoordinatorTold(enumerators(), FAILURE))
     assert one(actions, StopCoordinator) == StopCoordinator(enumerators())
     entry = tasks.scheduler.exceptions()[-1]
     assert (entry.text, entry.traceback) == ("no such topic", "Traceback ...")
     tasks.confirm_cancellations()
-    actions = tasks.tell("timer", one(actions, StartTimer).key)
+    actions = tasks.tell(one(actions, StartTimer).event)
     assert only(actions, StartCoordinator) == [], "the one before is there yet"
-    actions = tasks.tell("coordinator_stopped", enumerators())
+    actions = tasks.tell(t.CoordinatorGone(enumerators()))
     assert one(actions, StartCoordinator) == StartCoordinator(enumerators(1))
 
 
 def test_replacement_of_an_ended_source_coordinator_starts_only_with_the_job_restart() -> None:
     tasks = streams().run()
     for number in range(2):
-        tasks.tell("coordinator_started", enumerators(number))
-        actions = tasks.tell("coordinator_told", enumerators(number), FAILURE)
-        assert tasks.tell("coordinator_stopped", enumerators(number)) == []
+        tasks.tell(t.CoordinatorStarted(enumerators(number)))
+        actions = tasks.tell(t.CoordinatorTold(enumerators(number), FAILURE))
+        assert tasks.tell(t.CoordinatorGone(enumerators(number))) == []
         tasks.confirm_cancellations()
-        actions = tasks.tell("timer", one(actions, StartTimer).key)
+        actions = tasks.tell(one(actions, StartTimer).event)
         assert one(actions, StartCoordinator) == StartCoordinator(enumerators(number + 1))
         tasks.give()
 
 
 def test_source_coordinator_that_fails_again_before_the_job_runs_is_not_replaced() -> None:
     tasks = streams().run()
-    tasks.tell("coordinator_started", enumerators())
-    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    tasks.tell(t.CoordinatorStarted(enumerators()))
+    actions = tasks.tell(t.CoordinatorTold(enumerators(), FAILURE))
     tasks.confirm_cancellations()
-    tasks.tell("timer", one(actions, StartTimer).key)
-    tasks.tell("coordinator_stopped", enumerators())
+    tasks.tell(one(actions, StartTimer).event)
+    tasks.tell(t.CoordinatorGone(enumerators()))
     tasks.give()
-    tasks.tell("coordinator_started", enumerators(1))
-    tasks.tell("coordinator_told", enumerators(1), FAILURE)
-    assert tasks.tell("coordinator_stopped", enumerators(1)) == [], "the job does not run yet"
+    tasks.tell(t.CoordinatorStarted(enumerators(1)))
+    tasks.tell(t.CoordinatorTold(enumerators(1), FAILURE))
+    assert tasks.tell(t.CoordinatorGone(enumerators(1))) == [], "the job does not run yet"
 
 
 def test_source_coordinator_is_not_replaced_if_the_job_is_cancelled_before_it_ends() -> None:
     tasks = streams().run()
-    tasks.tell("coordinator_started", enumerators())
-    actions = tasks.tell("coordinator_told", enumerators(), FAILURE)
+    tasks.tell(t.CoordinatorStarted(enumerators()))
+    actions = tasks.tell(t.CoordinatorTold(enumerators(), FAILURE))
     tasks.confirm_cancellations()
-    tasks.tell("timer", one(actions, StartTimer).key)
-    tasks.tell("cancel")
+    tasks.tell(one(actions, StartTimer).event)
+    tasks.tell(t.CancelJob())
     tasks.confirm_cancellations()
-    assert tasks.tell("coordinator_stopped", enumerators()) == []
+    assert tasks.tell(t.CoordinatorGone(enumerators())) == []
     assert tasks.status is JobStatus.CANCELED
 
 
@@ -145,11 +142,11 @@ def test_coordinator_that_fails_for_ever_fails_the_job_when_no_restart_is_left()
     """Otherwise the coordinator and the job would be started again every half second."""
     tasks = streams(restarts=1).run()
     for number in range(2):
-        tasks.tell("coordinator_started", enumerators(number))
-        actions = tasks.tell("coordinator_lost", enumerators(number), "cannot start")
+        tasks.tell(t.CoordinatorStarted(enumerators(number)))
+        actions = tasks.tell(t.CoordinatorGone(enumerators(number), "cannot start"))
         tasks.confirm_cancellations()
         if only(actions, StartTimer):
-            tasks.tell("timer", one(actions, StartTimer).key)
+            tasks.tell(one(actions, StartTimer).event)
             tasks.give()
     assert tasks.ended is not None
     assert tasks.ended.result.status is JobStatus.FAILED
@@ -161,13 +158,13 @@ def test_error_of_the_source_coordinator_counts_once_per_attempt() -> None:
     failure = replace(FAILURE, program_error=ProgramError("KeyError at a.py:1: 'x'"))
     for number in range(2):
         for _ in range(3):
-            tasks.tell("coordinator_told", enumerators(number), failure)
+            tasks.tell(t.CoordinatorTold(enumerators(number), failure))
         assert tasks.status is JobStatus.RESTARTING
-        tasks.tell("coordinator_stopped", enumerators(number))
+        tasks.tell(t.CoordinatorGone(enumerators(number)))
         tasks.restart()
-        tasks.tell("coordinator_told", enumerators(number), failure)
+        tasks.tell(t.CoordinatorTold(enumerators(number), failure))
         assert (tasks.status, tasks.scheduler.restarts) == (JobStatus.RUNNING, number + 1)
-    tasks.tell("coordinator_told", enumerators(2), failure)
+    tasks.tell(t.CoordinatorTold(enumerators(2), failure))
     tasks.confirm_cancellations()
     assert tasks.ended is not None
     assert "3 attempts have ended with this error" in str(tasks.ended.result.failure)
@@ -176,47 +173,49 @@ def test_error_of_the_source_coordinator_counts_once_per_attempt() -> None:
 def test_no_task_is_deployed_before_the_source_coordinator_started() -> None:
     tasks = streams()
     tasks.sources_start = False
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert tasks.deployed(tasks.give()) == ""
-    actions = tasks.tell("coordinator_started", enumerators())
+    actions = tasks.tell(t.CoordinatorStarted(enumerators()))
     assert sorted(tasks.deployed(actions).split()) == ["b1#0", "s1#0", "s2#0"]
 
 
 def test_slot_lost_while_the_source_coordinator_starts_is_requested_again() -> None:
     tasks = streams()
     tasks.sources_start = False
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     lost = next(iter(tasks.reserved))
-    tasks.tell("slot_events", (SlotsLost((lost,), "killed"),))
-    assert tasks.deployed(tasks.tell("coordinator_started", enumerators())) == ""
+    tasks.tell(t.SlotsTold((SlotsLost((lost,), "killed"),)))
+    assert tasks.deployed(tasks.tell(t.CoordinatorStarted(enumerators()))) == ""
     assert sorted(tasks.deployed(tasks.give()).split()) == ["b1#0", "s1#0", "s2#0"]
 
 
 def test_job_cancelled_while_the_source_coordinator_starts_deploys_no_task() -> None:
     tasks = streams()
     tasks.sources_start = False
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    tasks.tell("cancel")
-    assert tasks.deployed(tasks.tell("coordinator_started", enumerators())) == ""
+    tasks.tell(t.CancelJob())
+    assert tasks.deployed(tasks.tell(t.CoordinatorStarted(enumerators()))) == ""
     assert tasks.reserved == {}
     assert tasks.status is JobStatus.CANCELED
 
 
 def test_task_failure_does_not_restart_the_source_coordinator() -> None:
     tasks = streams().run()
-    tasks.tell("coordinator_started", enumerators())
+    tasks.tell(t.CoordinatorStarted(enumerators()))
     tasks.fail("b1")
     assert only(tasks.restart(), StartCoordinator) == []
     assert only(tasks.log, StopCoordinator) == []
 
 
-@pytest.mark.parametrize("order", ["cancel", "suspend"])
-def test_loss_of_the_source_coordinator_while_the_job_is_ending_changes_nothing(order: str) -> None:
+@pytest.mark.parametrize("order", [t.CancelJob(), t.SuspendJob("why")])
+def test_loss_of_the_source_coordinator_while_the_job_is_ending_changes_nothing(
+    order: JobEvent,
+) -> None:
     tasks = streams().run()
-    tasks.tell(order, *(("why",) if order == "suspend" else ()))
-    assert tasks.tell("coordinator_lost", enumerators(), "killed") == []
+    tasks.tell(order)
+    assert tasks.tell(t.CoordinatorGone(enumerators(), "killed")) == []
     tasks.confirm_cancellations()
     assert tasks.ended is not None
     assert tasks.ended.result.failure is None
@@ -225,14 +224,14 @@ def test_loss_of_the_source_coordinator_while_the_job_is_ending_changes_nothing(
 def test_events_of_an_earlier_coordinator_attempt_change_nothing() -> None:
     """EX-11."""
     tasks = streams().run()
-    actions = tasks.tell("coordinator_lost", enumerators(), "killed")
+    actions = tasks.tell(t.CoordinatorGone(enumerators(), "killed"))
     tasks.confirm_cancellations()
-    tasks.tell("timer", one(actions, StartTimer).key)
+    tasks.tell(one(actions, StartTimer).event)
     before = tasks.scheduler.details()
-    for event in ("coordinator_started", "coordinator_stopped"):
-        assert tasks.tell(event, enumerators()) == []
-    assert tasks.tell("coordinator_lost", enumerators(), "late") == []
-    assert tasks.tell("coordinator_told", enumerators(), FAILURE) == []
+    assert tasks.tell(t.CoordinatorStarted(enumerators())) == []
+    assert tasks.tell(t.CoordinatorGone(enumerators())) == []
+    assert tasks.tell(t.CoordinatorGone(enumerators(), "late")) == []
+    assert tasks.tell(t.CoordinatorTold(enumerators(), FAILURE)) == []
     assert tasks.scheduler.details() == before
 
 

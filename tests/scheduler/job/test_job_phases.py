@@ -5,6 +5,7 @@ from __future__ import annotations
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointStatistics,
     CheckpointStatus,
@@ -29,7 +30,7 @@ def taken(tasks: TasksUnderTest) -> list[tuple[str, float, float]]:
 
 def test_initialization_span_ends_when_the_last_task_runs() -> None:
     tasks = CheckpointedJob()
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.report("a1 a2 b1", RUNNING)
     assert taken(tasks) == []
@@ -41,7 +42,7 @@ def test_initialization_span_ends_when_the_last_task_runs() -> None:
 
 def test_initialization_span_ends_when_the_last_task_finishes_unseen_running() -> None:
     tasks = CheckpointedJob()
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.report("a1 a2 b1", RUNNING)
     tasks.finish("b2")
@@ -80,7 +81,7 @@ def test_failure_during_a_restart_prolongs_the_failover_span() -> None:
 
 def test_running_report_of_an_old_attempt_does_not_end_the_failover_span() -> None:
     tasks = CheckpointedJob()
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.report("a1 a2 b1", RUNNING)
     tasks.fail("b1")
@@ -106,7 +107,7 @@ def test_failover_span_does_not_wait_for_old_attempts() -> None:
 
 def test_initialization_span_of_a_job_that_fails_contains_the_failure() -> None:
     tasks = CheckpointedJob(checkpointed_graph(restart_strategy=NoRestart()))
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.fail("b1", "b1 broke")
     (span,) = tasks.scheduler.take_spans()
@@ -116,7 +117,7 @@ def test_initialization_span_of_a_job_that_fails_contains_the_failure() -> None:
 
 def test_restart_during_initialization_is_followed_by_a_failover_span() -> None:
     tasks = CheckpointedJob()
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.fail("b1", "b1 broke")
     tasks.restart()
@@ -129,14 +130,14 @@ def test_restart_during_initialization_is_followed_by_a_failover_span() -> None:
 
 def test_cancel_ends_the_initialization_span() -> None:
     tasks = CheckpointedJob()
-    tasks.tell("start")
-    tasks.tell("cancel")
+    tasks.tell(t.StartJob())
+    tasks.tell(t.CancelJob())
     assert taken(tasks) == [("JobInitialization", 1.0, 2.0)]
 
 
 def test_failover_span_of_a_shrunk_elastic_job_awaits_its_fewer_tasks() -> None:
     tasks = ElasticCheckpoints(graph=elastic_graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.has(4)
     tasks.fail("b1")
     tasks.has(2)
@@ -163,7 +164,7 @@ def test_growth_of_an_elastic_job_is_recorded_as_a_rescale_span() -> None:
 
 def test_growth_during_initialization_is_followed_by_a_rescale_span() -> None:
     tasks = ElasticCheckpoints(graph=elastic_graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.timer(tasks.has(2))
     tasks.now += 100.0
     tasks.has(4)
@@ -180,7 +181,7 @@ def test_take_over_span_ends_once_the_job_master_has_decided_which_tasks_continu
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
     tasks.next_job_master()
-    tasks.tell("reconcile")
+    tasks.tell(t.AwaitReports())
     began = tasks.now
     tasks.take_over()
     (span,) = tasks.scheduler.take_spans()
@@ -188,7 +189,7 @@ def test_take_over_span_ends_once_the_job_master_has_decided_which_tasks_continu
     assert "2 running" in str(span.attributes["summary"])
     assert span.failure is None
     tasks.report(list(tasks.tasks), RUNNING)
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     assert taken(tasks) == []
 
 
@@ -197,7 +198,7 @@ def test_take_over_without_recovery_notes_records_a_failed_span_and_a_new_start(
     tasks.run()
     tasks.next_job_master()
     tasks.notes = None
-    tasks.tell("reconcile")
+    tasks.tell(t.AwaitReports())
     tasks.take_over()
     tasks.confirm_cancellations()
     (take_over,) = tasks.scheduler.take_spans()

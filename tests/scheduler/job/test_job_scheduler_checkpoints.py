@@ -14,14 +14,21 @@ from flinkray.scheduler.checkpoints.actions import (
     DiscardCheckpoint,
     DiscardDirectory,
     DiscardFiles,
+    OrderCheckpoint,
+    OrderCoordinators,
     PrepareCheckpoint,
+    ResetSubtasks,
     RestoreCoordinators,
     SnapshotCoordinators,
     SnapshotFinished,
-    StartCheckpointTimer,
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointIsNotStored,
+    SavepointGiven,
+    SnapshotRequested,
+)
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason, StopWithSavepointError
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
@@ -45,15 +52,12 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobEnded,
     NoteFinished,
-    OrderCheckpoint,
-    OrderCoordinators,
-    ResetSubtasks,
     StartCoordinator,
-    StartTimer,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import JobInformation, TaskExecutionState, VertexInformation
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from tests.scheduler.builders import JOB, OTHER_JOB, one, only, spark_vertex
 from tests.scheduler.checkpoints import checkpointed
 from tests.scheduler.graphs import stream_vertex
@@ -143,7 +147,7 @@ def test_barriers_are_unaligned_if_configured_but_never_for_savepoints(
 def test_no_checkpoint_begins_while_a_task_is_not_running() -> None:
     """CP-01"""
     tasks = CheckpointedJob()
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.report("a1 a2 b1", ExecutionState.RUNNING)
     error = one(tasks.request(), SnapshotFinished).error
@@ -160,15 +164,22 @@ def test_acknowledgement_reported_before_the_end_of_its_task_in_one_message_coun
     tasks.trigger()
     tasks.acknowledge(1, "a1 b1 b2")
     finished = TaskExecutionState(JOB, tasks.attempt("a2"), ExecutionState.FINISHED)
-    reports = [*tasks.acknowledgements(1, "a2"), finished]
-    assert only(tasks.tell("tasks_reported", reports), StoreCheckpoint) != []
+    reported = t.TasksReported((*tasks.acknowledgements(1, "a2"), finished))
+    assert only(tasks.tell(reported), StoreCheckpoint) != []
 
 
 def test_task_that_ends_before_it_acknowledges_aborts_the_checkpoint() -> None:
     tasks = running()
     tasks.trigger()
     finished = TaskExecutionState(JOB, tasks.attempt("a2"), ExecutionState.FINISHED)
-    actions = tasks.tell("tasks_reported", [finished, *tasks.acknowledgements(1, "a2")])
+    actions = tasks.tell(
+        t.TasksReported(
+            (
+                finished,
+                *tasks.acknowledgements(1, "a2"),
+            )
+        )
+    )
     assert tasks.orders(actions) == [
         (CheckpointAborted(1, 0), "a1#0 b1#0 on te0"),
         (CheckpointAborted(1, 0), "b2#0 on te1"),
@@ -225,7 +236,7 @@ def test_snapshot_request_to_a_job_without_checkpoints_fails_with_that_reason() 
     tasks = stream(a=1).run()
     assert not tasks.scheduler.takes_checkpoints
     assert tasks.scheduler.details().checkpoints is None
-    actions = tasks.tell("checkpoint_told", t.SnapshotRequested(7, None))
+    actions = tasks.tell(SnapshotRequested(7, None))
     finished = one(actions, SnapshotFinished)
     assert finished.request_id == 7
     assert "the job takes none" in str(finished.error)
@@ -252,7 +263,7 @@ def test_pickled_state_adds_one_warning_per_operator_to_the_job_details() -> Non
     pickled = (PickledState("b", "seen", ("job.Local", "job.Other")),)
     answers = tasks.acknowledgements(tasks.last_id, "b1 b2")
     for answer in answers:
-        tasks.tell("tasks_reported", [replace(answer, pickled=pickled)])
+        tasks.tell(t.TasksReported((replace(answer, pickled=pickled),)))
     (warning,) = tasks.scheduler.details().warnings
     assert warning.startswith("state 'seen' of operator 'b'")
     assert "values of job.Local, job.Other, which are pickled" in warning
@@ -306,7 +317,7 @@ def test_global_failure_restores_all_tasks_and_the_source_coordinators() -> None
     """EX-16"""
     tasks = two_pipelines()
     tasks.take()
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     tasks.restart()
     assert set(tasks.restored().values()) == {f"1:/chk-1/{n}" for n in ("a1", "a2", "b1", "b2")}
     restore = one(tasks.log, RestoreCoordinators)
@@ -322,7 +333,7 @@ def test_global_failure_restores_all_tasks_and_the_source_coordinators() -> None
 
 def test_global_failure_before_the_first_checkpoint_resets_the_coordinators() -> None:
     tasks = two_pipelines()
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     tasks.restart()
     assert one(tasks.log, RestoreCoordinators) == RestoreCoordinators(None, {"a": None}, 1)
     assert set(tasks.restored().values()) == {"anew"}
@@ -331,9 +342,9 @@ def test_global_failure_before_the_first_checkpoint_resets_the_coordinators() ->
 
 def test_dead_coordinator_is_restored_with_all_tasks_before_its_start() -> None:
     tasks = two_pipelines()
-    tasks.tell("coordinator_started", SOURCES)
+    tasks.tell(t.CoordinatorStarted(SOURCES))
     tasks.take()
-    tasks.tell("coordinator_lost", SOURCES, "killed")
+    tasks.tell(t.CoordinatorGone(SOURCES, "killed"))
     actions = tasks.restart()
     kinds = [type(a) for a in actions]
     assert kinds.index(RestoreCoordinators) < kinds.index(StartCoordinator)
@@ -345,10 +356,10 @@ def test_coordinators_are_restored_once_although_several_restarts_are_pending() 
     tasks = two_pipelines()
     tasks.take()
     tasks.fail("b1")
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     tasks.confirm_cancellations()
     for timer in only(tasks.log, StartTimer):
-        tasks.tell("timer", timer.key)
+        tasks.tell(timer.event)
     tasks.give()
     assert one(tasks.log, RestoreCoordinators).restores == 1
     assert only(tasks.log, ResetSubtasks) == []
@@ -359,7 +370,7 @@ def with_a_spark_stage() -> CheckpointedJob:
     """``s1`` and ``s2`` are its executors; no edge leads from it to the streams."""
     stage = replace(spark_vertex(name="s"), slot_sharing_group="spark")
     tasks = running((stage, stream_vertex("a", 2), stream_vertex("b", 2)))
-    tasks.tell("coordinator_started", driver())
+    tasks.tell(t.CoordinatorStarted(driver()))
     return tasks
 
 
@@ -372,7 +383,7 @@ def test_spark_stage_whose_driver_dies_restarts_and_the_streams_keep_running(
         tasks.trigger()
         tasks.acknowledge(number + 1, "a1 a2 b1 b2")
         tasks.store()
-    tasks.tell("coordinator_lost", driver(), "killed")
+    tasks.tell(t.CoordinatorGone(driver(), "killed"))
     assert tasks.deployed(tasks.restart()) == "s1#1 s2#1"
     assert only(tasks.log, RestoreCoordinators) == []
     assert only(tasks.log, ResetSubtasks) == []
@@ -384,8 +395,8 @@ def test_global_failure_restores_streams_beside_a_spark_stage() -> None:
     tasks.trigger()
     tasks.acknowledge(1, "a1 a2 b1 b2")
     tasks.store()
-    tasks.tell("global_failure", Failure("all"))
-    tasks.tell("coordinator_stopped", driver())
+    tasks.tell(t.GlobalFailure(Failure("all")))
+    tasks.tell(t.CoordinatorGone(driver()))
     tasks.restart()
     of_streams = {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
     assert tasks.restored() == {"s1": "anew", "s2": "anew", **of_streams}
@@ -452,7 +463,7 @@ def test_restart_uses_the_previous_checkpoint_if_storing_the_last_one_fails() ->
     stored = only(tasks.log, StoreCheckpoint)[-1]
     tasks.fail("b2")
     tasks.restart()
-    tasks.told(t.CheckpointIsNotStored(stored, "disk full"))
+    tasks.told(CheckpointIsNotStored(stored, "disk full"))
     assert tasks.deployed(tasks.give()) == "a2#1 b2#1"
     assert tasks.restored()["b2"] == "1:/chk-1/b2"
 
@@ -474,7 +485,7 @@ def test_job_cancelled_while_a_restart_waits_for_a_checkpoint_ends() -> None:
     tasks.acknowledge(1)
     tasks.fail("b2")
     tasks.restart()
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     actions = tasks.confirm_cancellations()
     assert one(actions, JobEnded).result.status is JobStatus.CANCELED
     assert only(tasks.log, CloseCheckpointStores) == []
@@ -488,7 +499,7 @@ def test_job_that_fails_to_restore_is_not_restarted() -> None:
     """EX-16, CP-35: a local restart is skipped, because the same error would occur again."""
     tasks = CheckpointedJob(checkpointed_graph(edges=["a --> b"]))
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "c")])
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     ended = one(tasks.log, JobEnded)
     assert ended.result.status is JobStatus.FAILED
     assert "state of operators that the job does not have" in (ended.result.failure or "")
@@ -501,15 +512,16 @@ def test_take_over_without_recovery_notes_reports_that_the_last_checkpoint_is_us
     """Also if no TaskExecutor has reported yet that its tasks run."""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "a", "b")])
-    tasks.scheduler.take_over(None, (), (), 1.0)
+    tasks.scheduler.handle(t.TakeOverJob(None, (), ()), 1.0)
     (failure,) = tasks.scheduler.exceptions()
     assert "begins from its last checkpoint" in failure.text
 
 
 def test_take_over_without_recovery_notes_after_a_savepoint_start_reports_no_failure() -> None:
     tasks = CheckpointedJob()
-    tasks.scheduler.start_from_savepoint(completed(3, "a", "b", is_savepoint=True), 1.0)
-    tasks.scheduler.take_over(None, (), (), 1.0)
+    given = SavepointGiven(completed(3, "a", "b", is_savepoint=True))
+    tasks.scheduler.handle(given, 1.0)
+    tasks.scheduler.handle(t.TakeOverJob(None, (), ()), 1.0)
     assert tasks.scheduler.exceptions() == ()
 
 
@@ -522,7 +534,7 @@ def test_job_with_a_finished_reader_of_an_unfinished_operator_fails() -> None:
     metadata = checkpointed.metadata(*operators, checkpoint_id=3)
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([CompletedCheckpoint(metadata, CHECKPOINT, "/chk-3")])
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert "would be lost" in (one(tasks.log, JobEnded).result.failure or "")
 
 
@@ -606,7 +618,7 @@ def test_changed_max_parallelism_sends_the_vertex_and_its_producers_to_workers_a
     tasks = running(edges=["a -> b"])
     (b,) = [v for v in tasks.scheduler._graph.vertices if v.vertex.name == "b"]
     b.max_parallelism = 64
-    tasks.scheduler._loop.run("a test", tasks.now, [t.MaxParallelismChanged((b,))])
+    tasks.scheduler._outbox.bulk.max_parallelism_changed([b])
     before = len(tasks.log)
     tasks.fail("a1")
     tasks.restart()
@@ -619,7 +631,7 @@ def test_configured_max_parallelism_that_differs_from_state_fails_the_job() -> N
     vertices = stream_vertex("a", 2), stream_vertex("b", 2, max_parallelism=32)
     tasks = CheckpointedJob(checkpointed_graph(*vertices))
     tasks.scheduler.checkpoints_recovered([completed(5, "b", max_parallelism=64)])
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert "is configured with 32" in (one(tasks.log, JobEnded).result.failure or "")
 
 
@@ -627,7 +639,7 @@ def test_job_starts_from_a_savepoint() -> None:
     """JM-09"""
     tasks = CheckpointedJob()
     given = completed(9, "b", is_savepoint=True)
-    actions = tasks.tell("start_from_savepoint", given)
+    actions = tasks.tell(SavepointGiven(given))
     assert one(actions, AddRestoredSavepoint).checkpoint == given
     tasks.run()
     assert {text[:2] for text in tasks.restored().values()} == {"9:"}
@@ -642,7 +654,7 @@ def test_checkpoint_of_the_job_is_restored_in_place_of_its_start_savepoint() -> 
     """JM-09"""
     tasks = CheckpointedJob()
     tasks.scheduler.checkpoints_recovered([completed(3, "b")])
-    assert tasks.tell("start_from_savepoint", completed(9, "b", is_savepoint=True)) == []
+    assert tasks.tell(SavepointGiven(completed(9, "b", is_savepoint=True))) == []
     tasks.run()
     assert {text[:2] for text in tasks.restored().values()} == {"3:"}
 
@@ -650,17 +662,17 @@ def test_checkpoint_of_the_job_is_restored_in_place_of_its_start_savepoint() -> 
 def test_savepoint_with_state_that_no_operator_has_fails_the_job() -> None:
     """JM-10"""
     tasks = CheckpointedJob()
-    actions = tasks.tell("start_from_savepoint", completed(9, "c", is_savepoint=True))
+    actions = tasks.tell(SavepointGiven(completed(9, "c", is_savepoint=True)))
     ended = one(actions, JobEnded)
     assert ended.result.status is JobStatus.FAILED
     assert "state of operators that the job does not have" in (ended.result.failure or "")
     assert only(actions, AddRestoredSavepoint) == []
-    assert tasks.tell("start") == []
+    assert tasks.tell(t.StartJob()) == []
 
 
 def test_job_without_checkpoints_cannot_start_from_a_savepoint() -> None:
     tasks = stream(a=1)
-    actions = tasks.tell("start_from_savepoint", completed(9, "a", is_savepoint=True))
+    actions = tasks.tell(SavepointGiven(completed(9, "a", is_savepoint=True)))
     assert "takes no checkpoints" in (one(actions, JobEnded).result.failure or "")
 
 
@@ -678,7 +690,7 @@ def test_job_end_discards_unretained_checkpoints_before_its_report(
     tasks = running(checkpoints=replace(EVERY_MINUTE, retention=retention))
     tasks.take()
     tasks.trigger()
-    actions = tasks.tell("cancel")
+    actions = tasks.tell(t.CancelJob())
     assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointAborted}
     actions = tasks.confirm_cancellations()
     assert [d.checkpoint.checkpoint_id for d in only(actions, DiscardCheckpoint)] == discarded
@@ -694,7 +706,7 @@ def test_suspended_job_discards_no_checkpoint() -> None:
     tasks = running()
     tasks.take()
     tasks.trigger()
-    actions = tasks.tell("suspend", "another leads")
+    actions = tasks.tell(t.SuspendJob("another leads"))
     assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointAborted}
     actions = tasks.confirm_cancellations()
     assert not only(tasks.log, DiscardCheckpoint)
@@ -710,7 +722,7 @@ def test_checkpoint_stores_close_after_the_pending_store_at_the_job_end() -> Non
     assert tasks.ended is not None
     assert only(tasks.log, CloseCheckpointStores) == []
     stored = only(tasks.log, StoreCheckpoint)[-1]
-    actions = tasks.told(t.CheckpointIsNotStored(stored, "disk full"))
+    actions = tasks.told(CheckpointIsNotStored(stored, "disk full"))
     assert one(actions, CloseCheckpointStores).status is JobStatus.FINISHED
     assert only(actions, OrderCheckpoint) == []
 
@@ -719,9 +731,9 @@ def test_state_acknowledged_after_the_job_end_is_discarded() -> None:
     tasks = running()
     tasks.trigger()
     late = tasks.acknowledgements(1)
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     tasks.confirm_cancellations()
-    files = one(tasks.tell("tasks_reported", late[:1]), DiscardFiles).files
+    files = one(tasks.tell(t.TasksReported(tuple(late[:1]))), DiscardFiles).files
     assert [file.path for file in files] == ["/chk-1/a1"]
 
 
@@ -772,12 +784,14 @@ def test_task_failure_while_the_stop_savepoint_is_stored_restarts_all_tasks_from
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
-@pytest.mark.parametrize("end", ["cancel", "suspend"])
-def test_stop_of_a_job_cancelled_or_suspended_meanwhile_fails_with_savepoint_path(end: str) -> None:
+@pytest.mark.parametrize("end", [t.CancelJob(), t.SuspendJob("its JobMaster stops")])
+def test_stop_of_a_job_cancelled_or_suspended_meanwhile_fails_with_savepoint_path(
+    end: JobEvent,
+) -> None:
     tasks = running()
     tasks.take(synchronous_savepoint(is_drain=False))
     tasks.finish("a1")
-    tasks.tell(end, *(["its JobMaster stops"] if end == "suspend" else []))
+    tasks.tell(end)
     tasks.confirm_cancellations()
     error = one(tasks.log, SnapshotFinished).error
     assert isinstance(error, StopWithSavepointError)
@@ -801,18 +815,18 @@ def test_job_is_restarted_if_its_stop_savepoint_fails() -> None:
 def test_periodic_checkpoints_pause_while_the_job_does_not_run() -> None:
     """CP-11"""
     tasks = two_pipelines()
-    old = only(tasks.log, StartCheckpointTimer)[-1]
+    old = only(tasks.log, StartTimer)[-1]
     tasks.fail("b2")
-    assert tasks.told(t.CheckpointTimerOver(old.key)) == []
+    assert tasks.tell(old.event) == []
     tasks.restart()
-    assert only(tasks.log, StartCheckpointTimer)[-1] != old
+    assert only(tasks.log, StartTimer)[-1] != old
     tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
 def test_job_without_a_checkpoint_interval_takes_checkpoints_only_on_request() -> None:
     tasks = running(checkpoints=CheckpointConfiguration())
-    assert only(tasks.log, StartCheckpointTimer) == []
+    assert only(tasks.log, StartTimer) == []
     tasks.take()
     assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 

@@ -15,18 +15,30 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from flinkray.checkpoint.handles import FileState, InlineState, TaskState
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointTimerKey,
     CloseCheckpointStores,
     DiscardCheckpoint,
     DiscardDirectory,
     DiscardFiles,
     ForgetCheckpoint,
+    OrderCheckpoint,
+    OrderCoordinators,
     PrepareCheckpoint,
+    ResetSubtasks,
     RestoreCoordinators,
     SnapshotCoordinators,
     SnapshotFinished,
-    StartCheckpointTimer,
     StoreCheckpoint,
+)
+from flinkray.scheduler.checkpoints.events import (
+    CheckpointEvent,
+    CheckpointIsNotStored,
+    CheckpointIsStored,
+    CheckpointNotPrepared,
+    CheckpointPrepared,
+    CheckpointTimerOver,
+    CoordinatorCheckpointed,
+    CoordinatorNotCheckpointed,
+    SnapshotRequested,
 )
 from flinkray.scheduler.checkpoints.failures import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
@@ -50,15 +62,13 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobSchedulerAction,
-    OrderCheckpoint,
-    OrderCoordinators,
     ReleasePartitions,
-    ResetSubtasks,
     StartCoordinator,
     StopCoordinator,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskDeployment
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.job_with_checkpoints import state
 from tests.scheduler.graphs import execution_graph, stream_vertex
@@ -156,7 +166,7 @@ class CheckpointedTasksMachine(TasksMachine):
         self.timers, self.cancelled, self.kept = [], set(), {}
         self.preparing: list[PrepareCheckpoint] = []
         self.asked: list[SnapshotCoordinators] = []
-        self.checkpoint_timers: list[CheckpointTimerKey] = []
+        self.checkpoint_timers: list[CheckpointTimerOver] = []
         self.storing: list[StoreCheckpoint] = []
         self.late: list[AcknowledgeCheckpoint] = []
         self.taken: dict[int, Taken] = {}
@@ -176,12 +186,12 @@ class CheckpointedTasksMachine(TasksMachine):
         self.there: CoordinatorID | None = None
         self.unanswered: set[int] = set()
         self.closed = 0
-        self.act("start")
+        self.act(t.StartJob())
 
     def new_job(self, graph: JobGraph) -> CheckpointedJob:
         return CheckpointedJob(graph, slots_each=2)
 
-    def act(self, event: str, *args: object) -> None:
+    def act(self, event: str | JobEvent, *args: object) -> None:
         if event == "report" and args[1] is ExecutionState.FINISHED:
             finishing = [a for a in args[0] if self.may_finish(a)]  # type: ignore[attr-defined]
             if not finishing:
@@ -219,7 +229,7 @@ class CheckpointedTasksMachine(TasksMachine):
                 self.preparing.append(action)
             case SnapshotCoordinators():
                 self.asked.append(action)
-            case StartCheckpointTimer(key):
+            case StartTimer(CheckpointTimerOver() as key):
                 self.checkpoint_timers.append(key)
             case StoreCheckpoint():
                 self.store(action)
@@ -397,7 +407,7 @@ class CheckpointedTasksMachine(TasksMachine):
         if ending:
             steps.append(partial(self.act, "report", ending, ExecutionState.CANCELED))
         if self.timers and self.tasks.status is JobStatus.RESTARTING:
-            steps.append(partial(self.act, "timer", self.timers[choice % len(self.timers)]))
+            steps.append(partial(self.act, self.timers[choice % len(self.timers)]))
         if self.preparing:
             steps.append(partial(self.prepare, succeeds=True))
         if self.asked:
@@ -422,7 +432,7 @@ class CheckpointedTasksMachine(TasksMachine):
     def request(self, kind: CheckpointProperties | None) -> None:
         self.tasks.requests += 1
         self.unanswered.add(self.tasks.requests)
-        self.act("checkpoint_told", t.SnapshotRequested(self.tasks.requests, kind))
+        self.act(SnapshotRequested(self.tasks.requests, kind))
 
     @precondition(lambda self: self.checkpoint_timers)
     @rule(choice=CHOICES, rare=st.integers(0, 3))
@@ -430,31 +440,31 @@ class CheckpointedTasksMachine(TasksMachine):
         """Also that of an expiry, which is far in the future."""
         key = self.checkpoint_timers[choice % len(self.checkpoint_timers)]
         if rare == 0:
-            self.act("checkpoint_told", t.CheckpointTimerOver(key))
+            self.act(key)
 
     @precondition(lambda self: self.preparing)
     @rule(succeeds=st.booleans())
     def prepare(self, *, succeeds: bool) -> None:
         number = self.preparing.pop(0).number
         if not succeeds:
-            self.act("checkpoint_told", t.CheckpointNotPrepared(number, "no room"))
+            self.act(CheckpointNotPrepared(number, "no room"))
             return
         self.ids += 1
-        event = t.CheckpointPrepared(number, self.ids, f"/chk-{self.ids}")
-        self.act("checkpoint_told", event)
+        event = CheckpointPrepared(number, self.ids, f"/chk-{self.ids}")
+        self.act(event)
 
     @precondition(lambda self: self.asked)
     @rule(succeeds=st.booleans())
     def coordinators_answer(self, *, succeeds: bool) -> None:
         asked = self.asked.pop(0)
         for operator in asked.operators:
-            event: t.CheckpointEvent
+            event: CheckpointEvent
             if succeeds:
                 cut = InlineState(f"{operator} {asked.checkpoint_id}".encode())
-                event = t.CoordinatorCheckpointed(asked.checkpoint_id, operator, cut)
+                event = CoordinatorCheckpointed(asked.checkpoint_id, operator, cut)
             else:
-                event = t.CoordinatorNotCheckpointed(asked.checkpoint_id, operator, "it is lost")
-            self.act("checkpoint_told", event)
+                event = CoordinatorNotCheckpointed(asked.checkpoint_id, operator, "it is lost")
+            self.act(event)
 
     def owing(self) -> list[tuple[int, ExecutionAttemptID]]:
         """What tasks that run have yet to answer."""
@@ -483,7 +493,7 @@ class CheckpointedTasksMachine(TasksMachine):
         else:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED
             answer = DeclineCheckpoint(JOB, checkpoint_id, attempt_id, reason)
-        self.act("tasks_reported", [answer])
+        self.act(t.TasksReported((answer,)))
         if ends and attempt_id in self.tasks.tasks:
             self.act("report", [attempt_id], ExecutionState.FINISHED)
 
@@ -511,7 +521,7 @@ class CheckpointedTasksMachine(TasksMachine):
         answer = self.late.pop(choice % len(self.late))
         if self.taken[answer.checkpoint_id].is_savepoint or answer.state is None:
             return
-        self.act("tasks_reported", [answer])
+        self.act(t.TasksReported((answer,)))
 
     @precondition(lambda self: self.storing)
     @rule(succeeds=st.booleans())
@@ -519,14 +529,14 @@ class CheckpointedTasksMachine(TasksMachine):
         stored = self.storing.pop()
         checkpoint_id = stored.metadata.checkpoint_id
         if not succeeds:
-            self.act("checkpoint_told", t.CheckpointIsNotStored(stored, "disk full"))
+            self.act(CheckpointIsNotStored(stored, "disk full"))
             return
         if stored.properties.is_savepoint:
             self.users |= files_of(stored)
         if stored.properties.is_recovered_from:
             self.durable[checkpoint_id] = stored
-        event = t.CheckpointIsStored(stored, f"{stored.directory}/_metadata")
-        self.act("checkpoint_told", event)
+        event = CheckpointIsStored(stored, f"{stored.directory}/_metadata")
+        self.act(event)
 
     # --- the coordinator of the sources -----------------------------------------------------------
 
@@ -535,7 +545,7 @@ class CheckpointedTasksMachine(TasksMachine):
     def coordinator_starts(self, succeeds: int) -> None:
         coordinator = self.starting.pop()
         if succeeds:
-            self.act("coordinator_started", coordinator)
+            self.act(t.CoordinatorStarted(coordinator))
         elif coordinator == self.there:
             self.coordinator_dies(0)
 
@@ -545,14 +555,14 @@ class CheckpointedTasksMachine(TasksMachine):
         coordinator = self.stopping.pop()
         if coordinator == self.there:
             self.there = None
-            self.act("coordinator_stopped", coordinator)
+            self.act(t.CoordinatorGone(coordinator))
 
     @precondition(lambda self: self.there is not None)
     @rule(rare=st.integers(0, 10))
     def coordinator_dies(self, rare: int) -> None:
         if rare == 0 and self.there is not None:
             gone, self.there = self.there, None
-            self.act("coordinator_lost", gone, "killed")
+            self.act(t.CoordinatorGone(gone, "killed"))
 
     # --- what must hold ---------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from flinkray.scheduler.graph.job_graph import (
     NoRestart,
     RestartStrategy,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     CoordinatorID,
@@ -30,12 +31,12 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     StartCoordinator,
-    StartTimer,
     StopCoordinator,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotRequests
 from tests.scheduler.builders import OTHER_GRAPH, id_of, one, only
 from tests.scheduler.graphs import job, stream_vertex, vertex_id
@@ -69,12 +70,12 @@ PREPARE, FINISH = call(is_end=False), call(is_end=True)
 def carried_out(
     tasks: TasksUnderTest, done: GlobalFormatsCall, number: int = 0
 ) -> list[JobSchedulerAction]:
-    return tasks.tell("coordinator_told", coordinator(number), GlobalFormatsCalled(done))
+    return tasks.tell(t.CoordinatorTold(coordinator(number), GlobalFormatsCalled(done)))
 
 
 def prepared(strategy: RestartStrategy | None = None) -> TasksUnderTest:
     tasks = TasksUnderTest(graph(strategy))
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert only(tasks.give(), CallGlobalFormats) == [CallGlobalFormats(PREPARE)]
     carried_out(tasks, PREPARE)
     return tasks
@@ -93,7 +94,7 @@ def calls(actions: Iterable[object]) -> list[GlobalFormatsCall]:
 
 def test_tasks_are_deployed_only_when_the_outputs_are_prepared() -> None:
     tasks = TasksUnderTest(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert only(tasks.give(), DeployTasks) == []
     assert tasks.status is JobStatus.RUNNING
     assert deployed(tasks, carried_out(tasks, PREPARE)) == "a1#0 a2#0 b1#0 b2#0"
@@ -103,15 +104,15 @@ def test_tasks_are_deployed_only_when_the_outputs_are_prepared() -> None:
 def test_outputs_are_prepared_as_soon_as_a_slow_coordinator_has_started() -> None:
     tasks = TasksUnderTest(graph())
     tasks.sources_start = False
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert tasks.give() == []
-    assert tasks.tell("coordinator_started", coordinator()) == [CallGlobalFormats(PREPARE)]
+    assert tasks.tell(t.CoordinatorStarted(coordinator())) == [CallGlobalFormats(PREPARE)]
     assert deployed(tasks, carried_out(tasks, PREPARE)) == "a1#0 a2#0 b1#0 b2#0"
 
 
 def test_job_whose_formats_have_no_global_work_is_deployed_at_once() -> None:
     tasks = TasksUnderTest(job(vertices=[stream_vertex("a", 2)]))
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     assert tasks.deployed(tasks.give()) == "a1#0 a2#0"
     one(tasks.finish("a1 a2"), JobEnded)
     assert calls(tasks.log) == []
@@ -130,9 +131,9 @@ def test_job_with_output_formats_and_no_stream_sources_has_a_coordinator() -> No
 def test_failed_preparation_fails_the_job_without_a_restart() -> None:
     """DI-07."""
     tasks = TasksUnderTest(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    actions = tasks.tell("coordinator_told", coordinator(), ERROR)
+    actions = tasks.tell(t.CoordinatorTold(coordinator(), ERROR))
     assert one(actions, StopCoordinator).coordinator == coordinator()
     ended = one(actions, JobEnded)
     assert (ended.result.failure, ended.details.restarts) == ("disk full", 0)
@@ -142,11 +143,13 @@ def test_failed_preparation_fails_the_job_without_a_restart() -> None:
 def test_coordinator_lost_during_the_preparation_is_replaced_and_prepares_again() -> None:
     """Otherwise the job fails although nothing ran yet (seed 2 of the whole cluster)."""
     tasks = TasksUnderTest(graph(NoRestart()))
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    actions = tasks.scheduler.coordinator_lost(coordinator(), "killed", tasks.now, goes_on=True)
+    actions = tasks.scheduler.handle(
+        t.CoordinatorGone(coordinator(), "killed", goes_on=True), tasks.now
+    )
     assert one(actions, StartCoordinator) == StartCoordinator(coordinator(1))
-    assert tasks.tell("coordinator_started", coordinator(1)) == [CallGlobalFormats(PREPARE)]
+    assert tasks.tell(t.CoordinatorStarted(coordinator(1))) == [CallGlobalFormats(PREPARE)]
     assert carried_out(tasks, PREPARE) == [], "it was carried out by the lost one"
     assert deployed(tasks, carried_out(tasks, PREPARE, 1)) == "a1#0 a2#0 b1#0 b2#0"
 
@@ -154,9 +157,9 @@ def test_coordinator_lost_during_the_preparation_is_replaced_and_prepares_again(
 def test_restart_during_the_preparation_deploys_only_when_it_is_repeated() -> None:
     """Nobody knows what the lost coordinator has done."""
     tasks = TasksUnderTest(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    tasks.tell("coordinator_lost", coordinator(), "killed")
+    tasks.tell(t.CoordinatorGone(coordinator(), "killed"))
     actions = tasks.restart()
     assert one(actions, StartCoordinator) == StartCoordinator(coordinator(1))
     assert set(calls(actions)) == {PREPARE}
@@ -173,7 +176,7 @@ def test_restart_after_the_preparation_does_not_prepare_again() -> None:
 
 def test_slot_lost_during_the_preparation_is_requested_again_before_the_deployment() -> None:
     tasks = TasksUnderTest(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     assert len(one(tasks.lose_task_executor("te0"), SlotRequests).requests) == 1
     assert only(carried_out(tasks, PREPARE), DeployTasks) == []
@@ -182,9 +185,9 @@ def test_slot_lost_during_the_preparation_is_requested_again_before_the_deployme
 
 def test_job_cancelled_during_the_preparation_deploys_nothing_afterwards() -> None:
     tasks = TasksUnderTest(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     assert tasks.status is JobStatus.CANCELED
     assert carried_out(tasks, PREPARE) == []
 
@@ -216,7 +219,7 @@ def test_outputs_of_a_failed_job_are_not_finished() -> None:
 def test_outputs_of_a_cancelled_job_are_not_finished() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1")
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.CANCELED
     assert calls(tasks.log) == [PREPARE]
@@ -225,7 +228,7 @@ def test_outputs_of_a_cancelled_job_are_not_finished() -> None:
 def test_job_cancelled_while_its_outputs_are_finished_is_cancelled() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     assert tasks.status is JobStatus.CANCELED
     assert carried_out(tasks, FINISH) == []
 
@@ -234,7 +237,7 @@ def test_failure_to_finish_the_outputs_restarts_all_tasks() -> None:
     """EG-11."""
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
-    actions = tasks.tell("coordinator_told", coordinator(), ERROR)
+    actions = tasks.tell(t.CoordinatorTold(coordinator(), ERROR))
     assert one(actions, StopCoordinator), "the user's code may have left it in any state"
     assert tasks.status is JobStatus.RESTARTING
     assert len(tasks.deployed(tasks.restart()).split()) == 4
@@ -243,11 +246,11 @@ def test_failure_to_finish_the_outputs_restarts_all_tasks() -> None:
 def test_outputs_are_finished_again_by_another_process_after_a_failure() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
-    tasks.tell("coordinator_told", coordinator(), ERROR)
+    tasks.tell(t.CoordinatorTold(coordinator(), ERROR))
     tasks.restart()
     assert calls(tasks.finish("a1 a2 b1 b2")) == [], "the process before is there yet"
     again = call(is_end=True, restarts=1)
-    assert calls(tasks.tell("coordinator_stopped", coordinator())) == [again]
+    assert calls(tasks.tell(t.CoordinatorGone(coordinator()))) == [again]
     assert carried_out(tasks, FINISH, 1) == [], "an answer to the call before the restart"
     assert one(carried_out(tasks, again, 1), JobEnded).result.status is JobStatus.FINISHED
 
@@ -255,16 +258,18 @@ def test_outputs_are_finished_again_by_another_process_after_a_failure() -> None
 def test_coordinator_lost_while_outputs_are_finished_is_replaced_and_repeats_it() -> None:
     tasks = prepared(NoRestart())
     tasks.finish("a1 a2 b1 b2")
-    actions = tasks.scheduler.coordinator_lost(coordinator(), "killed", tasks.now, goes_on=True)
+    actions = tasks.scheduler.handle(
+        t.CoordinatorGone(coordinator(), "killed", goes_on=True), tasks.now
+    )
     assert one(actions, StartCoordinator) == StartCoordinator(coordinator(1))
-    assert tasks.tell("coordinator_started", coordinator(1)) == [CallGlobalFormats(FINISH)]
+    assert tasks.tell(t.CoordinatorStarted(coordinator(1))) == [CallGlobalFormats(FINISH)]
     assert one(carried_out(tasks, FINISH, 1), JobEnded).result.status is JobStatus.FINISHED
 
 
 def test_coordinator_that_cannot_be_replaced_while_outputs_are_finished_restarts_all() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
-    one(tasks.tell("coordinator_lost", coordinator(), "killed"), StartTimer)
+    one(tasks.tell(t.CoordinatorGone(coordinator(), "killed")), StartTimer)
     text = "the coordinator of the job's sources died: killed"
     assert tasks.scheduler.exceptions()[-1].text == text
     assert deployed(tasks, tasks.restart()) == "a1#1 a2#1 b1#1 b2#1"
@@ -275,7 +280,7 @@ def test_coordinator_that_cannot_be_replaced_while_outputs_are_finished_restarts
 def test_late_answer_does_not_finish_a_job_that_is_restarting() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
-    tasks.tell("global_failure", Failure("it broke"))
+    tasks.tell(t.GlobalFailure(Failure("it broke")))
     assert tasks.status is JobStatus.RESTARTING
     assert carried_out(tasks, FINISH) == []
     assert deployed(tasks, tasks.restart()) == "a1#1 a2#1 b1#1 b2#1"
@@ -287,8 +292,8 @@ def test_repeated_error_in_finishing_the_outputs_ends_the_restarts() -> None:
     error = replace(ERROR, program_error=ProgramError("KeyError at a.py:1: 'x'"))
     for number in range(3):
         tasks.finish("a1 a2 b1 b2")
-        tasks.tell("coordinator_told", coordinator(number), error)
-        tasks.tell("coordinator_stopped", coordinator(number))
+        tasks.tell(t.CoordinatorTold(coordinator(number), error))
+        tasks.tell(t.CoordinatorGone(coordinator(number)))
         if number < 2:
             assert (tasks.status, tasks.scheduler.restarts) == (JobStatus.RESTARTING, number + 1)
             tasks.restart()
@@ -319,7 +324,7 @@ class TakenOverFormats(TakenOverJob):
     def _started(self, coordinator: CoordinatorID) -> list[JobSchedulerAction]:
         owner = id_of(JobMasterId, self.masters)
         self.place = SourceCoordinatorPlace(coordinator.attempt_number, owner, "sources", 0)
-        noted = self.scheduler.source_coordinator_is_at(self.place, self.now)
+        noted = self.scheduler.handle(t.SourceCoordinatorIsAt(self.place), self.now)
         return [*noted, *super()._started(coordinator)]
 
     def replace_job_master(self) -> list[JobSchedulerAction]:
@@ -330,7 +335,7 @@ class TakenOverFormats(TakenOverJob):
 
 def taken_over() -> TakenOverFormats:
     tasks = TakenOverFormats(graph())
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     for action in tasks.log:
         tasks._carry_out(action)
     tasks.give()
@@ -374,6 +379,6 @@ def test_job_that_begins_anew_under_the_next_job_master_prepares_its_outputs_aga
     tasks.coordinator_lives = False
     tasks.replace_job_master()
     tasks.confirm_cancellations()
-    actions = tasks.tell("coordinator_started", coordinator()) + tasks.give()
+    actions = tasks.tell(t.CoordinatorStarted(coordinator())) + tasks.give()
     assert set(calls(actions)) == {call(is_end=False, restarts=1)}
     assert only(actions, DeployTasks) == []

@@ -19,18 +19,19 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     ReleasePartitions,
     StartCoordinator,
-    StartTimer,
     StopCoordinator,
 )
 from flinkray.scheduler.shared.slots import ResourceShortage, SameWorkerGroup
 from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkStageProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import PartitionLocations
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import (
     ReturnSlots,
     SlotRequestFailed,
@@ -74,7 +75,7 @@ def shortage(unfulfillable: bool) -> ResourceShortage:
 
 def test_started_job_requests_the_bundles_of_one_worker_group() -> None:
     job = JobUnderTest()
-    wanted = one(job.tell("start"), SlotRequests)
+    wanted = one(job.tell(t.StartJob()), SlotRequests)
     assert (wanted.profile, wanted.constraint) == (SMALL, SameWorkerGroup("default", 2))
     assert [(r.bundle, [v.subtask_index for v in r.vertices]) for r in wanted.requests] == [
         (0, [0]),
@@ -90,7 +91,7 @@ def test_started_job_requests_the_bundles_of_one_worker_group() -> None:
 def test_starting_a_job_twice_raises_an_error() -> None:
     job = JobUnderTest().start()
     with pytest.raises(IllegalTransitionError, match="cannot go from RUNNING to RUNNING"):
-        job.tell("start")
+        job.tell(t.StartJob())
 
 
 def test_subtasks_are_deployed_to_their_bundles_once_all_slots_came() -> None:
@@ -184,7 +185,7 @@ def test_stages_run_one_after_another_in_the_same_slots() -> None:
 def test_spark_stages_of_different_sizes_share_a_worker_group_of_the_largest_size() -> None:
     wide = replace(spark_vertex(2, 3), name="wide")
     job = JobUnderTest(spark_job(spark_vertex(1), wide))
-    wanted = one(job.tell("start"), SlotRequests)
+    wanted = one(job.tell(t.StartJob()), SlotRequests)
     assert wanted.constraint == SameWorkerGroup("default", 3)
     assert [r.bundle for r in wanted.requests] == [0, 1]
     job.give()
@@ -196,7 +197,7 @@ def test_spark_stages_of_different_sizes_share_a_worker_group_of_the_largest_siz
 def test_spark_stages_of_different_sharing_groups_run_concurrently_in_own_groups() -> None:
     other = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), other))
-    wanted = only(job.tell("start"), SlotRequests)
+    wanted = only(job.tell(t.StartJob()), SlotRequests)
     assert [w.constraint for w in wanted] == [
         SameWorkerGroup("default", 2),
         SameWorkerGroup("other", 1),
@@ -351,9 +352,9 @@ def test_job_graph_with_a_spark_stage_within_a_pipelined_region_is_refused() -> 
 
 def test_resource_shortage_is_the_pending_reason_of_the_job_until_the_shortage_ends() -> None:
     job = JobUnderTest().start()
-    assert job.tell("resources_short", (shortage(False),)) == []
+    assert job.tell(t.ResourcesShort((shortage(False),))) == []
     assert job.scheduler.details().pending_reason == "2 slots are missing."
-    job.tell("resources_short", ())
+    job.tell(t.ResourcesShort(()))
     assert (
         job.scheduler.details().pending_reason
         == "2 slots (1 CPU, 1g memory each) have not come yet."
@@ -363,7 +364,7 @@ def test_resource_shortage_is_the_pending_reason_of_the_job_until_the_shortage_e
 def refused(job: JobUnderTest, failure: SlotRequestFailure) -> list[JobSchedulerAction]:
     request_id = next(iter(job.wanted))
     del job.wanted[request_id]
-    return job.tell("slot_events", (SlotRequestFailed(request_id, failure, "2 are missing."),))
+    return job.tell(t.SlotsTold((SlotRequestFailed(request_id, failure, "2 are missing."),)))
 
 
 def test_slot_request_that_can_never_be_fulfilled_fails_the_job_at_once() -> None:
@@ -378,7 +379,7 @@ def test_slot_request_that_can_never_be_fulfilled_fails_the_job_at_once() -> Non
 def test_slot_request_timeout_fails_the_job_with_the_reason() -> None:
     """EX-18."""
     job = JobUnderTest(strategy=NO_RESTART).start()
-    job.tell("resources_short", (shortage(False),))
+    job.tell(t.ResourcesShort((shortage(False),)))
     result = one(refused(job, SlotRequestFailure.TIMED_OUT), JobEnded).result
     assert result.failure is not None
     assert result.failure.startswith(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
-    StartTimer,
     StopCoordinator,
-    TimerKey,
-    TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import one
 from tests.scheduler.job.job_under_test import NO_RESTART, JobUnderTest
 
@@ -21,19 +20,19 @@ from tests.scheduler.job.job_under_test import NO_RESTART, JobUnderTest
 def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:
     """EX-04, JM-22."""
     job = JobUnderTest().run()
-    actions = job.tell("cancel")
+    actions = job.tell(t.CancelJob())
     assert len(job.cancelled(actions).split()) == 2
     assert one(actions, StopCoordinator).coordinator.attempt_number == 0
-    assert job.tell("cancel") == []
+    assert job.tell(t.CancelJob()) == []
     assert job.confirm_cancellations() == []
     result = one(job.stopped(), JobEnded).result
     assert (result.status, result.failure) == (JobStatus.CANCELED, None)
-    assert job.tell("cancel") == []
+    assert job.tell(t.CancelJob()) == []
 
 
 def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
     job = JobUnderTest().deploy()
-    assert one(job.tell("cancel"), StopCoordinator).coordinator.attempt_number == 0
+    assert one(job.tell(t.CancelJob()), StopCoordinator).coordinator.attempt_number == 0
     assert job.started() == []
     job.confirm_cancellations()
     one(job.stopped(), JobEnded)
@@ -41,15 +40,15 @@ def test_cancel_stops_a_coordinator_that_is_still_starting() -> None:
 
 def test_cancel_of_a_job_that_waits_for_slots_ends_the_job_at_once() -> None:
     """EX-03."""
-    ended = one(JobUnderTest().start().tell("cancel"), JobEnded)
+    ended = one(JobUnderTest().start().tell(t.CancelJob()), JobEnded)
     assert ended.result.status is JobStatus.CANCELED
 
 
 def test_cancel_before_the_start_ends_the_job_and_makes_a_later_start_do_nothing() -> None:
     """EX-03."""
     job = JobUnderTest()
-    one(job.tell("cancel"), JobEnded)
-    assert job.tell("start") == []
+    one(job.tell(t.CancelJob()), JobEnded)
+    assert job.tell(t.StartJob()) == []
 
 
 def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> None:
@@ -57,7 +56,7 @@ def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> 
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.lost()
     job.confirm_cancellations()
-    assert one(job.tell("cancel"), JobEnded).result.status is JobStatus.CANCELED
+    assert one(job.tell(t.CancelJob()), JobEnded).result.status is JobStatus.CANCELED
     assert job.delay_over() == []
 
 
@@ -65,7 +64,7 @@ def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.lost()
-    assert job.tell("cancel") == []
+    assert job.tell(t.CancelJob()) == []
     assert job.scheduler.status is JobStatus.CANCELLING
     job.confirm_cancellations()
     assert job.scheduler.details().status is JobStatus.CANCELED
@@ -75,7 +74,7 @@ def test_cancel_while_failing_ends_as_canceled() -> None:
     """EX-09."""
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.lost()
-    job.tell("cancel")
+    job.tell(t.CancelJob())
     job.confirm_cancellations()
     assert job.scheduler.status is JobStatus.CANCELED
 
@@ -83,8 +82,8 @@ def test_cancel_while_failing_ends_as_canceled() -> None:
 def test_global_failure_while_cancelling_ends_as_failed() -> None:
     """EX-09."""
     job = JobUnderTest().run()
-    job.tell("cancel")
-    job.tell("global_failure", Failure("lost leadership of everything"))
+    job.tell(t.CancelJob())
+    job.tell(t.GlobalFailure(Failure("lost leadership of everything")))
     job.confirm_cancellations()
     result = one(job.stopped(), JobEnded).result
     assert (result.status, result.failure) == (JobStatus.FAILED, "lost leadership of everything")
@@ -93,7 +92,7 @@ def test_global_failure_while_cancelling_ends_as_failed() -> None:
 def test_task_that_fails_after_cancel_leaves_the_job_canceled() -> None:
     """EX-09."""
     job = JobUnderTest(strategy=FixedDelayRestart(5)).run()
-    job.tell("cancel")
+    job.tell(t.CancelJob())
     job.task(0, 0, ExecutionState.FAILED, "killed")
     job.task(1, 0, ExecutionState.FINISHED)
     one(job.lost(), JobEnded)
@@ -102,7 +101,7 @@ def test_task_that_fails_after_cancel_leaves_the_job_canceled() -> None:
 
 def test_global_failure_restarts_by_the_strategy() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
-    actions = job.tell("global_failure", Failure("something"))
+    actions = job.tell(t.GlobalFailure(Failure("something")))
     assert len(job.cancelled(actions).split()) == 2
     one(actions, StartTimer)
 
@@ -121,25 +120,25 @@ def test_suspend_ends_a_waiting_running_restarting_failing_or_cancelling_job(
     if situation in ("restarting", "failing"):
         job.lost()
     elif situation == "cancelling":
-        job.tell("cancel")
+        job.tell(t.CancelJob())
     already_cancelled = len(job.cancelled(job.log).split())
-    actions = job.tell("suspend", "the Dispatcher goes")
+    actions = job.tell(t.SuspendJob("the Dispatcher goes"))
     expected = 2 if situation == "running" else 0
     assert len(job.cancelled(actions).split()) == expected
-    assert job.tell("cancel") == []
+    assert job.tell(t.CancelJob()) == []
     assert len(job.cancelled(job.log).split()) == already_cancelled + expected
     job.confirm_cancellations()
     job.stopped()
     assert job.ended is not None
     assert job.ended.result.status is JobStatus.SUSPENDED
-    assert job.tell("timer", TimerKey(TimerPurpose.RESTART, 2)) == []
+    assert job.tell(t.RestartDelayOver(2)) == []
 
 
 def test_suspend_after_the_end_of_the_job_changes_nothing() -> None:
     """EX-08."""
     job = JobUnderTest().start()
-    job.tell("cancel")
-    assert job.tell("suspend", "late") == []
+    job.tell(t.CancelJob())
+    assert job.tell(t.SuspendJob("late")) == []
     assert job.scheduler.status is JobStatus.CANCELED
 
 

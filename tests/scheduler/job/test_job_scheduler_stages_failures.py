@@ -7,14 +7,11 @@ from dataclasses import replace
 from flinkray.core.ids import ResourceID
 from flinkray.core.recurring_errors import ProgramError
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import SparkExecutors
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobEnded,
-    StartCoordinator,
-    StartTimer,
-    StopCoordinator,
-)
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartCoordinator, StopCoordinator
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests, SlotsLost
 from tests.scheduler.builders import (
     VERTEX,
@@ -105,7 +102,7 @@ def test_failed_stage_fails_the_job_when_no_restart_is_left() -> None:
 
 def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
-    actions = job.tell("coordinator_told", driver(), FAILURE)
+    actions = job.tell(t.CoordinatorTold(driver(), FAILURE))
     assert job.cancelled(actions) == "stage1#0 stage2#0"
     assert job.stage_states() == ["FAILED 0", "FAILED 0"]
     (vertex,) = job.scheduler.details().vertices
@@ -114,8 +111,8 @@ def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
 
 def test_tasks_being_cancelled_when_the_function_fails_end_as_canceled() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("cancel")
-    job.tell("coordinator_told", driver(), FAILURE)
+    job.tell(t.CancelJob())
+    job.tell(t.CoordinatorTold(driver(), FAILURE))
     job.task(0, 0, ExecutionState.CANCELED)
     job.task(1, 0, ExecutionState.CANCELED)
     assert job.stage_states() == ["CANCELED 0", "CANCELED 0"]
@@ -166,7 +163,7 @@ def test_task_that_is_canceled_without_a_cancel_request_counts_as_failed() -> No
 def test_failed_deployment_fails_the_stage_with_its_cause() -> None:
     """EX-02."""
     job = JobUnderTest(strategy=NO_RESTART).deploy()
-    job.tell("deployments_failed", ResourceID("te1-g"), (attempt(1),), "connection refused")
+    job.tell(t.DeploymentsFailed(ResourceID("te1-g"), (attempt(1),), "connection refused"))
     assert job.scheduler.details().exceptions[0].text == (
         "stage (2/2) could not be deployed: connection refused"
     )
@@ -175,8 +172,8 @@ def test_failed_deployment_fails_the_stage_with_its_cause() -> None:
 def test_task_whose_cancel_cannot_be_sent_counts_as_canceled() -> None:
     """EX-04."""
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("cancel")
-    job.tell("cancellations_failed", (attempt(0),), "connection refused")
+    job.tell(t.CancelJob())
+    job.tell(t.CancellationsFailed((attempt(0),), "connection refused"))
     assert job.stage_states() == ["CANCELED 0", "CANCELING 0"]
 
 
@@ -208,13 +205,13 @@ def test_two_task_executors_lost_together_count_as_one_restart() -> None:
 
 def test_task_whose_slot_was_lost_by_the_slot_pool_fails() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("slot_events", (SlotsLost((allocation(1),), "killed"),))
+    job.tell(t.SlotsTold((SlotsLost((allocation(1),), "killed"),)))
     assert job.stage_states() == ["CANCELING 0", "FAILED 0"]
 
 
 def test_failure_of_a_task_that_lost_its_slot_is_shown_with_the_cause_of_the_loss() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
-    job.tell("slot_failed", allocation(1), "disk full")
+    job.tell(t.SlotsTold((SlotsLost((allocation(1),), "disk full"),)))
     assert job.scheduler.details().exceptions[0].text == "stage (2/2) lost its slot: disk full"
 
 
@@ -226,16 +223,16 @@ def test_late_events_of_an_old_spark_stage_attempt_are_ignored() -> None:
     job.delay_over()
     before = job.scheduler.details()
     for event in (
-        ("deployments_failed", ResourceID("te0-g"), (attempt(0, 0),), "late"),
-        ("cancellations_failed", (attempt(0, 0),), "late"),
-        ("coordinator_started", driver()),
-        ("coordinator_lost", driver(), "late"),
-        ("coordinator_told", driver(), SparkExecutors(())),
-        ("coordinator_told", driver(), RESULT),
-        ("coordinator_told", driver(), FAILURE),
-        ("timer", one(actions, StartTimer).key),
+        t.DeploymentsFailed(ResourceID("te0-g"), (attempt(0, 0),), "late"),
+        t.CancellationsFailed((attempt(0, 0),), "late"),
+        t.CoordinatorStarted(driver()),
+        t.CoordinatorGone(driver(), "late"),
+        t.CoordinatorTold(driver(), SparkExecutors(())),
+        t.CoordinatorTold(driver(), RESULT),
+        t.CoordinatorTold(driver(), FAILURE),
+        one(actions, StartTimer).event,
     ):
-        assert job.tell(*event) == []
+        assert job.tell(event) == []
     assert job.task(0, 0, ExecutionState.FAILED, "late") == []
     assert job.scheduler.details() == before
 
@@ -243,8 +240,8 @@ def test_late_events_of_an_old_spark_stage_attempt_are_ignored() -> None:
 def test_spark_driver_events_of_an_unknown_vertex_are_ignored() -> None:
     job = JobUnderTest().run()
     unknown = driver(0, id_of(type(VERTEX), 77))
-    assert job.tell("coordinator_lost", unknown, "killed") == []
-    assert job.tell("coordinator_told", unknown, FAILURE) == []
+    assert job.tell(t.CoordinatorGone(unknown, "killed")) == []
+    assert job.tell(t.CoordinatorTold(unknown, FAILURE)) == []
 
 
 def test_restart_strategy_is_exhausted_by_repeated_failures() -> None:
@@ -272,7 +269,7 @@ def test_only_the_failed_spark_stage_is_restarted() -> None:
     job = JobUnderTest(spark_job(spark_vertex(1), second, restart_strategy=None)).run()
     job.says(RESULT)
     job.stopped()
-    job.tell("coordinator_lost", driver(0, second.vertex_id), "killed")
+    job.tell(t.CoordinatorGone(driver(0, second.vertex_id), "killed"))
     assert job.stage_states() == ["FINISHED 0", "FINISHED 0"]
     job.confirm_cancellations()
     job.delay_over()

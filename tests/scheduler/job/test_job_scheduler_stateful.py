@@ -12,6 +12,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from flinkray.core.ids import AllocationID, JobVertexID, ResultPartitionID
 from flinkray.scheduler.graph.job_graph import SPARK, FixedDelayRestart, Invokable, JobVertex
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobSchedulerAction,
@@ -159,10 +160,10 @@ class MixedMachine(TasksMachine):
         match self.coordinators[coordinator]:
             case "starting":
                 self.coordinators[coordinator] = "running"
-                self.act("coordinator_started", coordinator)
+                self.act(t.CoordinatorStarted(coordinator))
             case "stopping":
                 self.gone(coordinator)
-                self.act("coordinator_stopped", coordinator)
+                self.act(t.CoordinatorGone(coordinator))
 
     @precondition(lambda self: self.coordinators)
     @rule(data=st.data(), rare=st.integers(0, 6))
@@ -170,7 +171,7 @@ class MixedMachine(TasksMachine):
         if rare == 0:
             coordinator = data.draw(st.sampled_from(sorted(self.coordinators, key=str)))
             self.gone(coordinator)
-            self.act("coordinator_lost", coordinator, "killed")
+            self.act(t.CoordinatorGone(coordinator, "killed"))
 
     def running(self) -> list[CoordinatorID]:
         return [c for c, s in sorted(self.coordinators.items(), key=str) if s == "running"]
@@ -178,7 +179,7 @@ class MixedMachine(TasksMachine):
     @precondition(lambda self: self.running())
     @rule(data=st.data(), event=st.sampled_from([RESULT, RESULT, FAILURE, SparkProgress()]))
     def coordinator_says(self, data: st.DataObject, event: Any) -> None:
-        self.act("coordinator_told", data.draw(st.sampled_from(self.running())), event)
+        self.act(t.CoordinatorTold(data.draw(st.sampled_from(self.running())), event))
 
     @precondition(lambda self: self.running())
     @rule(data=st.data(), rare=st.integers(0, 3), attempt_number=st.integers(0, 2))
@@ -196,7 +197,7 @@ class MixedMachine(TasksMachine):
             partition = data.draw(st.integers(0, result.producer.parallelism - 1))
             missing = ResultPartitionID(GRAPH, result.data_set_id, partition, attempt_number)
             failure = replace(FAILURE, missing_partitions=(missing,))
-            self.act("coordinator_told", coordinator, failure)
+            self.act(t.CoordinatorTold(coordinator, failure))
 
     @precondition(lambda self: self.running())
     @rule(data=st.data(), subtask=st.integers(0, 2), is_there=st.booleans())
@@ -210,7 +211,7 @@ class MixedMachine(TasksMachine):
             SparkExecutorInfo(i, str(i), f"a{i}", "n0", pid, i)
             for i, pid in sorted(registered.items())
         )
-        self.act("coordinator_told", coordinator, SparkExecutors(executors))
+        self.act(t.CoordinatorTold(coordinator, SparkExecutors(executors)))
 
     @precondition(lambda self: self.coordinators)
     @rule(data=st.data(), rare=st.integers(0, 3))
@@ -219,20 +220,20 @@ class MixedMachine(TasksMachine):
         if rare == 0 and coordinator.attempt_number:
             before = replace(coordinator, attempt_number=coordinator.attempt_number - 1)
             states = self.tasks.states()
-            self.act("coordinator_told", before, RESULT)
-            self.act("coordinator_lost", before, "late")
+            self.act(t.CoordinatorTold(before, RESULT))
+            self.act(t.CoordinatorGone(before, "late"))
             assert self.tasks.states() == states
 
     def go_on(self) -> None:
         for coordinator, state in sorted(self.coordinators.items(), key=str):
             if state == "starting":
                 self.coordinators[coordinator] = "running"
-                self.act("coordinator_started", coordinator)
+                self.act(t.CoordinatorStarted(coordinator))
             elif state == "running":
-                self.act("coordinator_told", coordinator, RESULT)
+                self.act(t.CoordinatorTold(coordinator, RESULT))
             else:
                 self.gone(coordinator)
-                self.act("coordinator_stopped", coordinator)
+                self.act(t.CoordinatorGone(coordinator))
 
     # what must hold
 

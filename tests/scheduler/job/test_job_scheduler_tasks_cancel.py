@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     JobEnded,
-    StartTimer,
-    TimerKey,
-    TimerPurpose,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
@@ -21,9 +20,9 @@ from tests.scheduler.tasks_under_test import TasksUnderTest, stream
 def test_cancel_sends_one_message_to_each_task_executor_and_waits_for_its_tasks() -> None:
     """EX-04."""
     tasks = TasksUnderTest(job(a=4, b=4, edges=["a -> b"]), slots_each=2).run()
-    actions = tasks.tell("cancel")
+    actions = tasks.tell(t.CancelJob())
     assert [len(c.attempts) for c in only(actions, CancelTasks)] == [4, 4]
-    assert tasks.tell("cancel") == []
+    assert tasks.tell(t.CancelJob()) == []
     one(tasks.confirm_cancellations(), JobEnded)
     assert tasks.status is JobStatus.CANCELED
     assert tasks.reserved == {}
@@ -32,10 +31,10 @@ def test_cancel_sends_one_message_to_each_task_executor_and_waits_for_its_tasks(
 def test_cancel_withdraws_the_slot_requests_of_the_job() -> None:
     """EX-03."""
     tasks = stream(a=2, b=1, edges=["a => b"])
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give(1)
     tasks.report("a1", ExecutionState.FAILED, "x")
-    ended = one(tasks.tell("cancel"), JobEnded)
+    ended = one(tasks.tell(t.CancelJob()), JobEnded)
     assert tasks.wanted == {}
     assert {e.state for v in ended.details.vertices for e in v.executions} == {
         ExecutionState.CANCELED,
@@ -46,9 +45,9 @@ def test_cancel_withdraws_the_slot_requests_of_the_job() -> None:
 def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
     """EX-04."""
     tasks = stream(a=1)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     assert tasks.report("a1", ExecutionState.RUNNING) == []
     assert tasks.states() == "a1:CANCELING#0"
     one(tasks.finish("a1"), JobEnded)
@@ -59,9 +58,9 @@ def test_cancel_while_restarting_waits_for_running_tasks_and_drops_the_restart()
     """EX-10."""
     tasks = stream(a=2).run()
     restart = one(tasks.fail("a1"), StartTimer)
-    assert tasks.cancelled(tasks.tell("cancel")) == "a2#0"
+    assert tasks.cancelled(tasks.tell(t.CancelJob())) == "a2#0"
     assert tasks.status is JobStatus.CANCELLING
-    assert tasks.tell("timer", restart.key) == []
+    assert tasks.tell(restart.event) == []
     one(tasks.confirm_cancellations(), JobEnded)
 
 
@@ -70,26 +69,26 @@ def test_suspended_job_cancels_running_tasks_once_and_ends_suspended(situation: 
     """EX-08."""
     tasks = stream(a=2)
     if situation == "waiting":
-        tasks.tell("start")
+        tasks.tell(t.StartJob())
     elif situation != "created":
         tasks.run()
     if situation == "restarting":
         tasks.fail("a1")
     elif situation == "cancelling":
-        tasks.tell("cancel")
+        tasks.tell(t.CancelJob())
     expected = {"running": "a1#0 a2#0", "restarting": "a2#0"}.get(situation, "")
-    assert tasks.cancelled(tasks.tell("suspend", "leadership lost")) == expected
+    assert tasks.cancelled(tasks.tell(t.SuspendJob("leadership lost"))) == expected
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.SUSPENDED
     assert tasks.ended is not None
-    assert tasks.tell("timer", TimerKey(TimerPurpose.RESTART, 1)) == []
+    assert tasks.tell(t.RestartDelayOver(1)) == []
 
 
 def test_global_failure_while_cancelling_ends_as_failed() -> None:
     """EX-09."""
     tasks = stream(a=1).run()
-    tasks.tell("cancel")
-    tasks.tell("global_failure", Failure("worse"))
+    tasks.tell(t.CancelJob())
+    tasks.tell(t.GlobalFailure(Failure("worse")))
     assert tasks.status is JobStatus.FAILING
     tasks.confirm_cancellations()
     assert tasks.scheduler.details().status is JobStatus.FAILED

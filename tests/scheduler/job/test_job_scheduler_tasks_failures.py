@@ -13,12 +13,16 @@ from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobRestarts, StartTimer
-from flinkray.scheduler.job.transitions import CoordinatorEnded
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobRestarts
+from flinkray.scheduler.job.outbox import Outbox
+from flinkray.scheduler.job.region_slots import RegionSlots
+from flinkray.scheduler.job.result_partitions import PartitionTracker
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import data_set_id, execution_graph, job
 from tests.scheduler.tasks_under_test import (
@@ -53,9 +57,9 @@ def test_job_is_restarting_as_long_as_one_region_waits() -> None:
     tasks.fail("a1")
     tasks.fail("a2")
     first, second = only(tasks.log, StartTimer)
-    tasks.tell("timer", first.key)
+    tasks.tell(first.event)
     assert tasks.status is JobStatus.RESTARTING
-    tasks.tell("timer", second.key)
+    tasks.tell(second.event)
     details = tasks.scheduler.details()
     assert (details.status, details.restarts) == (JobStatus.RUNNING, 2)
 
@@ -189,8 +193,8 @@ def test_late_events_of_old_task_attempts_are_ignored() -> None:
     tasks.restart()
     before = tasks.scheduler.details()
     assert tasks.report(old, ExecutionState.FAILED, "late") == []
-    assert tasks.tell("deployments_failed", TE0, old, "late") == []
-    assert tasks.tell("cancellations_failed", (old[0],), "late") == []
+    assert tasks.tell(t.DeploymentsFailed(TE0, tuple(old), "late")) == []
+    assert tasks.tell(t.CancellationsFailed((old[0],), "late")) == []
     assert tasks.scheduler.details() == before
 
 
@@ -198,10 +202,10 @@ def test_restart_timer_of_an_earlier_failure_does_nothing_after_a_later_failure(
     """EX-15."""
     tasks = stream(a=2).run()
     first = one(tasks.fail("a1"), StartTimer)
-    second = one(tasks.tell("global_failure", Failure("all")), StartTimer)
+    second = one(tasks.tell(t.GlobalFailure(Failure("all"))), StartTimer)
     tasks.confirm_cancellations()
-    assert tasks.tell("timer", first.key) == []
-    actions = tasks.tell("timer", second.key)
+    assert tasks.tell(first.event) == []
+    actions = tasks.tell(second.event)
     assert tasks.deployed(actions + tasks.give()) == "a1#1 a2#1"
 
 
@@ -210,7 +214,7 @@ def test_global_failure_restarts_every_task_that_was_started() -> None:
     tasks = stream(a=1, b=1, c=1, edges=["a => b", "b => c"]).run()
     tasks.finish("a1")
     tasks.give()
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     assert tasks.deployed(tasks.restart()) == "a1#1"
     assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1 c1:CREATED#0"
 
@@ -219,7 +223,7 @@ def test_global_failure_whose_cause_suppresses_restarts_fails_the_job() -> None:
     """FO-15."""
     tasks = stream(a=1, b=1, edges=["a -> b"]).run()
     wrapped = Failure("outer", cause=Failure("inner", suppress_restarts=True))
-    tasks.tell("global_failure", wrapped)
+    tasks.tell(t.GlobalFailure(wrapped))
     assert tasks.status is JobStatus.FAILING
     tasks.confirm_cancellations()
     assert tasks.ended is not None
@@ -249,9 +253,9 @@ def test_job_without_a_restart_strategy_restarts_only_the_failed_region() -> Non
 def test_failed_deployment_without_restarts_fails_the_job_with_the_deployment_error() -> None:
     """EX-02."""
     tasks = stream(restarts=0, a=1)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
-    ended = one(tasks.tell("deployments_failed", TE0, (tasks.attempt("a1"),), "refused"), JobEnded)
+    ended = one(tasks.tell(t.DeploymentsFailed(TE0, (tasks.attempt("a1"),), "refused")), JobEnded)
     assert ended.result.failure == "a (1/1) could not be deployed: refused"
 
 
@@ -280,9 +284,12 @@ def test_archived_job_has_the_states_and_the_failure_of_every_attempt() -> None:
 def test_ending_a_region_twice_raises_an_error() -> None:
     graph = execution_graph(a=1)
     record = JobRecord(graph.job_graph, 0.0, 0.0)
-    execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts())
+    regions, outbox = PipelinedRegions(graph), Outbox()
+    outbox.open(graph, record)
+    slots, tracker = RegionSlots(graph, regions), PartitionTracker(graph, regions)
+    execution = JobExecution(graph, regions, record, PendingRestarts(), slots, tracker, outbox)
     with pytest.raises(IllegalTransitionError, match="region 0 has ended twice"):
-        execution.coordinator_ended(CoordinatorEnded(0, ()), 1.0)
+        execution.coordinator_ended(t.CoordinatorEnded(0, ()), 1.0)
 
 
 PROGRAM_ERROR = ProgramError("KeyError at a.py:1: 'x'")

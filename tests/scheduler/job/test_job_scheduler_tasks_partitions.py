@@ -9,6 +9,7 @@ import pytest
 from flinkray.core.errors import PartitionProducerDisposedError
 from flinkray.core.ids import ResultPartitionID
 from flinkray.scheduler.graph.job_graph import IntermediateDataSet, JobType, ResultPartitionType
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -57,13 +58,13 @@ def test_old_results_of_a_producer_that_runs_again_are_released() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
     tasks.give()
-    assert tasks.released(tasks.tell("global_failure", Failure("all"))) == ["1.0#0 on te0"]
+    assert tasks.released(tasks.tell(t.GlobalFailure(Failure("all")))) == ["1.0#0 on te0"]
 
 
 def test_results_of_a_task_that_finishes_although_it_is_being_cancelled_are_released() -> None:
     """Otherwise the results would stay until the end of the job."""
     tasks = stream(a=2, b=1, edges=["a => b"]).run()
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
     assert tasks.released(tasks.report("a2", ExecutionState.CANCELED)) == []
     assert tasks.states() == "a1:CANCELED#0 a2:CANCELED#0 b1:CREATED#0"
@@ -72,8 +73,8 @@ def test_results_of_a_task_that_finishes_although_it_is_being_cancelled_are_rele
 def test_results_of_a_task_whose_cancel_call_failed_are_released() -> None:
     """The task counts as cancelled, but may still finish."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
-    tasks.tell("global_failure", Failure("all"))
-    failed = tasks.tell("cancellations_failed", (tasks.attempt("a1"),), "no answer")
+    tasks.tell(t.GlobalFailure(Failure("all")))
+    failed = tasks.tell(t.CancellationsFailed((tasks.attempt("a1"),), "no answer"))
     assert tasks.released(failed) == ["1.0#0 on te0"]
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"], "the first may be lost, too"
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
@@ -82,10 +83,10 @@ def test_results_of_a_task_whose_cancel_call_failed_are_released() -> None:
 
 def test_results_of_a_task_whose_deployment_call_was_not_answered_are_released() -> None:
     tasks = stream(a=1, b=1, edges=["a => b"])
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     where = tasks.where[tasks.attempt("a1")]
-    failed = tasks.tell("deployments_failed", where, [tasks.attempt("a1")], "no answer")
+    failed = tasks.tell(t.DeploymentsFailed(where, (tasks.attempt("a1"),), "no answer"))
     assert tasks.released(failed) == ["1.0#0 on te0"]
     assert tasks.released(tasks.finish("a1")) == ["1.0#0 on te0"]
 
@@ -101,7 +102,7 @@ def test_job_end_releases_the_remaining_results() -> None:
     """JM-21."""
     tasks = stream(a=1, b=1, edges=["a => b"]).run()
     tasks.finish("a1")
-    actions = tasks.tell("cancel")
+    actions = tasks.tell(t.CancelJob())
     assert tasks.released(actions) == ["1.0#0 on te0"]
     assert isinstance(actions[-1], JobEnded)
 
@@ -116,7 +117,7 @@ def test_blocking_result_without_a_reader_is_released_when_its_job_ends(ends: st
         assert tasks.released(tasks.finish("a2")) == ["1.0#0 on te0", "1.1#0 on te1"]
         assert tasks.status is JobStatus.FINISHED
     else:
-        tasks.tell("cancel")
+        tasks.tell(t.CancelJob())
         assert tasks.released(tasks.confirm_cancellations()) == ["1.0#0 on te0"]
         assert tasks.status is JobStatus.CANCELED
 
@@ -134,7 +135,7 @@ def test_requested_state_of_a_partition_is_the_state_of_its_producer() -> None:
     ):
         with pytest.raises(ValueError, match="the job produces no partition"):
             tasks.scheduler.partition_state(unknown)
-    tasks.tell("global_failure", Failure("all"))
+    tasks.tell(t.GlobalFailure(Failure("all")))
     tasks.restart()
     now = tasks.attempt("a1")
     with pytest.raises(PartitionProducerDisposedError, match=f"at attempt {now} now"):

@@ -8,14 +8,13 @@ import pytest
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import ExecutionAttemptID, ResourceID
-from flinkray.scheduler.job.job_scheduler_actions import (
-    JobEnded,
-    StartTimer,
-)
+from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.job_scheduler_actions import JobEnded
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import JOB, LARGE, OTHER_GRAPH, SMALL, one
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
@@ -27,7 +26,7 @@ SHORTAGE = ResourceShortage(2, SMALL, "Two slots are missing.", False, LARGE, LA
 def test_report_about_a_task_of_another_graph_does_not_hide_other_reports() -> None:
     """EX-11."""
     tasks = stream(a=2)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     first, second = tasks.attempt("a1"), tasks.attempt("a2")
     foreign = ExecutionAttemptID(OTHER_GRAPH, first.vertex, first.attempt_number)
@@ -37,7 +36,7 @@ def test_report_about_a_task_of_another_graph_does_not_hide_other_reports() -> N
 
 def test_late_report_of_an_earlier_state_does_not_change_the_state_of_a_task() -> None:
     tasks = stream(a=1)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     states = []
     for told in ("INITIALIZING", "INITIALIZING", "RUNNING", "INITIALIZING", "RUNNING"):
@@ -64,7 +63,7 @@ def test_report_about_an_ended_task_does_not_hide_other_reports_of_the_message()
 
 def test_finish_report_of_an_undeployed_task_fails_the_task() -> None:
     tasks = stream(0, a=2)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give(1)
     deployed = tasks.attempt("a1")
     other = replace(deployed, vertex=replace(deployed.vertex, subtask_index=1))
@@ -82,7 +81,7 @@ def test_failure_that_suppresses_restarts_is_the_cause_of_others_in_the_same_mes
         TaskExecutionState(JOB, first, failed, "passing"),
         TaskExecutionState(JOB, second, failed, "lasting", suppress_restarts=True),
     )
-    ended = one(tasks.tell("tasks_reported", reports), JobEnded)
+    ended = one(tasks.tell(t.TasksReported(tuple(reports))), JobEnded)
     assert ended.result.failure == "lasting"
     (entry,) = ended.details.exceptions
     assert (entry.text, [beside.text for beside in entry.concurrent]) == ("lasting", ["passing"])
@@ -92,7 +91,7 @@ def test_second_failure_of_a_failing_job_is_listed_and_the_first_stays_the_cause
     tasks = stream(0, a=2).run()
     tasks.fail("a1", "first")
     assert tasks.status is JobStatus.FAILING
-    tasks.tell("global_failure", Failure("second"))
+    tasks.tell(t.GlobalFailure(Failure("second")))
     tasks.confirm_cancellations()
     assert tasks.ended is not None
     assert tasks.ended.result.failure == "first"
@@ -101,8 +100,8 @@ def test_second_failure_of_a_failing_job_is_listed_and_the_first_stays_the_cause
 
 def test_global_failure_during_the_cancel_fails_the_job() -> None:
     tasks = stream(a=1).run()
-    tasks.tell("cancel")
-    tasks.tell("global_failure", Failure("the store is gone"))
+    tasks.tell(t.CancelJob())
+    tasks.tell(t.GlobalFailure(Failure("the store is gone")))
     assert tasks.status is JobStatus.FAILING
     tasks.confirm_cancellations()
     assert tasks.ended is not None
@@ -112,7 +111,7 @@ def test_global_failure_during_the_cancel_fails_the_job() -> None:
 def test_task_failure_during_the_cancel_is_listed_but_fails_no_job() -> None:
     """JM-22."""
     tasks = stream(a=2).run()
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     tasks.fail("a1", "no time to say goodbye")
     tasks.confirm_cancellations()
     assert tasks.ended is not None
@@ -124,8 +123,8 @@ def test_task_failure_during_the_cancel_is_listed_but_fails_no_job() -> None:
 def test_job_cancelled_during_a_restart_delay_does_not_restart_after_it() -> None:
     tasks = stream(a=2).run()
     tasks.fail("a1")
-    tasks.tell("cancel")
-    assert tasks.tell("timer", one(tasks.log, StartTimer).key) == []
+    tasks.tell(t.CancelJob())
+    assert tasks.tell(one(tasks.log, StartTimer).event) == []
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.CANCELED
 
@@ -133,13 +132,13 @@ def test_job_cancelled_during_a_restart_delay_does_not_restart_after_it() -> Non
 def test_suspended_job_shows_no_pending_reason_and_ignores_a_second_suspend() -> None:
     """EX-08."""
     tasks = stream(a=2)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give(1)
-    tasks.tell("resources_short", (SHORTAGE,))
+    tasks.tell(t.ResourcesShort((SHORTAGE,)))
     assert tasks.scheduler.details().pending_reason is not None
-    tasks.tell("suspend", "the Dispatcher goes")
+    tasks.tell(t.SuspendJob("the Dispatcher goes"))
     assert tasks.scheduler.details().pending_reason is None
-    assert tasks.tell("suspend", "it goes again") == []
+    assert tasks.tell(t.SuspendJob("it goes again")) == []
     tasks.confirm_cancellations()
     assert tasks.ended is not None
     assert tasks.ended.result.status is JobStatus.SUSPENDED
@@ -162,15 +161,12 @@ def test_job_scheduler_refuses_an_invalid_job_graph() -> None:
         TasksUnderTest(job(vertices=[replace(python_vertex("a"), parallelism=0)]))
 
 
-@pytest.mark.parametrize("event", ["task_executor_registered", "task_executor_let_go"])
-def test_task_executor_that_registers_again_is_sent_all_shared_deployment_data_again(
-    event: str,
-) -> None:
+def test_task_executor_that_registers_again_is_sent_all_shared_deployment_data_again() -> None:
     """JM-15."""
     tasks = TasksUnderTest(job(a=2), slots_each=2)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give(1)
-    getattr(tasks.scheduler, event)(TE0)
+    tasks.scheduler.forget_parts(TE0)
     tasks.task_executors.clear()  # it has forgotten them
     tasks.give()
     assert tasks.states() == "a1:DEPLOYING#0 a2:DEPLOYING#0"
@@ -184,5 +180,5 @@ def test_report_of_a_task_of_another_execution_graph_is_ignored() -> None:
         ExecutionState.FAILED,
         "not mine",
     )
-    assert tasks.tell("tasks_reported", (told,)) == []
+    assert tasks.tell(t.TasksReported((told,))) == []
     assert tasks.status is JobStatus.RUNNING

@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     RestartStrategy,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
@@ -25,12 +26,11 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     ReleasePartitions,
-    StartTimer,
-    TimerKey,
 )
 from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from flinkray.scheduler.slots.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
 from tests.scheduler.builders import GRAPH
 from tests.scheduler.graphs import execution_graph, job
@@ -57,6 +57,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return {**arguments, "edges": edges}
 
 
+ORDERS: list[JobEvent] = [t.CancelJob(), t.SuspendJob("why"), t.GlobalFailure(Failure("why"))]
+
+
 class TasksMachine(RuleBasedStateMachine):
     """The world outside: a pool, TaskExecutors of two slots, tasks that end as they like."""
 
@@ -77,27 +80,27 @@ class TasksMachine(RuleBasedStateMachine):
         self.graph = execution_graph(**shape)
         self.regions = PipelinedRegions(self.graph)
         self.tasks = TasksUnderTest(graph, slots_each=2)
-        self.timers: list[TimerKey] = []
+        self.timers: list[JobEvent] = []
         self.cancelled: set[ExecutionAttemptID] = set()
         self.kept: dict[ResultPartitionID, ExecutionAttemptID] = {}
         """What finished tasks have left on their TaskExecutors, until it is released."""
-        self.act("start")
+        self.act(t.StartJob())
 
-    def act(self, event: str, *args: object) -> None:
+    def act(self, event: str | JobEvent, *args: object) -> None:
         was_ended = self.tasks.ended is not None
-        if event == "give":
+        if isinstance(event, JobEvent):
+            actions = self.tasks.tell(event)
+        elif event == "give":
             actions = self.tasks.give(*args)  # type: ignore[arg-type]
         elif event == "lose":
             self.kept = {p: a for p, a in self.kept.items() if self.tasks.where[a] != args[0]}
             actions = self.tasks.lose_task_executor(*args)  # type: ignore[arg-type]
-        elif event == "report":
+        else:
             attempts, state, *_ = args
             if state is ExecutionState.FINISHED:
                 for attempt_id in attempts:  # type: ignore[attr-defined]
                     self.kept.update(dict.fromkeys(self.blocking(attempt_id), attempt_id))
             actions = self.tasks.report(*args)  # type: ignore[arg-type]
-        else:
-            actions = self.tasks.tell(event, *args)
         assert not (was_ended and [a for a in actions if self.is_work(a)]), actions
         self.look_at(actions)
 
@@ -107,8 +110,8 @@ class TasksMachine(RuleBasedStateMachine):
 
     def look_at(self, actions: list[JobSchedulerAction]) -> None:
         for action in actions:
-            if isinstance(action, StartTimer):
-                self.timers.append(action.key)
+            if isinstance(action, StartTimer) and isinstance(action.event, t.RestartDelayOver):
+                self.timers.append(action.event)
             elif isinstance(action, CancelTasks):
                 for attempt_id in action.attempts:
                     assert attempt_id not in self.cancelled, "cancelled once"
@@ -217,7 +220,7 @@ class TasksMachine(RuleBasedStateMachine):
         if rare == 0:
             request_id = next(iter(self.tasks.wanted))
             del self.tasks.wanted[request_id]
-            self.act("slot_events", (SlotRequestFailed(request_id, failure, "why"),))
+            self.act(t.SlotsTold((SlotRequestFailed(request_id, failure, "why"),)))
 
     @precondition(lambda self: self.tasks.reserved)
     @rule(data=st.data(), rare=st.integers(0, 5))
@@ -225,9 +228,9 @@ class TasksMachine(RuleBasedStateMachine):
         if rare == 0:
             lost = data.draw(st.sampled_from(sorted(self.tasks.reserved)))
             del self.tasks.reserved[lost]
-            gone = {a for a, t in self.tasks.tasks.items() if t.allocation_id == lost}
-            self.tasks.tasks = {a: t for a, t in self.tasks.tasks.items() if a not in gone}
-            self.act("slot_events", (SlotsLost((lost,), "killed"),))
+            gone = {a for a, it in self.tasks.tasks.items() if it.allocation_id == lost}
+            self.tasks.tasks = {a: it for a, it in self.tasks.tasks.items() if a not in gone}
+            self.act(t.SlotsTold((SlotsLost((lost,), "killed"),)))
 
     @precondition(lambda self: self.tasks.task_executors)
     @rule(data=st.data(), rare=st.integers(0, 5))
@@ -272,31 +275,28 @@ class TasksMachine(RuleBasedStateMachine):
             self.look_at(actions)
 
     @precondition(lambda self: self.tasks.where)
-    @rule(data=st.data(), event=st.sampled_from(["deployments_failed", "cancellations_failed"]))
-    def call_fails(self, data: st.DataObject, event: str) -> None:
+    @rule(data=st.data(), is_cancellation=st.booleans())
+    def call_fails(self, data: st.DataObject, is_cancellation: bool) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tasks.where, key=str)))
-        if event == "cancellations_failed":
+        if is_cancellation:
             if attempt_id in self.cancelled:
                 self.tasks.tasks.pop(attempt_id, None)
-                self.act(event, (attempt_id,), "refused")
+                self.act(t.CancellationsFailed((attempt_id,), "refused"))
         elif data.draw(st.integers(0, 4)) == 0:
             where = self.tasks.where[attempt_id]
             self.tasks.task_executors.pop(where, None)
             self.tasks.tasks.pop(attempt_id, None)
-            self.act(event, where, (attempt_id,), "refused")
+            self.act(t.DeploymentsFailed(where, (attempt_id,), "refused"))
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
     def restart_delay_is_over(self, data: st.DataObject) -> None:
-        self.act("timer", data.draw(st.sampled_from(self.timers)))
+        self.act(data.draw(st.sampled_from(self.timers)))
 
-    @rule(
-        event=st.sampled_from(["cancel", "suspend", "global_failure"]), rare=st.integers(0, OFTEN)
-    )
-    def order(self, event: str, rare: int) -> None:
+    @rule(event=st.sampled_from(ORDERS), rare=st.integers(0, OFTEN))
+    def order(self, event: JobEvent, rare: int) -> None:
         if rare == 0:
-            argument = {"cancel": (), "suspend": ("why",), "global_failure": (Failure("why"),)}
-            self.act(event, *argument[event])
+            self.act(event)
 
     # what must hold
 
@@ -382,7 +382,7 @@ class TasksMachine(RuleBasedStateMachine):
             self.act("report", self.runs(), ExecutionState.FINISHED)
             self.go_on()
             for key in self.timers:
-                self.act("timer", key)
+                self.act(key)
         ended = self.tasks.ended
         assert ended is not None, f"the job hangs: {self.tasks.states()}"
         assert ended.result.status in (

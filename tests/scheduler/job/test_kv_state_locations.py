@@ -18,6 +18,7 @@ from flinkray.core.kv_states import (
 )
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import CancelTasks
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -57,11 +58,11 @@ def registration(
 
 
 def register(tasks: TasksUnderTest, *registrations: KvStateRegistration) -> list[object]:
-    return [*tasks.tell("kv_states_registered", registrations)]
+    return [*tasks.tell(t.KvStatesRegistered(tuple(registrations)))]
 
 
 def unregister(tasks: TasksUnderTest, *registrations: KvStateRegistration) -> None:
-    assert tasks.tell("kv_states_unregistered", registrations) == []
+    assert tasks.tell(t.KvStatesUnregistered(tuple(registrations))) == []
 
 
 def location(tasks: TasksUnderTest, name: str = "totals") -> KvStateLocation:
@@ -281,7 +282,7 @@ def test_query_name_of_a_state_may_be_used_again_once_no_task_has_registered_it(
 def test_state_name_clash_while_the_job_is_cancelled_does_not_fail_the_job() -> None:
     tasks = running()
     register(tasks, registration(tasks, "a1"))
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     register(tasks, registration(tasks, "b1"))
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.CANCELED
@@ -290,7 +291,7 @@ def test_state_name_clash_while_the_job_is_cancelled_does_not_fail_the_job() -> 
 def test_registration_of_a_queryable_state_at_an_ended_job_is_ignored() -> None:
     tasks = running()
     late = registration(tasks, "a1")
-    tasks.tell("global_failure", Failure("no", suppress_restarts=True))
+    tasks.tell(t.GlobalFailure(Failure("no", suppress_restarts=True)))
     tasks.confirm_cancellations()
     assert tasks.status is JobStatus.FAILED
     assert register(tasks, late) == []

@@ -14,25 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flinkray.core.ids import AllocationID, ResourceID, SlotRequestId
 from flinkray.scheduler.execution.execution_graph import Execution
 from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction
 from flinkray.scheduler.job.region_slots import RegionSlots
-from flinkray.scheduler.job.transition_loop import Steps, Transition, TransitionLoop
-from flinkray.scheduler.job.transitions import (
-    AttemptsFailed,
-    AttemptsOver,
-    CancelRegions,
-    DeployRegion,
-    RegionsReady,
-    RequestSlots,
-    RequestSlotsAgain,
-    SlotFailed,
-    SlotsTold,
-    TaskExecutorLost,
-    UseSlots,
-)
+from flinkray.scheduler.job.transition_loop import Steps, TransitionLoop
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.transition import Transition
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -81,17 +70,15 @@ class PlacementMachine(RuleBasedStateMachine):
         region_slots = self.region_slots = RegionSlots(self.graph, self.regions)
         self.loop = TransitionLoop("the job", self.actions.append)
         wire = self.loop.wire
-        wire(RequestSlots, region_slots.request)
-        wire(RequestSlotsAgain, region_slots.request_again)
-        wire(SlotsTold, region_slots.slots_told)
-        wire(SlotFailed, region_slots.slot_failed)
-        wire(TaskExecutorLost, region_slots.task_executor_lost)
-        wire(CancelRegions, region_slots.cancel, self.cancel)
-        wire(AttemptsOver, region_slots.attempts_over)
-        wire(RegionsReady, lambda transition, now: (UseSlots(transition.regions),))
-        wire(UseSlots, region_slots.use)
-        wire(DeployRegion, self.deploy)
-        wire(AttemptsFailed, self.attempts_failed)
+        wire(t.ScheduleRegions, lambda transition, now: region_slots.request(transition.regions))
+        wire(t.RequestSlotsAgain, region_slots.request_again)
+        wire(t.SlotsTold, region_slots.slots_told)
+        wire(t.TaskExecutorLost, region_slots.task_executor_lost)
+        wire(t.CancelRegions, region_slots.cancel, self.cancel)
+        wire(t.AttemptsOver, region_slots.attempts_over)
+        wire(t.RegionsReady, lambda transition, now: region_slots.use(transition.regions))
+        wire(t.DeployRegion, self.deploy)
+        wire(t.AttemptsFailed, self.attempts_failed)
         self.ordinals = {s.vertex_id: s.ordinal for s in self.graph.subtasks}
         self.waiting: set[int] = set()
         """Regions."""
@@ -112,12 +99,12 @@ class PlacementMachine(RuleBasedStateMachine):
 
     def tell(self, transition: Transition, failed: Iterable[int] = ()) -> None:
         """*failed*: subtasks that are to fail by that, and no others."""
-        self.loop.run("test", self.now, (transition,))
+        self.loop.run(transition, self.now)
         self.hear(failed)
 
     # what the region_slots says
 
-    def deploy(self, transition: DeployRegion, now: float) -> Steps:
+    def deploy(self, transition: t.DeployRegion, now: float) -> Steps:
         self.waiting.remove(transition.region)
         vertices = self.regions.regions[transition.region].vertices
         for ordinal, slot in zip(vertices, transition.slots, strict=True):
@@ -128,7 +115,7 @@ class PlacementMachine(RuleBasedStateMachine):
             self.in_slot[ordinal] = slot.allocation_id
         return ()
 
-    def attempts_failed(self, transition: AttemptsFailed, now: float) -> Steps:
+    def attempts_failed(self, transition: t.AttemptsFailed, now: float) -> Steps:
         """As in a job, their regions are cancelled."""
         ended = []
         for execution, failure in transition.ends:
@@ -138,9 +125,9 @@ class PlacementMachine(RuleBasedStateMachine):
                 ended.append(execution)
         self.failed |= {execution.vertex.ordinal for execution in ended}
         regions = sorted({self.regions.of[e.vertex.ordinal] for e in ended})
-        return [CancelRegions(tuple(regions), keep_created=True), AttemptsOver(tuple(ended))]
+        return [t.CancelRegions(tuple(regions), keep_created=True), t.AttemptsOver(tuple(ended))]
 
-    def cancel(self, transition: CancelRegions, now: float) -> Steps:
+    def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
         self.waiting -= set(transition.regions)
         over: list[Execution] = []
         for region in transition.regions:
@@ -151,7 +138,7 @@ class PlacementMachine(RuleBasedStateMachine):
                     over.append(execution)
                 elif execution.state is not ExecutionState.CREATED:
                     execution.begin_cancel(self.now)
-        return (AttemptsOver(tuple(over)),)
+        return (t.AttemptsOver(tuple(over)),)
 
     def hear(self, failed: Iterable[int]) -> None:
         assert self.failed == set(failed)
@@ -206,14 +193,14 @@ class PlacementMachine(RuleBasedStateMachine):
             for ordinal in self.regions.regions[index].vertices:
                 self.graph.subtasks[ordinal].current.schedule(self.now)
         self.waiting |= set(chosen)
-        self.tell(RequestSlots(tuple(chosen)))
+        self.tell(t.ScheduleRegions(tuple(chosen)))
 
     @rule(data=st.data())
     def regions_are_cancelled(self, data: st.DataObject) -> None:
         """Those that wait, those that run, and those that do nothing."""
         indices = st.integers(0, len(self.regions.regions) - 1)
         regions = data.draw(st.sets(indices, min_size=1, max_size=2))
-        self.tell(CancelRegions(tuple(sorted(regions)), keep_created=True))
+        self.tell(t.CancelRegions(tuple(sorted(regions)), keep_created=True))
 
     @precondition(lambda self: self.in_slot)
     @rule(data=st.data(), number=st.integers(1, 3))
@@ -228,14 +215,14 @@ class PlacementMachine(RuleBasedStateMachine):
         else:
             execution.finish(self.now)
         self.in_slot.pop(ordinal, None)
-        self.tell(AttemptsOver((execution,)))
+        self.tell(t.AttemptsOver((execution,)))
 
     @precondition(lambda self: self.in_slot)
     @rule(data=st.data())
     def task_fails(self, data: st.DataObject) -> None:
         ordinal = data.draw(st.sampled_from(sorted(self.in_slot)))
         execution = self.graph.subtasks[ordinal].current
-        self.tell(AttemptsFailed(((execution, Failure("it failed")),)), [ordinal])
+        self.tell(t.AttemptsFailed(((execution, Failure("it failed")),)), [ordinal])
 
     # the pool
 
@@ -270,7 +257,7 @@ class PlacementMachine(RuleBasedStateMachine):
                 del self.reserved[slot.allocation_id]
                 events.append(SlotsLost((slot.allocation_id,), "killed"))
                 is_lost = False
-        self.tell(SlotsTold(tuple(events)))
+        self.tell(t.SlotsTold(tuple(events)))
 
     @precondition(lambda self: self.cancelled)
     @rule(data=st.data(), host=st.sampled_from(HOSTS), is_given=st.booleans())
@@ -282,7 +269,7 @@ class PlacementMachine(RuleBasedStateMachine):
         event: SlotEvent = SlotRequestFailed(request_id, SlotRequestFailure.TIMED_OUT, "why")
         if is_given:
             event = SlotAllocated(request_id, self.reserve(frozenset(), host, again=False))
-        self.tell(SlotsTold((event,)))
+        self.tell(t.SlotsTold((event,)))
 
     @precondition(lambda self: self.wanted)
     @rule(data=st.data(), failure=st.sampled_from(SlotRequestFailure))
@@ -291,7 +278,7 @@ class PlacementMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.wanted)))
         failed = self.wanted.pop(request_id) & self.waiting_subtasks()
         assert failed, "somebody waits for what is wanted"
-        self.tell(SlotsTold((SlotRequestFailed(request_id, failure, "why"),)), failed)
+        self.tell(t.SlotsTold((SlotRequestFailed(request_id, failure, "why"),)), failed)
 
     @precondition(lambda self: self.reserved)
     @rule(data=st.data(), by_master=st.booleans(), twice=st.booleans())
@@ -300,18 +287,18 @@ class PlacementMachine(RuleBasedStateMachine):
         lost = data.draw(st.sampled_from(sorted(self.reserved)))
         failed = self.lose([lost])
         if by_master:
-            self.tell(SlotFailed(lost, "killed"), failed)
+            self.tell(t.SlotsTold((SlotsLost((lost,), "killed"),)), failed)
             failed = set()
         if twice or not by_master:
-            self.tell(SlotsTold((SlotsLost((lost,), "killed"),)), failed)
+            self.tell(t.SlotsTold((SlotsLost((lost,), "killed"),)), failed)
 
     @rule(host=st.sampled_from(HOSTS))
     def task_executor_dies(self, host: ResourceID) -> None:
         lost = [a for a in self.reserved if self.slots[a].location.resource_id == host]
         failed = self.lose(lost)
         self.free = [slot for slot in self.free if slot.location.resource_id != host]
-        self.tell(TaskExecutorLost(host, "killed"), failed)
-        self.tell(SlotsTold((SlotsLost(tuple(lost), "killed"),)))
+        self.tell(t.TaskExecutorLost(host, "killed"), failed)
+        self.tell(t.SlotsTold((SlotsLost(tuple(lost), "killed"),)))
 
     def lose(self, lost: list[AllocationID]) -> set[int]:
         """What runs in them fails."""
@@ -389,7 +376,7 @@ class PlacementMachine(RuleBasedStateMachine):
         while self.wanted:
             request_id = min(self.wanted)
             slot = self.reserve(self.wanted.pop(request_id), HOSTS[0], again=True)
-            self.tell(SlotsTold((SlotAllocated(request_id, slot),)))
+            self.tell(t.SlotsTold((SlotAllocated(request_id, slot),)))
         assert not self.waiting
         for ordinal in sorted(self.in_slot):
             self.end(ordinal)

@@ -8,17 +8,17 @@ import pytest
 
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.scheduler.checkpoints.actions import (
-    CheckpointTimerPurpose,
-    StartCheckpointTimer,
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.events import CheckpointTimerPurpose
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
     SchedulerMode,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
     CancelTasks,
@@ -28,7 +28,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     NoteJob,
     ReleasePartitions,
     StartCoordinator,
-    StartTimer,
 )
 from flinkray.scheduler.job.take_over import why_not
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -38,8 +37,10 @@ from flinkray.scheduler.shared.taking_over import (
     TaskExecutorReport,
 )
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
+from flinkray.scheduler.shared.transition import StartTimer
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
 from tests.scheduler.builders import GRAPH, id_of, one, only
+from tests.scheduler.checkpoints.job_with_checkpoints import fires
 from tests.scheduler.graphs import job, stream_vertex
 from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -161,7 +162,7 @@ def test_restarting_job_counts_as_running_from_the_take_over_on() -> None:
     tasks.run()
     first = one(tasks.fail("a1"), StartTimer)
     tasks.fail("b1")
-    assert tasks.deployed(tasks.tell("timer", first.key) + tasks.give()) == "a1#1"
+    assert tasks.deployed(tasks.tell(first.event) + tasks.give()) == "a1#1"
     assert tasks.status is JobStatus.RESTARTING
     tasks.next_job_master()
     tasks.take_over()
@@ -186,7 +187,7 @@ def test_unknown_or_future_start_times_become_the_time_of_the_take_over(said: fl
 
 def test_tasks_that_are_still_deploying_keep_their_state_after_a_take_over() -> None:
     tasks = taken_over(a=3)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     tasks.report("a2", ExecutionState.INITIALIZING)
     tasks.report("a3", RUNNING)
@@ -295,12 +296,12 @@ def test_unreported_task_failure_fails_a_job_without_restarts_at_the_take_over()
 
 def test_task_in_the_recovery_notes_that_was_never_sent_gets_a_new_attempt() -> None:
     tasks = taken_over(a=1)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.carried_out = 1  # the notes
     tasks.give()
     tasks.replace_job_master()
     tasks.give()
-    tasks.tell("slot_events", ())
+    tasks.tell(t.SlotsTold(()))
     assert tasks.states() == "a1:FAILED#0"
     assert tasks.deployed(tasks.restart()) == "a1#1"
 
@@ -311,7 +312,7 @@ def noted_and_not_sent(**says: object) -> TakenOverJob:
     place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0, has_readers=False)
     graph = job(vertices=[stream_vertex("a", 2)], restart_strategy=RESTARTS)
     tasks = TakenOverJob(graph)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.carried_out = 1  # the notes
     tasks.give()
     assert tasks.notes is not None
@@ -418,7 +419,7 @@ def test_task_of_another_execution_graph_is_cancelled_by_the_take_over() -> None
 
 def test_recovery_notes_of_a_job_are_written_before_its_tasks_are_deployed() -> None:
     tasks = taken_over(a=2)
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     kinds = [type(a) for a in tasks.log if isinstance(a, (NoteJob, DeployTasks))]
     assert kinds == [NoteJob, DeployTasks, DeployTasks]
@@ -615,10 +616,10 @@ def test_job_whose_source_coordinator_never_started_begins_again_without_a_resta
     without it (49th of 300 kills)."""
     tasks = taken_over(vertices=[stream_vertex("a")])
     tasks.sources_start = False
-    tasks.tell("start")
+    tasks.tell(t.StartJob())
     tasks.give()
     started = one(tasks.replace_job_master(), StartCoordinator).coordinator
-    tasks.tell("coordinator_started", started)
+    tasks.tell(t.CoordinatorStarted(started))
     assert tasks.deployed(tasks.give()) == "a1#0"
     assert tasks.scheduler.restarts == 0
 
@@ -761,10 +762,10 @@ def test_result_lost_with_its_task_executor_is_produced_again_after_a_take_over(
 def test_elastic_job_keeps_its_parallelism_after_a_take_over() -> None:
     graph = replace(job(a=3, restart_strategy=RESTARTS), scheduler_mode=SchedulerMode.ADAPTIVE)
     tasks = TakenOverJob(graph, kind=ElasticJobScheduler)
-    tasks.tell("start")
-    tasks.tell("slots_changed", tuple(tasks.new_slot() for _ in range(2)))
+    tasks.tell(t.StartJob())
+    tasks.tell(t.PoolSlotsChanged(tuple(tasks.new_slot() for _ in range(2))))
     tasks.now += 10.0
-    tasks.tell("timer", only(tasks.log, StartTimer)[-1].key)
+    tasks.tell(only(tasks.log, StartTimer)[-1].event)
     tasks.give()
     tasks.report(list(tasks.tasks), RUNNING)
     before = tasks.states()
@@ -790,4 +791,4 @@ def test_task_awaiting_its_final_checkpoint_gets_it_after_a_take_over() -> None:
         one, *others = of_graph.tasks
         of_graph = replace(of_graph, tasks=(replace(one, awaits_checkpoint=awaits), *others))
         actions = tasks.take_over([replace(report, graphs=(of_graph,)), *reports])
-        assert {timer.key.purpose for timer in only(actions, StartCheckpointTimer)} == purposes
+        assert {fires(timer).purpose for timer in only(actions, StartTimer)} == purposes

@@ -13,9 +13,9 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from flinkray.core.ids import ExecutionAttemptID, JobMasterId
 from flinkray.scheduler.checkpoints.actions import (
+    OrderCheckpoint,
     PrepareCheckpoint,
     RestoreCoordinators,
-    StartCheckpointTimer,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
@@ -26,11 +26,11 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
-    OrderCheckpoint,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 from flinkray.scheduler.shared.tasks import TaskDeployment
+from flinkray.scheduler.shared.transition import StartTimer
 from tests.scheduler.builders import id_of, only
 from tests.scheduler.job.checkpointed_job import CheckpointedJob, checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -86,9 +86,9 @@ def test_job_takes_a_checkpoint_at_once_after_a_take_over() -> None:
     tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
     tasks.run()
     tasks.next_job_master()
-    timers = only(tasks.take_over(), StartCheckpointTimer)
+    timers = only(tasks.take_over(), StartTimer)
     assert [timer.delay for timer in timers][1:] == [0.0]
-    assert only(tasks.told(t.CheckpointTimerOver(timers[-1].key)), PrepareCheckpoint)
+    assert only(tasks.tell(timers[-1].event), PrepareCheckpoint)
 
 
 class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
@@ -150,7 +150,7 @@ class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
         coordinator = self.starting[-1]
         if succeeds and coordinator == self.there:
             place = SourceCoordinatorPlace(coordinator.attempt_number, OWNER, "sources")
-            self.act("source_coordinator_is_at", place)
+            self.act(t.SourceCoordinatorIsAt(place))
         super().coordinator_starts(succeeds)
 
     # --- the JobMaster ----------------------------------------------------------------------------

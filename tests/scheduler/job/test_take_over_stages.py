@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
 )
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
@@ -158,7 +159,7 @@ def test_spark_stage_that_fails_after_a_take_over_restarts_as_the_next_attempt()
     job.replace_job_master()
     job.executors(executor(0), executor(1))
     job.says(FAILURE)
-    job.tell("coordinator_lost", driver(), "it has failed")
+    job.tell(t.CoordinatorGone(driver(), "it has failed"))
     actions = job.restart()
     assert job.deployed(actions) == "stage1#1 stage2#1"
     (start,) = only(actions, StartCoordinator)
@@ -237,7 +238,7 @@ def test_spark_stage_being_restarted_at_a_take_over_gets_a_new_driver() -> None:
     """A process of the old driver that is still there is killed."""
     job = StagesUnderTest()
     job.run()
-    job.tell("coordinator_lost", driver(), "its connection was lost")
+    job.tell(t.CoordinatorGone(driver(), "its connection was lost"))
     job.confirm_cancellations()
     job.delay_over()
     job.replace_job_master()
@@ -252,7 +253,7 @@ def test_stage_whose_driver_lives_counts_as_deployed_although_no_task_was_sent()
     vertices = (stream_vertex("a", 1), stage)
     job = StagesUnderTest(graph_of(vertices=vertices, restart_strategy=RESTARTS))
     job.drivers = {VERTEX}
-    job.tell("start")
+    job.tell(t.StartJob())
     job.carried_out = 2
     assert [type(action) for action in job.give()] == [StartCoordinator, NoteJob]
     assert job.notes is not None
@@ -301,7 +302,7 @@ def test_spark_stage_that_reads_the_result_of_another_stage_continues_at_a_take_
     job.drivers = {LAST}
     assert work(job.replace_job_master()) == []
     job.says(FAILURE, vertex=LAST)
-    job.tell("coordinator_lost", driver(vertex=LAST), "it has failed")
+    job.tell(t.CoordinatorGone(driver(vertex=LAST), "it has failed"))
     assert job.deployed(job.restart()) == "last1#1", "what it reads is there"
 
 
@@ -334,7 +335,7 @@ def test_next_stage_reads_a_result_under_the_attempt_number_of_its_producer() ->
     job = two_stages()
     job.run()
     job.says(FAILURE)
-    job.tell("coordinator_lost", driver(), "it has failed")
+    job.tell(t.CoordinatorGone(driver(), "it has failed"))
     job.restart()
     job.started(1)
     job.says(RESULT, 1)

@@ -13,6 +13,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import RestartStrategy
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
@@ -40,7 +41,7 @@ class TakeOverMachine(TasksMachine):
         self.regions = PipelinedRegions(self.graph)
         self.tasks = TakenOverJob(graph, slots_each=2)
         self.timers, self.cancelled, self.kept = [], set(), {}
-        self.act("start")
+        self.act(t.StartJob())
 
     def attempt(self, name: str, subtask: int, number: int) -> ExecutionAttemptID:
         assert self.tasks.notes is not None
@@ -77,7 +78,7 @@ class TakeOverMachine(TasksMachine):
         if choice == "give":
             self.act("give", None)
         elif choice == "timer":
-            self.act("timer", data.draw(st.sampled_from(self.timers)))
+            self.act(data.draw(st.sampled_from(self.timers)))
         elif choice == "finish":
             self.act("report", [data.draw(st.sampled_from(runs))], ExecutionState.FINISHED)
         elif choice == "fail":

@@ -10,8 +10,9 @@ import pytest
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, JobStatusChanged
-from flinkray.scheduler.job.transition_loop import Phase, Step, Steps, Transition, TransitionLoop
+from flinkray.scheduler.job.transition_loop import Step, Steps, TransitionLoop
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.transition import Phase, Transition
 from tests.scheduler.tasks_under_test import stream
 
 
@@ -32,6 +33,11 @@ class SaidLast(Transition):
     phase = Phase.END
 
 
+@dataclass(frozen=True, slots=True)
+class Event(Transition):
+    pass
+
+
 class Scene:
     """``follows`` says what follows from a word."""
 
@@ -49,7 +55,9 @@ class Scene:
         return self.follows.get(said.word, ())
 
     def run(self, *steps: Step) -> str:
-        self.loop.run("event", 1.0, steps)
+        """An event that leads to these steps."""
+        self.loop.wire(Event, lambda event, now: steps)
+        self.loop.run(Event(), 1.0)
         return " ".join(self.heard)
 
 
@@ -91,12 +99,13 @@ def test_transcript_shows_the_event_and_the_depth_of_each_transition() -> None:
     scene = Scene(a=(Said("b"), SaidLater("c")), c=(Said("d"),))
     scene.run(Said("a"))
     assert [(one.depth, str(one.transition)) for one in scene.loop.transcript] == [
-        (0, "Said(a)"),
-        (1, "Said(b)"),
-        (1, "SaidLater(c)"),
-        (2, "Said(d)"),
+        (0, "Event()"),
+        (1, "Said(a)"),
+        (2, "Said(b)"),
+        (2, "SaidLater(c)"),
+        (3, "Said(d)"),
     ]
-    assert str(scene.loop.transcript[3]) == "1.000 s: event:     Said(d)"
+    assert str(scene.loop.transcript[4]) == "1.000 s: Event:       Said(d)"
 
 
 def test_transcript_keeps_the_latest_transitions() -> None:
@@ -132,7 +141,7 @@ def test_transcript_has_only_the_text_of_a_bulk_transition_once_its_event_is_ove
         return ()
 
     scene.loop.wire(SaidOfMany, tell)
-    scene.run(SaidOfMany((first, *(Thing() for _ in range(number - 1)))))
+    scene.loop.run(SaidOfMany((first, *(Thing() for _ in range(number - 1)))), 1.0)
     del first
     gc.collect()
     assert is_gone() is None
@@ -159,8 +168,8 @@ def test_illegal_transition_raises_an_error_with_the_transcript_and_runs_no_more
     with pytest.raises(IllegalTransitionError) as caught:
         scene.run(SaidLater("later"), Said("that"), Said("not reached"))
     text = str(caught.value)
-    assert "the job cannot work on event: that is illegal" in text
-    assert "1.000 s: event: Said(that)" in text
+    assert "the job cannot work on Event: that is illegal" in text
+    assert "1.000 s: Event:   Said(that)" in text
     assert scene.heard == []
     assert scene.run(SaidLast("next")) == "next"
 
@@ -169,11 +178,11 @@ def test_running_an_event_inside_another_event_raises_an_error() -> None:
     scene = Scene()
 
     def tell(said: Said, now: float) -> Steps:
-        scene.loop.run("inner", now, ())
+        scene.loop.run(Event(), now)
         return ()
 
     scene.loop.wire(Said, tell)
-    with pytest.raises(IllegalTransitionError, match="cannot work on inner within another event"):
+    with pytest.raises(IllegalTransitionError, match="cannot work on Event within another event"):
         scene.run(Said("a"))
 
 
@@ -186,16 +195,15 @@ def test_transcript_of_a_job_shows_why_and_by_which_event_regions_were_cancelled
         if one.now == tasks.now
     ]
     assert lines == [
-        ("tasks_reported", 0, "TasksReported"),
-        ("tasks_reported", 1, "AttemptsFailed"),
-        ("tasks_reported", 2, "SubtasksFailed"),
-        ("tasks_reported", 2, "AttemptsOver"),
-        ("tasks_reported", 3, "DecideFailover"),
-        ("tasks_reported", 4, "PrepareRestore"),
-        ("tasks_reported", 5, "RestorePossible"),
-        ("tasks_reported", 4, "StatusEntered"),
-        ("tasks_reported", 4, "ResultsTakenBack"),
-        ("tasks_reported", 4, "CancelRegions"),
-        ("tasks_reported", 5, "SendCancellations"),
+        ("TasksReported", 0, "TasksReported"),
+        ("TasksReported", 1, "StatesReported"),
+        ("TasksReported", 2, "AttemptsFailed"),
+        ("TasksReported", 3, "SubtasksFailed"),
+        ("TasksReported", 3, "AttemptsOver"),
+        ("TasksReported", 4, "DecideFailover"),
+        ("TasksReported", 5, "ReadyToRestore"),
+        ("TasksReported", 5, "StatusEntered"),
+        ("TasksReported", 5, "ResultsTakenBack"),
+        ("TasksReported", 5, "CancelRegions"),
     ]
     assert "AttemptsFailed([[a (1/2) #0, disk full]])" in tasks.scheduler.story()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
 from flinkray.scheduler.graph.job_graph import STREAM, FixedDelayRestart, Invokable, JobGraph
+from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.reports.job_info import VertexInfo
 from flinkray.scheduler.shared.io_metrics import IOMetrics, total
 from flinkray.scheduler.shared.states import ExecutionState
@@ -49,7 +50,7 @@ def test_ended_tasks_keep_the_metrics_of_their_last_report() -> None:
     assert metrics_of(vertex_of(tasks)) == [None, None, None]
 
     tasks.report("a1", ExecutionState.FINISHED, io_metrics=READ)
-    tasks.tell("cancel")
+    tasks.tell(t.CancelJob())
     tasks.report("a2", ExecutionState.CANCELED, io_metrics=MORE)
 
     vertex = vertex_of(tasks)
