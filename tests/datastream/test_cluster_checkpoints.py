@@ -191,15 +191,16 @@ def test_finished_program_is_not_run_again_when_its_job_master_dies(
         wait_for_another(checkpoints)
         (results_of_jobs,) = (tmp_path / "cluster").rglob("job-results")
         kept = results_of_jobs.rename(results_of_jobs.with_name("kept"))
-        results_of_jobs.touch()  # where a directory would have to be
+        (tmp_path / "file").touch()
+        results_of_jobs.symlink_to(tmp_path / "file")  # where a directory would have to be
         (job,) = own_cluster.client.list_jobs()
         wait_until(lambda: own_cluster.client.job(job.job_id).status().is_terminal, 150, "the end")
         wait_until(lambda: "cannot store how it ended yet" in caplog.text, 150, "the Dispatcher")
         if not is_stored:
             own_cluster.crash("Dispatcher")
         own_cluster.crash("JobMaster")
-        results_of_jobs.unlink()
-        kept.rename(results_of_jobs)
+        results_of_jobs.with_name("again").symlink_to(kept)
+        results_of_jobs.with_name("again").replace(results_of_jobs)
         assert results.result(timeout=300) == expected(20_000)
     begun = first_numbers(witness)
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])

@@ -22,7 +22,7 @@ PAST = number(JobMasterId, 99)
 
 
 @on_virtual_time
-async def test_requirements_are_declared_at_the_resource_manager_that_leads_after_a_take_over(
+async def test_requirements_go_to_the_resource_manager_that_leads_after_a_take_over(
     tmp_path: Path,
 ) -> None:
     """That the first ResourceManager was lost is processed after the take-over. It must not count
