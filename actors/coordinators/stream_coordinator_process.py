@@ -18,7 +18,6 @@ from flinkray.actors.gateways.stream_coordinator import (
     VertexCode,
     stream_coordinator_process,
 )
-from flinkray.actors.shared.chain_code import MASTER_HOOK
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import CoordinatorReplacedError
@@ -26,7 +25,7 @@ from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.core.job_options import MAX_WAITING_EPOCHS, STATE_RECOVERY_IGNORE_UNCLAIMED
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT, STORAGE_PERMISSIONS
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
+from flinkray.scheduler.graph.job_graph import MASTER_HOOK, STREAM, JobGraph, JobVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 
 log = logging.getLogger(__name__)

@@ -37,10 +37,6 @@ HELD_BY_LOOK_UPS = "held-by-look-ups"
 In these operators the source's records wait for a table. The source is not read while these
 operators are behind.
 """
-MASTER_HOOK = "master-hook"
-"""Configuration key of a source's invokable: set if the source has a master hook.
-The source is not read until the hook is restored.
-"""
 
 
 def buffer_timeouts(

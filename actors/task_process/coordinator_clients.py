@@ -17,12 +17,13 @@ from flinkray.actors.gateways.stream_coordinator import (
     alignment_name,
     stream_coordinator_address,
 )
-from flinkray.actors.shared.chain_code import HELD_BY, HELD_BY_LOOK_UPS, MASTER_HOOK
+from flinkray.actors.shared.chain_code import HELD_BY, HELD_BY_LOOK_UPS
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.task_metrics import IS_HELD
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import RpcService
+from flinkray.scheduler.graph.job_graph import MASTER_HOOK
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.sources.source import SourceHold
 from flinkray.streaming.task.task_loop import TaskLoop

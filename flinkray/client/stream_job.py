@@ -9,7 +9,6 @@ from flinkray.actors.shared.chain_code import (
     BUFFER_TIMEOUTS,
     HELD_BY,
     HELD_BY_LOOK_UPS,
-    MASTER_HOOK,
     OF_CLUSTER,
     PRINTED_LINES,
     TO_LOG,
@@ -24,6 +23,7 @@ from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
     BATCHES_OF,
     EPOCHS_OF,
+    MASTER_HOOK,
     STREAM,
     DistributionPattern,
     IntermediateDataSet,

@@ -105,6 +105,9 @@ EPOCHS_OF = "epochs-of"
 """Configuration key of a stream invokable that commits epochs.
 Its value lists the ids of the Spark vertices that take the epochs, separated by spaces."""
 
+MASTER_HOOK = "master-hook"
+"""Configuration key of a source's invokable: set if the source has a master hook.
+The source is not read until the hook is restored."""
 BATCHES_OF = "batches-of"
 """Configuration key of a stream invokable with a source of micro-batches.
 Its value is the id of the Spark vertex that publishes the micro-batches."""
