@@ -416,7 +416,7 @@ async def test_oldest_open_request_is_answered_empty_when_too_many_are_open() ->
 
 
 @on_virtual_time
-async def test_stream_without_any_request_is_forgotten_after_the_silence_limit() -> None:
+async def test_answering_side_forgets_a_stream_without_a_request_for_the_silence_limit() -> None:
     answering = Answering()
     await asyncio.sleep(SILENCE)
     assert answering.forgotten == []

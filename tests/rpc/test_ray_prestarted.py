@@ -100,7 +100,7 @@ async def test_suspended_prestarted_process_is_passed_over_and_ended(
         await service.kill("worker")
 
 
-async def test_death_of_a_process_that_took_over_is_reported_and_frees_its_name(
+async def test_death_of_a_spawned_process_that_was_prestarted_frees_its_name(
     service: RayRpcService,
 ) -> None:
     await prestarted(service)
