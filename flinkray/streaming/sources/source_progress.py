@@ -31,6 +31,8 @@ class ReaderState:
     restored_from: int
     attempt: int | None
     is_added: bool
+    """Whether the attempt has called the coordinator. False: the coordinator knows of the attempt
+    only from a reset, or has only assigned splits to the subtask."""
     requests: int
     checkpoint_id: int
     confirmed: int
