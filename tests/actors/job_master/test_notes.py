@@ -330,7 +330,7 @@ async def test_source_coordinator_is_not_replaced_if_its_progress_could_not_be_k
 
 @pytest.mark.parametrize("has_called", [False, True])
 @on_virtual_time
-async def test_reader_that_was_only_reset_is_none_that_has_asked_for_splits(
+async def test_reader_that_was_only_reset_does_not_count_as_a_reader(
     has_called: bool,
 ) -> None:
     """Seed 10 of masters that die: a coordinator had only been told where its readers begin, and

@@ -124,7 +124,7 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
 
 @pytest.mark.parametrize("has_called", [False, True])
 @on_virtual_time
-async def test_replacing_coordinator_counts_only_readers_that_have_called_as_readers(
+async def test_replacing_coordinator_counts_only_readers_that_have_called(
     has_called: bool,
 ) -> None:
     """Seed 10 of masters that die: readers that were only reset counted, too."""
