@@ -116,7 +116,7 @@ async def test_worker_whose_registration_was_replaced_registers_again(
             worker.resource_id, worker.instance_id, worker.report
         ),
     )
-    await asyncio.sleep(200)
+    await asyncio.sleep(25)  # for less than a worker may be silent
     assert len(worker.executor.calls_of(TaskExecutorGateway.disconnect_resource_manager)) == 1
     overview = await manager.request_resource_overview()
     assert [w.number_of_slots for w in overview.task_executors] == [1]
