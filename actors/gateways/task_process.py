@@ -160,7 +160,8 @@ class TaskProcessGateway(RpcGateway):
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
         """Start tasks on behalf of a JobMaster.
-        Each task's states are reported to the TaskExecutor.
+        Each task's states are reported to the TaskExecutor. The call is never repeated: without an
+        answer, the TaskExecutor kills this process.
 
         The message contains only the shared parts that this process was not sent before.
         """

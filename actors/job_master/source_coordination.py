@@ -227,7 +227,8 @@ class SourceCoordination:
     def has_readers(self) -> bool:
         """Whether any task is known to have asked for splits since the last restore."""
         parts = self._notes.parts(self._restores)
-        return any(part.progress is not None and part.progress.readers for part in parts)
+        known = (part.progress.readers for part in parts if part.progress is not None)
+        return any(reader.is_added for readers in known for reader in readers)
 
     def may_go_on(self, now: float) -> bool:
         """Note that the coordinator died, and return whether another process can replace it.

@@ -128,6 +128,8 @@ class StoredCheckpoints:
         self._discards: deque[Discard] = deque()
         self._discarding: asyncio.Task[None] | None = None
         self._is_held = False
+        self._is_released = False
+        """Whether deletions are not held back any more, because the job's end is stored."""
         self._is_forgotten = False
 
     # --- the beginning ----------------------------------------------------------------------------
@@ -328,15 +330,15 @@ class StoredCheckpoints:
         self._begin_to_discard()
 
     def hold(self) -> None:
-        """Hold back deletions until :meth:`release`.
+        """Hold back deletions until :meth:`release`, after which this method does nothing.
         Another JobMaster may have to recover from the checkpoints. A deletion that is under way
         continues.
         """
-        self._is_held = True
+        self._is_held = not self._is_released
 
     def release(self) -> None:
         """Let deletions continue that :meth:`hold` has held back."""
-        self._is_held = False
+        self._is_held, self._is_released = False, True
         self._begin_to_discard()
 
     def _begin_to_discard(self) -> None:

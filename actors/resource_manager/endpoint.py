@@ -246,8 +246,13 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self, resource_id: ResourceID, instance_id: InstanceID, report: SlotReport
     ) -> None:
         worker = self._members.task_executors.get(resource_id)
-        if worker is not None and worker.instance_id == instance_id:
-            self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
+        if worker is None:
+            return
+        if worker.instance_id != instance_id:
+            # an earlier registration has arrived late, and has replaced the last one
+            self._disconnect(worker, f"it is not registered as {instance_id} any more")
+            return
+        self._task_executor_heartbeats.receive_heartbeat(resource_id, report)
 
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
         self._slots.block_nodes(nodes)
@@ -275,12 +280,13 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     def _task_executor_deaf(self, resource_id: ResourceID, reason: str) -> None:
         worker = self._members.task_executors.get(resource_id)
         if worker is not None:
-            tell(
-                self,
-                worker.gateway.disconnect_resource_manager(self.fencing_token, reason),
-                resource_id,
-            )
+            self._disconnect(worker, reason)
         self._task_executor_lost(resource_id, reason)
+
+    def _disconnect(self, worker: RegisteredTaskExecutor, reason: str) -> None:
+        """Tell a TaskExecutor to register again."""
+        order = worker.gateway.disconnect_resource_manager(self.fencing_token, reason)
+        tell(self, order, worker.location.resource_id)
 
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
         if self._close_task_executor(resource_id):

@@ -154,7 +154,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             allow_non_restored_state=arguments.allow_non_restored_state,
         )
         self._attempts = dict(_attempts(arguments.kept))
-        """Latest known attempt number of each source task."""
+        """Number of the latest attempt of each source task that has called."""
         self._coordinator = arguments.coordinator
         self._failure: CoordinatorFailure | None = None
         self._cleaned_up: asyncio.Task[None] | None = None
@@ -589,7 +589,7 @@ def _attempts(kept: Iterable[KeptPart]) -> Iterator[tuple[str, int]]:
     for part in kept:
         if part.vertex_id is not None and part.progress is not None:
             for reader in part.progress.readers:
-                if reader.attempt is not None:
+                if reader.attempt is not None and reader.is_added:
                     yield alignment_name(part.vertex_id, reader.subtask), reader.attempt
 
 

@@ -105,8 +105,10 @@ CLOSED = (
 
 Only lost calls of ``cancel_tasks`` in seeds with failovers show that reconciliation is missing.
 """
+_ONCE = ("TaskExecutor.submit_tasks", "TaskProcess.run_tasks")
+"""Calls that their senders make once: without an answer, they end the tasks that may run."""
 REPEATABLE = (
-    *dict.fromkeys(CLOSED),
+    *(method for method in dict.fromkeys(CLOSED) if method not in _ONCE),
     *("JobMaster.register_task_executor", "JobMaster.keep_part", "JobMaster.resize"),
     *("ResourceManager.register_task_executor", "ResourceManager.register_job_master"),
     *("Dispatcher.register_job_master", "Dispatcher.cancel_job"),

@@ -328,6 +328,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._give_back(back, subtask)
         if not reader.is_added:
             reader.is_added = True
+            self._changes += 1
             self._started.add_reader(subtask)
         while reader.requests < requests:
             reader.requests += 1

@@ -31,6 +31,8 @@ class ReaderState:
     restored_from: int
     attempt: int | None
     is_added: bool
+    """Whether the attempt has reported, so that the enumerator knows the attempt. False: the
+    coordinator knows it only from a reset or a checkpoint, or has only assigned splits to it."""
     requests: int
     checkpoint_id: int
     confirmed: int

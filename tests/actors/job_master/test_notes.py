@@ -33,6 +33,7 @@ from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.kept_progress import progress_after_reset
 from tests.actors.resource_cluster import number
 
 TOKEN = number(JobMasterId, 1)
@@ -325,3 +326,16 @@ async def test_source_coordinator_is_not_replaced_if_its_progress_could_not_be_k
     sources = noting.coordination()
     sources.adopted(COORDINATOR, sources.owner, 0)
     assert not sources.may_go_on(0.0)
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+@on_virtual_time
+async def test_reader_that_was_only_reset_does_not_count_as_a_reader(
+    has_called: bool,
+) -> None:
+    """Seed 10 of masters that die: a coordinator had only been told where its readers begin, and
+    died. The next JobMaster believed that noted tasks had been sent, and restarted the job."""
+    noting = Noting()
+    progress = progress_after_reset(has_called=has_called)
+    noting.notes.adopt([KeptPart(VERTEX, 0, 1, progress=progress)])
+    assert noting.coordination().has_readers is has_called

@@ -535,6 +535,25 @@ async def test_checkpoints_are_not_discarded_before_the_job_end_is_stored(
 
 
 @simulate(seeds=3)
+async def test_late_answer_of_a_task_does_not_stop_deletions_of_an_ended_job(
+    simulation: Simulation,
+) -> None:
+    """Its state is deleted, too. Seed 37 of repeated calls: files of a checkpoint stayed."""
+    master = Master(simulation)
+    await master.stored.recover()
+    one, two = await master.store(1), await master.store(2)
+    for checkpoint in (one, two):
+        master.stored.hold()
+        master.stored.discard(DiscardCheckpoint(checkpoint))
+        master.stored.discard(DiscardFiles(shared_files(checkpoint)))
+    master.stored.release()
+    master.stored.hold()  # for state that a task reports late
+    master.stored.discard(DiscardFiles(shared_files(one)))
+    await master.stored.forget_job()
+    assert master.files() == []
+
+
+@simulate(seeds=3)
 async def test_checkpoint_work_after_the_job_end_does_not_fence_job_master(
     simulation: Simulation,
 ) -> None:

@@ -95,6 +95,34 @@ async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_p
 
 
 @on_virtual_time
+async def test_worker_whose_registration_was_replaced_registers_again(
+    tmp_path: Path,
+) -> None:
+    """Seed 36 of repeated calls: an earlier registration arrived late, heartbeats of the later one
+    were ignored, and the job restarted."""
+    cluster = ResourceCluster(tmp_path, configuration=NO_IDLE_RELEASE)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker")
+    known = await worker.register(manager)
+    await manager.register_task_executor(worker.registration)
+    worker.instance_id = known
+
+    async def register_again(*_: object) -> None:
+        await worker.register(manager)
+
+    worker.executor.on(TaskExecutorGateway.disconnect_resource_manager).calling(register_again)
+    worker.executor.on(TaskExecutorGateway.heartbeat_from_resource_manager).calling(
+        lambda *_: manager.heartbeat_from_task_executor(
+            worker.resource_id, worker.instance_id, worker.report
+        ),
+    )
+    await asyncio.sleep(25)  # for less than a worker may be silent
+    assert len(worker.executor.calls_of(TaskExecutorGateway.disconnect_resource_manager)) == 1
+    overview = await manager.request_resource_overview()
+    assert [w.number_of_slots for w in overview.task_executors] == [1]
+
+
+@on_virtual_time
 async def test_late_earlier_registration_does_not_replace_the_newer_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

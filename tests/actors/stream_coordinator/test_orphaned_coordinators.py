@@ -9,6 +9,7 @@ import pytest
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     AdoptedCoordinator,
+    KeptPart,
     RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
@@ -16,13 +17,14 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.kept_progress import progress_after_reset
 from tests.actors.resource_cluster import number
 
 JOB = number(JobID, 1)
@@ -52,7 +54,7 @@ class Surroundings:
             .start(LocalRpcService("JobMaster", self.network), "jobmaster")
         )
 
-    async def start(self) -> StreamCoordinatorGateway:
+    async def start(self, *kept: KeptPart) -> StreamCoordinatorGateway:
         spec = EndpointSpec(
             "StreamCoordinator",
             stream_coordinator_process(JOB, FIRST),
@@ -66,6 +68,7 @@ class Surroundings:
                 "JobMaster/jobmaster",
                 (),
                 takeover_timeout=20.0,
+                kept=kept,
             ),
             detached=True,
         )
@@ -117,6 +120,19 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
     assert (await adopted(coordinator, THIRD)).restores == 3
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.request_heartbeat(SECOND)
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+@on_virtual_time
+async def test_replacing_coordinator_counts_only_readers_that_have_called(
+    has_called: bool,
+) -> None:
+    """Seed 10 of masters that die: readers that were only reset counted, too."""
+    around = Surroundings()
+    progress = progress_after_reset(has_called=has_called)
+    coordinator = await around.start(KeptPart(number(JobVertexID, 1), 0, 1, progress))
+    around.begin(SECOND)
+    assert (await adopted(coordinator, SECOND)).has_readers is has_called
 
 
 @on_virtual_time

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from flinkray.actors.gateways.task_process import TaskProcessGateway
 from flinkray.actors.gateways.task_reports import TaskReport
+from flinkray.core.errors import RpcConnectionError
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.task_executor_under_test import JOB
@@ -26,3 +29,18 @@ async def test_failure_of_tasks_of_a_dead_process_names_the_command_for_its_logs
     assert failure.startswith("the task process ")
     assert " died: " in failure
     assert failure.endswith(f". Its last words: flinkray logs {JOB}")
+
+
+@on_virtual_time
+async def test_process_that_does_not_confirm_its_tasks_is_killed_not_called_again() -> None:
+    """A repeated call would run the tasks twice (seeds 37 and 31 of repeated calls)."""
+    (process,) = doubles(1)
+    process.on(TaskProcessGateway.run_tasks).raising(RpcConnectionError("the answer is lost"))
+    reported: list[TaskReport] = []
+    executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
+    await executor.run_four()
+    await asyncio.sleep(60)
+    assert len(process.calls_of(TaskProcessGateway.run_tasks)) == 1
+    states = [one for one in reported if isinstance(one, TaskExecutionState)]
+    assert [state.state for state in states] == [ExecutionState.FAILED] * 4
+    assert all("was killed: it did not take its tasks" in str(one.failure) for one in states)

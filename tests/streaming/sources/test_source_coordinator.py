@@ -371,6 +371,17 @@ def test_restarted_reader_unknown_to_a_new_coordinator_waits_for_no_earlier_cut(
     assert after.events(0, 1, 0) == (b"a",)
 
 
+def test_reader_known_only_from_a_reset_is_not_kept_as_one_that_called() -> None:
+    """Seed 10 of masters that die: the next JobMaster believed that tasks had run."""
+    coordinator = new(ThreeSplits(), encode=str.encode, decode=bytes.decode)
+    coordinator.reset_subtask(0, 1, 0)
+    changes = coordinator.changes
+    assert [reader.is_added for reader in coordinator.progress().readers] == [False]
+    coordinator.heard(0, 1, 0)
+    assert coordinator.changes > changes, "the first call has to be kept"
+    assert [reader.is_added for reader in coordinator.progress().readers] == [True]
+
+
 class Cuts(FixedSplitsEnumerator[str]):
     """Its state: for which checkpoints it was asked for it, and what was left then."""
 
