@@ -213,7 +213,8 @@ class JobMasterSlots:
 
     async def start_pool(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
         """Start a pool, and send it everything that it must know: requirements, slots, open
-        requests, notes, and the present ResourceManager. Waits for *until* before the first call.
+        requests, notes, the present ResourceManager, and last the TaskExecutors. Waits for *until*
+        before the first call.
 
         Raises:
             RpcError: too many pools in a row died while starting.
@@ -228,12 +229,7 @@ class JobMasterSlots:
         calls: list[Call] = [*self.notes.for_next_pool(), *restored]
         if self._has_predecessors:
             calls.append(self._expect)
-        places = self._task_executors.locations
-        if places:  # the pool takes no offers before it has everything else
-            calls.append(partial(_register, places))
         self.pool.restore(calls)
-        for resource_id in self._letting_go:
-            self.pool.tell(partial(self._let_go, resource_id))
         for wanted in self.ledger.pending():
             self._request_slots(wanted)
         if self._is_restarting:
@@ -241,6 +237,11 @@ class JobMasterSlots:
         if self._shortages:
             self._notify_shortages()
         self.pool.connect_again()  # the pool declares all of this in one message
+        places = self._task_executors.locations
+        if places:  # last, because the pool would refuse slots that it does not know to be required
+            self.pool.tell(partial(_register, places))
+        for resource_id in self._letting_go:
+            self.pool.tell(partial(self._let_go, resource_id))
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 

@@ -276,10 +276,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     # --- slots ------------------------------------------------------------------------------------
 
     async def register_task_executors(self, locations: tuple[WorkerLocation, ...]) -> None:
-        self._refuse_as_orphan()
         now = self.counted_time()
-        for location in locations:
-            await self._carry_out(self._pool.register_task_executor(location, now))
+        actions = [self._pool.register_task_executor(location, now) for location in locations]
+        await self._carry_out([action for some in actions for action in some])
 
     async def let_go(self, resource_id: ResourceID) -> bool:
         self._refuse_as_orphan()

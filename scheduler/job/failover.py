@@ -117,6 +117,10 @@ class Failover:
         return self.global_failure(t.GlobalFailure(Failure(transition.text)), now)
 
     def global_failure(self, transition: t.GlobalFailure, now: float) -> Steps:
+        """Note a failure of the whole job.  A suspended job has none: this JobMaster gives it up,
+        and the next one runs it."""
+        if self._record.suspension is not None:
+            return ()
         self._noted.failures.append(transition.failure)
         self._noted.is_global = True
         return (t.DecideFailover(),)

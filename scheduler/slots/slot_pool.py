@@ -210,15 +210,15 @@ class DeclarativeSlotPool:
 
     def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
         """Restore slots of the job's last pool, which has died, with their reservations.
-        Call this before the requests that were pending in the last pool are made again.  Slots that
-        were lost in the meantime are reported in the usual way."""
+        Call this before the requests that were pending in the last pool are made again, and before
+        TaskExecutors are registered.  Slots that were lost in the meantime are reported in the
+        usual way."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:
             slot = restored.slot
             if self._book_with(slot.allocation_id) is None:
                 count += 1
-                self._task_executors[slot.location.resource_id] = slot.location
                 self._book(restored.constraint).restore(restored, now)
         self._story.add(now, f"{count} slots of the last pool are held")
         return self._declare(now, always=True)
@@ -252,9 +252,8 @@ class DeclarativeSlotPool:
         """Accept offers of this TaskExecutor from now on.
         A process with another address or pid replaces the old one, whose slots are lost."""
         self._require_open("register a TaskExecutor")
-        known = self._task_executors.get(location.resource_id)
         actions: list[SlotPoolAction] = []
-        if known is not None and known != location:
+        if any(slot.location != location for slot in self.slots_of(location.resource_id)):
             reason = f"{location.resource_id} is another process now (pid {location.pid})"
             actions = self.release_task_executor(location.resource_id, reason, now)
         self._task_executors[location.resource_id] = location
@@ -266,7 +265,8 @@ class DeclarativeSlotPool:
         """Forget a lost TaskExecutor with its slots; no FreeSlot is sent to it."""
         self._task_executors.pop(resource_id, None)
         lost = [slot.allocation_id for slot in self.slots_of(resource_id)]
-        return self._lose(lost, reason, now)
+        actions = self._lose(lost, reason, now)
+        return [action for action in actions if not isinstance(action, TaskExecutorWithoutSlots)]
 
     def let_go(self, resource_id: ResourceID) -> bool:
         """Accept no more offers of a TaskExecutor, unless it has a slot of the pool.
@@ -447,11 +447,7 @@ class DeclarativeSlotPool:
             book.remove(allocation_id, now)
         if not gone:
             return []
-        empty = [
-            TaskExecutorWithoutSlots(place)
-            for place in places
-            if place in self._task_executors and not self.slots_of(place)
-        ]
+        empty = [TaskExecutorWithoutSlots(place) for place in places if not self.slots_of(place)]
         self._story.add(now, f"{len(gone)} slots left: {reason}")
         actions: list[SlotPoolAction] = [SlotsChanged((), tuple(gone))]
         if reserved:

@@ -84,6 +84,16 @@ def test_suspended_job_cancels_running_tasks_once_and_ends_suspended(situation: 
     assert tasks.tell(t.RestartDelayOver(1)) == []
 
 
+def test_global_failure_of_a_suspended_job_is_no_failure_of_the_job() -> None:
+    """The next JobMaster runs the job, and its exceptions name what has failed the job."""
+    tasks = stream(a=1).run()
+    tasks.tell(t.SuspendJob("its JobMaster stops"))
+    assert tasks.tell(t.GlobalFailure(Failure("a file is not readable"))) == []
+    assert tasks.scheduler.exceptions() == ()
+    tasks.confirm_cancellations()
+    assert tasks.status is JobStatus.SUSPENDED
+
+
 def test_global_failure_while_cancelling_ends_as_failed() -> None:
     """EX-09."""
     tasks = stream(a=1).run()

@@ -27,6 +27,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotAllocated,
     SlotRequest,
     SlotRequests,
+    TaskExecutorWithoutSlots,
 )
 from tests.scheduler.builders import (
     JOB,
@@ -202,9 +203,9 @@ def restored(
 
 
 def test_slots_restored_from_a_dead_pool_are_added_once_even_if_offered_before() -> None:
-    """Whether or not their TaskExecutors are registered."""
     pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster", idle_timeout=50.0)
     pool.restore((restored(1, index=0),), 0.0)
+    pool.register_task_executor(location("te"), 0.0)
     assert accepted(pool, offer(1, 0)) == [1]
     pool.restore((restored(1, index=0), restored(2, index=1)), 1.0)
     assert [s.allocation_id for s in pool.slots] == [allocation(1), allocation(2)]
@@ -226,6 +227,32 @@ def test_restored_slots_count_for_their_requests_and_are_declared() -> None:
     assert pool.next_deadline() == 55.0
     returned = pool.return_slots(ReturnSlots((allocation(1),), "done"), 6.0)
     assert one(returned, DeclareRequirements).requirements == requirements()
+
+
+def test_restored_pool_takes_no_offer_before_the_task_executor_is_registered() -> None:
+    """The pool does not know yet all slots of the TaskExecutor, and would refuse the others."""
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
+    pool.restore((restored(1, index=0),), 0.0)
+    assert not pool.is_registered(location("te"))
+    pool.restore((restored(2, index=1),), 0.0)
+    pool.register_task_executor(location("te"), 0.0)
+    assert pool.is_registered(location("te"))
+    assert accepted(pool, offer(2, 1)) == [2]
+
+
+def test_task_executor_without_restored_slots_is_reported_before_its_registration() -> None:
+    """Otherwise the job would keep a TaskExecutor that it does not need."""
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
+    pool.restore((restored(1, index=0),), 0.0)
+    actions = pool.fail_allocation(allocation(1), "broken", 1.0)
+    assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
+
+
+def test_restored_slots_are_lost_if_their_task_executor_is_another_process() -> None:
+    pool = DeclarativeSlotPool(JOB, "JobMaster/jobmaster")
+    pool.restore((restored(1, index=0),), 0.0)
+    actions = pool.register_task_executor(location("te", pid=2), 1.0)
+    assert one(actions, SlotsChanged).lost == (allocation(1),)
 
 
 def test_pool_restored_without_slots_declares_empty_requirements() -> None:
