@@ -64,7 +64,7 @@ from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_part
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.sources.result_files import ResultFileSplit
-from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput, closing
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingClock
 
@@ -309,7 +309,7 @@ class StreamTaskRun:
         if context.gate is not None:
             register_input(context.metrics, context.gate.metrics)
         try:
-            try:
+            with closing(task.close), closing(context.kv_states.unregister_all):
                 self._open(task)
                 context.clients.attach(loop, context.metrics)
                 if context.gate is not None:
@@ -317,9 +317,6 @@ class StreamTaskRun:
                     context.gate.request()
                 with self._reading_files(loop):
                     loop.run()
-            finally:
-                context.kv_states.unregister_all()
-                task.close()
         except _LOST_INPUTS:
             raise  # not the fault of an operator
         except TaskCancelledError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from flinkray.client.spark_jobs import check_spark_stage, slot_profile, spark_properties
 from flinkray.client.stream_job import stream_vertices
+from flinkray.core.arguments import whole_number
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.key_groups import default_max_parallelism
@@ -36,6 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.operators.batch_function import BatchFunction, BatchFunctionOperator
 from flinkray.streaming.program.graph import StreamGraph, StreamNode
 from flinkray.streaming.sources.result_files import ResultFilesSource
@@ -134,6 +136,8 @@ class BatchJob:
             ConfigurationError: an argument is not acceptable; the text names it.
             UserCodeError: the function cannot be sent to the cluster.
         """
+        stage_name = _name_of(function, name)
+        parallelism = _checked_parallelism(parallelism, stage_name)
         profile = slot_profile(cpu, memory)
         code = dump_function(function)
         properties = spark_properties(spark_conf)
@@ -143,7 +147,7 @@ class BatchJob:
             parallelism, profile = 1, GUEST_PROFILE
         groups = self._spark_groups
         group = groups.setdefault((parallelism, profile), f"spark-{len(groups)}")
-        stage_name, result = _name_of(function, name), IntermediateDataSetID.generate()
+        result = IntermediateDataSetID.generate()
         pattern = DistributionPattern.ALL_TO_ALL
         vertex = JobVertex(
             JobVertexID.generate(),
@@ -174,9 +178,12 @@ class BatchJob:
         ``function(*batches)`` yields the record batches of the stage's result.
 
         *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks share the
-        rows of each input: exactly one of them reads a row, and which one has no meaning.
+        rows of each input: exactly one of them reads a row, and which one has no meaning. The
+        function is a generator function, or returns an iterable of record batches and tables. If
+        it returns None, the result has no rows.
 
         Args:
+            parallelism: number of tasks. Each task calls the function once.
             cpu: cores of a task's slot; 0 and no memory: any slot.
 
         Raises:
@@ -185,14 +192,24 @@ class BatchJob:
         """
         if not callable(function):
             raise ConfigurationError(f"a stage takes a function of record batches: {function!r}")
+        stage_name = _name_of(function, name)
+        parallelism = _checked_parallelism(parallelism, stage_name)
+        data_sets, result = self._read(inputs, stage_name), IntermediateDataSetID.generate()
+        try:
+            refuse_coroutines(function)
+            refuse_signatures(function, values=len(data_sets))
+        except TypeError as error:
+            raise ConfigurationError(
+                f"the function of {stage_name!r} takes an iterator of record batches for each "
+                f"input, of which there are {len(data_sets)}: {error}"
+            ) from None
         profile = slot_profile(cpu, memory)
         # slots of one group have one profile
         group = DEFAULT_SLOT_SHARING_GROUP if profile.is_zero() else f"python-{profile}"
-        stage_name, result = _name_of(function, name), IntermediateDataSetID.generate()
         node = StreamNode(
             0,
             stage_name,
-            BatchFunctionOperator(function, self._read(inputs, stage_name), result),
+            BatchFunctionOperator(function, data_sets, result),
             parallelism,
             default_max_parallelism(parallelism),
             kind="Data Source",
@@ -230,6 +247,7 @@ class BatchJob:
             StreamError: the program cannot run on a cluster.
         """
         stage_name = _name_of(program, name)
+        parallelism = _checked_parallelism(parallelism, stage_name)
         env = StreamExecutionEnvironment()
         env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(parallelism)
         streams = [
@@ -282,6 +300,11 @@ class BatchJob:
 
     def _read(self, stages: Sequence[Stage], reader: str) -> list[IntermediateDataSetID]:
         """Mark the results of stages as read, and return their ids."""
+        if not isinstance(stages, Sequence) or not all(isinstance(it, Stage) for it in stages):
+            raise ConfigurationError(
+                f"the inputs of {reader!r} are a list of stages, as spark(), python() and stream() "
+                f"return them, not {stages!r}"
+            )
         results = []
         for stage in stages:
             part = self._parts.get(stage)
@@ -307,3 +330,14 @@ class BatchJob:
 
 def _name_of(function: Callable[..., Any], name: str | None) -> str:
     return name or getattr(function, "__name__", None) or type(function).__name__
+
+
+def _checked_parallelism(parallelism: int, stage_name: str) -> int:
+    what = f"the parallelism of {stage_name!r}"
+    try:
+        number = whole_number(parallelism, what)
+    except TypeError as error:
+        raise ConfigurationError(str(error)) from None
+    if number < 1:
+        raise ConfigurationError(f"{what} must be at least 1, got {number}")
+    return number

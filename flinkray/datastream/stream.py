@@ -35,7 +35,12 @@ from flinkray.streaming.functions.functions import (
     SinkFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.signatures import expect_function, expect_kind
+from flinkray.streaming.functions.signatures import (
+    expect_function,
+    expect_kind,
+    refuse_coroutines,
+    refuse_signatures,
+)
 from flinkray.streaming.operators.basic import (
     FilterOperator,
     FlatMapOperator,
@@ -462,6 +467,8 @@ class DataStream(StreamSettings, Generic[T]):
         """Write the stream with an OutputFormat."""
         if not isinstance(output_format, OutputFormat):
             raise TypeError(f"write_using_output_format takes an OutputFormat: {output_format!r}")
+        refuse_coroutines(output_format)
+        refuse_signatures(output_format)
         return self.end_with("Sink: Unnamed", OutputFormatOperator(output_format))
 
     def to_spark(

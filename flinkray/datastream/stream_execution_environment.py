@@ -38,6 +38,7 @@ from flinkray.datastream.stream import DataStream, StreamProgram
 from flinkray.datastream.type_variables import U
 from flinkray.streaming.columnar.conversion import batch_of_type, without_views
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
@@ -265,6 +266,8 @@ class StreamExecutionEnvironment(StreamProgram):
         """
         if not isinstance(input_format, InputFormat):
             raise TypeError(f"create_input takes an InputFormat, got {input_format!r}")
+        refuse_coroutines(input_format)
+        refuse_signatures(input_format)
         source = InputFormatSource(input_format)
         name = f"Source: {type(input_format).__name__}"
         return self._source(name, source, type_info or source.get_produced_type())

@@ -226,12 +226,12 @@ def _problem_of_files(job_graph: JobGraph) -> str | None:
                     f"the POINTWISE edge into {vertex.name!r} begins or ends at a Spark stage, "
                     "whose subtasks read and write all files together: make it ALL_TO_ALL"
                 )
-            is_beside_others = source.medium is ResultMedium.FILES and len(vertex.inputs) > 1
-            if is_beside_others and vertex.invokable.kind == STREAM:
-                return (
-                    f"vertex {vertex.name!r} is a chain of stream operators and reads files beside "
-                    "another input: let a chain of its own begin with the source that reads them"
-                )
+        media = {results[edge.source].medium for edge in vertex.inputs if edge.source in results}
+        if len(media) > 1 and vertex.invokable.kind == STREAM:
+            return (
+                f"vertex {vertex.name!r} is a chain of stream operators and reads files beside "
+                "channels: let a chain of its own begin with the source that reads the files"
+            )
     return None
 
 

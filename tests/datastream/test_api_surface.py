@@ -16,7 +16,7 @@ import pytest
 
 import flinkray.datastream as api
 from flinkray.datastream import common, connectors, functions, metrics, state, window
-from flinkray.datastream.common import JobStatus
+from flinkray.datastream.common import JobStatus, io
 from flinkray.datastream.formats import csv as csv_format
 from flinkray.datastream.formats import json as json_format
 from flinkray.streaming.errors import StreamError
@@ -230,6 +230,10 @@ RULES: Any = state.MapStateDescriptor("rules")
         lambda s: s.partition_custom(pow, awaited),
         lambda s: s.add_sink(awaited),
         lambda s: s.add_sink(WithoutBase()),
+        lambda s: s.write_using_output_format(
+            awaiting(io.OutputFormat, "write_record")),
+        lambda _: api.StreamExecutionEnvironment().create_input(
+            awaiting(io.InputFormat, "next_record")),
         lambda s: s.key_by(str).map(awaited),
         lambda s: s.key_by(str).flat_map(awaited),
         lambda s: s.key_by(str).filter(awaited),

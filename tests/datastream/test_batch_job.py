@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -101,6 +102,26 @@ def test_stream_program_reads_and_returns_columns(cluster: ThreadedCluster, tmp_
     job = flinkray.BatchJob("columns")
     rows = run(cluster, job, job.stream(doubled, inputs=[job.python(numbers)]), tmp_path / "out")
     assert rows == [{"twice": 2 * n} for n in NUMBERS]
+
+
+def test_python_stage_reads_several_results_one_of_them_twice(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    def few() -> Batches:
+        yield pa.RecordBatch.from_pydict({"few": [1, 2]})
+
+    def counted(*inputs: Batches) -> Batches:
+        counts = [[batch.num_rows for batch in batches] for batches in inputs]
+        yield pa.RecordBatch.from_pydict({"rows": [sum(batches) for batches in counts]})
+
+    job = flinkray.BatchJob("several inputs")
+    read = job.python(numbers)
+    stage = job.python(counted, inputs=[read, job.python(few), read])
+    assert run(cluster, job, stage, tmp_path / "out") == [
+        {"rows": 1000},
+        {"rows": 2},
+        {"rows": 1000},
+    ]
 
 
 def test_result_without_rows_has_the_declared_columns(
@@ -278,6 +299,39 @@ def test_function_that_cannot_be_a_stream_stage_is_refused_with_the_reason(
     job = flinkray.BatchJob("refused")
     with pytest.raises(error, match=text):
         job.stream(program, inputs=[job.python(numbers)])
+
+
+READ = flinkray.BatchJob("reads").python(numbers)
+
+
+async def awaited(*inputs: Batches) -> Batches:
+    raise AssertionError("is not called")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"function": awaited}, "'awaited' .*awaited is `async def`"),
+        ({"function": keeps}, "'keeps' takes an iterator .*, of which there are 0: .* 'env'"),
+        ({"inputs": READ}, "the inputs of 'numbers' are a list of stages.*, not Stage"),
+        ({"inputs": ["read"]}, r"the inputs of 'numbers' are a list of stages.*, not \['read'\]"),
+        ({"inputs": [READ]}, "'numbers' reads 'numbers', a stage of another job"),
+        ({"parallelism": "2"}, r"the parallelism of 'numbers' is a whole number \(int\), got '2'"),
+        ({"parallelism": 0}, "the parallelism of 'numbers' must be at least 1, got 0"),
+        ({"memory": "much"}, "memory='much': not a memory size"),
+    ],
+)
+def test_argument_that_a_python_stage_cannot_have_is_refused_at_once(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        flinkray.BatchJob("refused").python(**{"function": numbers, **arguments})
+
+
+@pytest.mark.parametrize("kind", ["spark", "stream"])
+def test_parallelism_of_a_stage_of_another_kind_is_checked_too(kind: str) -> None:
+    with pytest.raises(ConfigurationError, match="the parallelism of 'keeps' must be at least 1"):
+        getattr(flinkray.BatchJob("refused"), kind)(keeps, parallelism=0)
 
 
 def test_stream_stage_whose_result_nobody_reads_is_refused() -> None:

@@ -235,6 +235,19 @@ def test_failed_job_cleans_up_and_does_not_finish_its_output(
     assert "finish 2" not in story
 
 
+def test_error_of_close_hides_no_error_of_an_earlier_operator_on_a_cluster(
+    own_cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    env = on(own_cluster).set_parallelism(1)
+    story = Story(tmp_path, always="close 0")
+    env.from_collection([0]).map(lambda n: 1 // n).write_using_output_format(story)
+    with pytest.raises(JobExecutionError) as caught:
+        env.execute()
+    assert "ZeroDivisionError" in str(caught.value)
+    assert "in operator 'Map'" in str(caught.value)
+    assert "cannot close" not in str(caught.value)
+
+
 def test_error_of_close_hides_no_error_of_write_record(tmp_path: Path) -> None:
     env = in_one_thread().set_parallelism(1)
     story = Story(tmp_path, value=2, always="close 0")

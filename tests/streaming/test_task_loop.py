@@ -29,7 +29,7 @@ from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import NumberSequenceSource
-from flinkray.streaming.task.task import StreamTask, StreamTaskInput
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all, closing
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingSystemClock
@@ -408,3 +408,35 @@ def test_function_that_waits_is_paused_after_each_record() -> None:
     assert sum(sizes) == 99
     assert set(sizes[2:]) == {1}
     assert [task.turn.paused for task in job.tasks] == [0.0, 0.0]
+
+
+class Closing:
+    """Notes that it is closed, and then raises an error if there is one."""
+
+    def __init__(self, closed: list[object], error: BaseException | None = None) -> None:
+        self._closed = closed
+        self._error = error
+
+    def close(self) -> None:
+        self._closed.append(self)
+        if self._error is not None:
+            raise self._error
+
+
+def test_first_failure_to_close_is_raised_after_all_are_closed_and_the_next_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed: list[object] = []
+    first, second = ValueError("first"), SystemExit("second")
+    objects = [Closing(closed), Closing(closed, first), Closing(closed, second), Closing(closed)]
+    with pytest.raises(ValueError, match="first"):
+        close_all(objects)
+    assert closed == objects
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [second]
+
+
+def test_failure_to_close_replaces_no_failure_before() -> None:
+    with pytest.raises(KeyError), closing(Closing([], ValueError("close")).close):
+        raise KeyError
+    with pytest.raises(ValueError, match="close"), closing(Closing([], ValueError("close")).close):
+        pass

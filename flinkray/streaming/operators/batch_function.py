@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from flinkray.core.clock import Clock
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.file_results import read_batches
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.operators.source import BLOCK_RECORDS, SourceOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
@@ -30,7 +31,7 @@ from flinkray.streaming.sources.source import (
 BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
 """Function that takes an iterator of record batches for each input, and yields record batches.
 
-If the function returns None, the stage has no result.
+If the function returns None, the stage's result has no rows.
 """
 
 _END = object()
@@ -87,6 +88,8 @@ class BatchFunctionOperator(SourceOperator):
     """
 
     reader: _StageReader
+    _produced: Generator[pa.RecordBatch | pa.Table, None, None] | None = None
+    """The batches of the result. None before the function is called."""
 
     def __init__(
         self,
@@ -102,7 +105,6 @@ class BatchFunctionOperator(SourceOperator):
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
         self._write = context.services.file_writer(self.data_set_id)
-        self._produced: Iterator[Any] | None = None
 
     def describe_occasion(self) -> str:
         return ""
@@ -111,20 +113,51 @@ class BatchFunctionOperator(SourceOperator):
         """Write the next record batch. Returns its number of rows, or why there is none.
 
         Raises:
-            TypeError: the function has yielded something else.
+            StreamError: the function has returned or yielded something else.
         """
         if self._produced is None:
             shares = self.reader.shares
             if len(shares) < len(self.data_sets):
                 return NOTHING_NOW
             rows = [[split.rows for split in share] for share in shares]
-            self._produced = iter(self._function(*map(read_batches, rows)) or ())
+            self._produced = _batches(self._function(*map(read_batches, rows)))
         batch = next(self._produced, _END)
         if batch is _END:
             return END_OF_INPUT
-        if not isinstance(batch, (pa.RecordBatch, pa.Table)):
-            kind = type(batch).__name__
-            raise TypeError(f"a stage yields Arrow record batches and tables, not {kind}")
         if self._write is not None:
             self._write(batch)
         return int(batch.num_rows)
+
+    def close(self) -> None:
+        super().close()
+        if self._produced is not None:
+            self._produced.close()
+
+
+def _batches(returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
+    """Yield the batches that the function of a stage has returned.
+
+    Raises:
+        StreamError: the function has returned something else.
+    """
+    if returned is None:
+        return
+    if isinstance(returned, (pa.RecordBatch, pa.Table)) or not isinstance(returned, Iterable):
+        raise _no_batches(type(returned).__name__)
+    batches = iter(returned)
+    try:
+        for batch in batches:
+            if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+                raise _no_batches(f"{type(returned).__name__} of {type(batch).__name__}")
+            yield batch
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+
+def _no_batches(returned: str) -> StreamError:
+    return StreamError(
+        "the function of a Python stage yields Arrow record batches or tables, or returns a list "
+        f"of them. It has returned: {returned}"
+    )

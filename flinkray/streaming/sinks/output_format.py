@@ -101,8 +101,8 @@ class OutputFormatOperator(StreamOperator):
 
     def open(self) -> None:
         context = self.context
+        self.format.configure(context.job_parameters)
         self._is_open = True
-        self._call(self.format.configure, context.job_parameters)
         self._call(self.format.open, context.subtask_index, context.parallelism)
 
     def process_block(self, block: Block) -> None:
@@ -138,14 +138,14 @@ class OutputFormatOperator(StreamOperator):
     def _call(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
             method(*arguments)
-        except Exception:
+        except (Exception, SystemExit):  # not if the task is cancelled
             self._has_failed = True
             raise
 
     def _try(self, method: Callable[[], None]) -> None:
         try:
             method()
-        except Exception:
+        except (Exception, SystemExit):
             name = f"{type(self.format).__name__}.{method.__name__}"
             logger.warning("%s() failed after an error", name, exc_info=True)
 

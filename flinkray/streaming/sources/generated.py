@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
@@ -53,6 +54,11 @@ class DataGeneratorSource(SlicedSource[T]):
         super().__init__(count)
         self._generate = generate
         self._rate = records_per_second
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_count" in state:  # pickled by an earlier version
+            state["_length"] = state.pop("_count")
+        self.__dict__.update(state)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
         rate = None if self._rate is None else self._rate / context.parallelism

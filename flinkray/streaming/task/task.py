@@ -7,8 +7,10 @@ interrupted, and checkpoints fall between portions.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +47,8 @@ from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.combined_watermarks import WatermarkValve
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
+
+logger = logging.getLogger(__name__)
 
 
 class StreamTaskOutput(Protocol):
@@ -446,11 +450,25 @@ class StreamTask:
 
 
 def close_all(objects: Sequence[Any]) -> None:
+    """Close all objects, even if one of them fails to close. Raises the first failure."""
     if objects:
-        try:
+        with closing(lambda: close_all(objects[1:])):
             objects[0].close()
-        finally:
-            close_all(objects[1:])
+
+
+@contextmanager
+def closing(close: Callable[[], None]) -> Iterator[None]:
+    """Context manager that calls *close* at the end. If the block fails, the block's error is
+    raised, and an error of *close* is only logged."""
+    try:
+        yield
+    except BaseException:
+        try:
+            close()
+        except (Exception, SystemExit):
+            logger.warning("closing failed after an error", exc_info=True)
+        raise
+    close()
 
 
 _LARGEST: int = 31 << 20

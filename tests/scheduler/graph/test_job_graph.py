@@ -134,15 +134,18 @@ def test_unproduced_data_set_does_not_hide_other_errors_of_a_vertex() -> None:
     )
 
 
-def test_stream_operator_chain_that_reads_files_beside_another_input_is_refused() -> None:
+def test_stream_operator_chain_that_reads_files_beside_channels_is_refused() -> None:
     graph = job(a=1, b=1, c=1, edges=["a => c", "b => c"], job_type=JobType.BATCH)
-    a, b, c = graph.vertices
-    files = tuple(replace(result, medium=ResultMedium.FILES) for result in a.results)
-    producer, chain = replace(a, results=files), replace(c, invokable=Invokable(STREAM, b""))
-    assert "'c' is a chain of stream operators and reads files beside another input" in refusal(
-        replace(graph, vertices=(producer, b, chain))
+    *producers, c = graph.vertices
+    a, b = (
+        replace(it, results=tuple(replace(one, medium=ResultMedium.FILES) for one in it.results))
+        for it in producers
     )
-    validate(replace(graph, vertices=(producer, b, replace(chain, inputs=chain.inputs[:1]))))
+    chain = replace(c, invokable=Invokable(STREAM, b""))
+    assert "'c' is a chain of stream operators and reads files beside channels" in refusal(
+        replace(graph, vertices=(a, producers[1], chain))
+    )
+    validate(replace(graph, vertices=(a, b, chain)))
 
 
 def test_unknown_kind_of_vertex_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.file_results import ResultDirectory, ResultWriter, share_of
-from flinkray.streaming.errors import OperatorError, operator_error
+from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.operators.batch_function import BatchFunctionOperator
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.sources.result_files import ResultFileSplit
@@ -98,9 +98,39 @@ def test_function_that_returns_none_has_an_empty_result() -> None:
     assert Stage(lambda: None).run() == []
 
 
-def test_function_that_yields_a_dictionary_fails_with_what_it_should_yield() -> None:
-    with pytest.raises(TypeError, match="a stage yields Arrow record batches and tables, not dict"):
-        Stage(lambda: iter([{"n": 1}])).run()
+@pytest.mark.parametrize(
+    ("function", "returned"),
+    [
+        (lambda: iter({"n": 1} for _ in range(1)), "generator of dict"),
+        (lambda: pa.table({"n": [1]}).to_pandas(), "DataFrame of str"),
+        (lambda: {"n": [1]}, "dict of str"),
+        (lambda: batch(1), "RecordBatch"),
+        (batch, "RecordBatch"),
+        (lambda: 1, "int"),
+    ],
+)
+def test_function_that_yields_no_batches_fails_with_what_it_should_yield(
+    function: Any, returned: str
+) -> None:
+    words = rf"yields Arrow record batches or tables.* It has returned: {returned}$"
+    with pytest.raises(StreamError, match=words):
+        Stage(function).run()
+
+
+def test_generator_of_a_task_that_ends_early_is_closed() -> None:
+    story = []
+
+    def numbers() -> Iterator[pa.RecordBatch]:
+        try:
+            yield batch(1)
+            yield batch(2)
+        finally:
+            story.append("closed")
+
+    stage = Stage(numbers)
+    stage.operator.emit_next()
+    stage.operator.close()
+    assert story == ["closed"]
 
 
 def test_failure_of_the_function_names_the_stage_and_the_subtask() -> None:

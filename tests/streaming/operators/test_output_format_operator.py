@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,14 +17,15 @@ from tests.streaming.operators.contract import assert_failure_is_told, columns, 
 class Noted(OutputFormat[Any], CleanupWhenUnsuccessful):
     """Notes its calls. One that is in *fails* raises an error."""
 
-    def __init__(self, *fails: object) -> None:
+    def __init__(self, *fails: object, error: type[BaseException] = ValueError) -> None:
         self.calls: list[Any] = []
         self.fails = fails
+        self.error = error
 
     def _note(self, call: object) -> None:
         self.calls.append(call)
         if call in self.fails:
-            raise ValueError(f"cannot {call}")
+            raise self.error(f"cannot {call}")
 
     def open(self, task_number: int, num_tasks: int) -> None:
         self._note(f"open {task_number} of {num_tasks}")
@@ -58,10 +60,11 @@ def test_output_format_of_a_task_that_ends_early_is_closed_once_and_not_cleaned_
     assert noted.calls == ["open 0 of 1", 1, "close"]
 
 
-def test_failed_write_is_cleaned_up_after_close() -> None:
-    noted = Noted(2)
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_failed_write_is_cleaned_up_after_close(error: type[BaseException]) -> None:
+    noted = Noted(2, error=error)
     h = OperatorHarness(OutputFormatOperator(noted))
-    with pytest.raises(ValueError, match="cannot 2"):
+    with pytest.raises(error, match="cannot 2"):
         h.process(1, 2, 3)
     h.operator.close()
     assert noted.calls == ["open 0 of 1", 1, 2, "close", "clean up"]
@@ -78,6 +81,18 @@ def test_errors_of_closing_and_cleaning_up_after_a_failed_write_are_only_logged(
         "Noted.close() failed after an error",
         "Noted.try_cleanup_on_error() failed after an error",
     ]
+
+
+def test_format_that_cannot_be_configured_is_neither_closed_nor_cleaned_up() -> None:
+    class Unconfigured(Noted):
+        def configure(self, parameters: Mapping[str, str]) -> None:
+            raise ValueError("cannot configure")
+
+    operator = OutputFormatOperator(noted := Unconfigured())
+    with pytest.raises(ValueError, match="cannot configure"):
+        OperatorHarness(operator)
+    operator.close()
+    assert noted.calls == []
 
 
 def test_failed_open_is_closed_and_cleaned_up() -> None:

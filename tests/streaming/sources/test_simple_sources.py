@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import pickle
 import threading
 from typing import Any
 
@@ -115,6 +116,15 @@ def test_generator_keeps_its_rate_over_all_subtasks() -> None:
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_data_generator_without_a_rate_makes_records_on_demand(parallelism: int) -> None:
     assert sorted(read(DataGeneratorSource(str, 5), parallelism)) == list("01234")
+
+
+def test_data_generator_that_an_earlier_version_pickled_makes_its_records() -> None:
+    pickled = (
+        b"cflinkray.streaming.sources.generated\nDataGeneratorSource\n)\x81}("
+        b"X\x06\x00\x00\x00_countK\x05X\t\x00\x00\x00_generatecbuiltins\nstr\n"
+        b"X\x05\x00\x00\x00_rateNub."
+    )
+    assert sorted(read(pickle.loads(pickled), 3)) == list("01234")
 
 
 def test_data_generator_makes_only_the_records_that_are_due_by_its_rate() -> None:
