@@ -154,16 +154,17 @@ class ExpiringValues(_Expiring):
         self._counts_writes = table.descriptor.kind == "value"
 
     def get(self, place: Any, default: Any = None) -> Any:
-        return self._current(place, self._table.get(place, MISSING), default)
+        return self._current(self._table.get, place, default)
 
     def get_to_change(self, place: Any, default: Any = None) -> Any:
-        return self._current(place, self._table.get_to_change(place, MISSING), default)
+        return self._current(self._table.get_to_change, place, default)
 
-    def _current(self, place: Any, entry: Any, default: Any) -> Any:
+    def _current(self, get: Callable[[Any, Any], Any], place: Any, default: Any) -> Any:
         expiry = self._expiry
         expiry.due += expiry.per_access
         if expiry.due >= PORTION:
             expiry.search()
+        entry = get(place, MISSING)
         if entry is MISSING:
             return default
         value, renewed = entry

@@ -268,6 +268,24 @@ def test_access_to_state_removes_expired_entries(
     assert at.backend.number_of_entries("v") == expected
 
 
+@pytest.mark.parametrize(
+    "descriptor",
+    [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
+    ids=["reducing", "aggregating"],
+)
+def test_expired_sum_that_its_own_access_cleans_up_is_not_returned(
+    at: Setup, descriptor: Any
+) -> None:
+    """KS-07"""
+    config = ttl().return_expired_if_not_cleaned_up().cleanup_incrementally(500, False).build()
+    state = at.state(descriptor, config)
+    state.add(1)
+    at.now = 200
+    assert state.get() is None
+    state.add(2)
+    assert state.get() == 2
+
+
 def test_each_record_removes_expired_entries_if_configured(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl().cleanup_incrementally(10, True).build())
