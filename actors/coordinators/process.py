@@ -13,7 +13,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID
 
 @dataclass(frozen=True, slots=True)
 class ConnectedCoordinator:
-    """A connected coordinator, with the calls that every kind of coordinator answers."""
+    """Connection to a coordinator, with the calls that every kind of coordinator answers."""
 
     gateway: RpcGateway
     """Gateway whose death means the death of the coordinator."""
@@ -26,8 +26,8 @@ class ConnectedCoordinator:
 
 
 class CoordinatorProcess(ABC):
-    """Base for one kind of coordinator.
-    It says how processes of this kind are started, and connects to them.
+    """Base class with one subclass for each kind of coordinator.
+    A subclass knows how to start processes of its kind and how to connect to them.
     """
 
     title: str
@@ -53,14 +53,14 @@ class CoordinatorProcess(ABC):
         return self.title
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """Complete *spec* before the process is started. Waits until the process has all it needs.
-        The default returns *spec* at once.
+        """Return *spec* once the process can be started, completed with what became known until
+        then. The default returns *spec* at once.
 
         Returns:
-            *spec*, with the arguments and the node that became known during the wait.
+            *spec*, possibly with more arguments and with the node on which the process must run.
         """
         return spec
 
     @abstractmethod
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
-        """Connect to a process of this kind that was started, at its address."""
+        """Connect to the running coordinator process at *address*, and return the connection."""

@@ -15,7 +15,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorKind
 
 
 class CoordinatorProcesses:
-    """Holds a CoordinatorProcess for each kind of coordinator that a job may have."""
+    """Holds the CoordinatorProcess of each kind of coordinator that a job may have."""
 
     def __init__(
         self,
@@ -26,10 +26,11 @@ class CoordinatorProcesses:
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """Create the kinds of coordinators of a job.
+        """Create the CoordinatorProcess of each kind, for one job.
 
-        *noted* returns when the notes for the next JobMaster, with all begun attempts, are kept.
-        *on_replaced* gets the reason when another JobMaster has taken over a coordinator.
+        *noted* returns when the numbers of all attempts so far are stored where the next JobMaster
+        finds them. *on_replaced* gets the reason when another JobMaster has taken over a
+        coordinator.
         """
         self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, on_replaced)
         self.spark_drivers = SparkDriverProcess(

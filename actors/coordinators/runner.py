@@ -34,8 +34,8 @@ class CoordinatorListener(Protocol):
         """Called when the process of the coordinator has started."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        """Called when the coordinator has died or did not start, unless it was being stopped.
-        No process of it is left.
+        """Called when a coordinator that should run has died, or could not be started.
+        Its process has ended. Not called for a coordinator that is being stopped.
         """
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
@@ -57,7 +57,8 @@ class CoordinatorRunner:
     """Starts, watches and stops the processes of coordinators, as the JobScheduler decides.
 
     The runner makes no decisions itself, for instance whether a lost coordinator is started again.
-    Coordinators die with the owner's process, except for those that may outlive it.
+    If the owner's process dies, its coordinators end too, except for the kinds that the job's next
+    JobMaster may take over.
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class CoordinatorRunner:
     def adopted(
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
     ) -> None:
-        """Watch a coordinator that an earlier owner has started, as if it had been started here."""
+        """Watch a coordinator that an earlier JobMaster has started, as if it had been
+        started here.
+        """
         how = self._kinds[coordinator.kind]
         process, _ = split_address(address)
         there = self._owner.create_task(_nothing(), name=f"adopt {process}")
@@ -172,11 +175,15 @@ class CoordinatorRunner:
         return None if running is None or running.stop is not None else running.address
 
     def outlives_us(self, coordinator: CoordinatorID) -> bool:
-        """Return whether the job's next JobMaster may take over the coordinator."""
+        """Return whether the coordinator continues when this JobMaster dies, for the next
+        JobMaster.
+        """
         return self._kinds[coordinator.kind].outlives_its_job_master
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
-        """Kill the coordinator's process. The coordinator counts as lost."""
+        """Kill the coordinator's process, for example because it misbehaves, and report it as lost.
+        Does nothing if the coordinator does not run or is being stopped.
+        """
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:
             self._owner.create_task(
@@ -240,10 +247,9 @@ class CoordinatorRunner:
         await self._owner.rpc_service.kill(process)
 
     async def kill_all(self) -> None:
-        """Kill all coordinators because the owner ends.
-        The listener is not called any more. Not killed are coordinators that are being stopped and
-        need time to clean up (:meth:`all_ended`), and coordinators that another owner may have
-        taken over.
+        """Kill all coordinators because the owner ends. The listener is not called any more.
+        Two kinds are not killed: coordinators that are being stopped and need time to clean up
+        (:meth:`all_ended` waits for them), and coordinators that another owner may have taken over.
         """
         running = list(self._running.items())
         self._running.clear()

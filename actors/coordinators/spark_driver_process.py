@@ -68,8 +68,8 @@ class SparkDriverProcess(CoordinatorProcess):
         on_replaced: Callable[[str], None],
     ) -> None:
         """Create the starter of a job's Spark drivers.
-        *noted* returns when the notes with all attempts so far are kept. *on_replaced* is
-        called with the reason when another JobMaster has taken over a driver.
+        *noted* returns when the numbers of all attempts so far are stored for the next JobMaster.
+        *on_replaced* is called with the reason when another JobMaster has taken over a driver.
         """
         self._noted = noted
         self._on_replaced = on_replaced
@@ -104,9 +104,10 @@ class SparkDriverProcess(CoordinatorProcess):
         )
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """Wait until the attempt is noted and the Spark session of the stage, if any, is open.
+        """Wait until the attempt is stored for the next JobMaster, and the stage's Spark session,
+        if it has one, is open.
 
-        Returns *spec* with the session's node: the driver maps files of the session's JVM.
+        Returns *spec* with the session's node: the driver memory-maps files of the session's JVM.
         """
         await self._noted()
         descriptor = spec.arguments
@@ -144,8 +145,8 @@ class SparkDriverProcess(CoordinatorProcess):
                 self._on_replaced(str(error))
 
         async def stop() -> None:
-            """Stop the driver, but wait some seconds until its reports are noted.
-            After the stop no other process knows what the driver has not reported.
+            """Stop the driver, after waiting some seconds until its reports are stored for the next
+            JobMaster. Reports that are not stored are lost with the driver.
             """
             with suppress(asyncio.TimeoutError):
                 await within(_UNTIL_NOTED, self._noted())

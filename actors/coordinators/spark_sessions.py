@@ -62,7 +62,9 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
 
 
 async def _open(services: ClusterServices, name: str, job_id: JobID) -> OpenedSession | None:
-    """Return the session *name*, which job *job_id* runs. None if its driver is not found yet."""
+    """Return the address and node of the open session *name*, which runs as job *job_id*.
+    None if its driver is not found yet.
+    """
     service = services.rpc_service
     processes = await service.process_names(spark_drivers_of_job(job_id))
     # earlier ones are about to end

@@ -64,7 +64,7 @@ def _code_of(graph: JobGraph, vertex: JobVertex) -> VertexCode:
 
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
-    """The owner and the state with which an attempt of the source coordinator begins."""
+    """The owner and the state with which a new process of the source coordinator begins."""
 
     owner: JobMasterId
     """The JobMaster by whose id tasks know the coordinator. The process name contains it."""

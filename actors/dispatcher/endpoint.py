@@ -129,7 +129,7 @@ async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments
 
 
 class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
-    """Endpoint of the Dispatcher. Its parts are in the other modules of this package."""
+    """Endpoint of the Dispatcher. Most of its work is done by classes in the other modules here."""
 
     def __init__(
         self,
@@ -174,7 +174,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     # --- life cycle -------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Take over the stores and read them. Called once, before the endpoint is started."""
+        """Take over the stores of jobs from the last Dispatcher, and read them.
+        Called once, before the endpoint is started.
+        """
         # first, because a graph is removed once its job's result is stored
         await self._results.take_over()
         await self._graphs.take_over()
@@ -330,8 +332,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self.create_task(self._job_masters.start(job))
 
     async def _leave_to_successor(self, error: FlinkRayError) -> None:
-        """Call this after a failed write: raise if this Dispatcher has lost its leadership.
-        The client must then ask the new leader, which knows whether the write has succeeded.
+        """Raise if this Dispatcher has lost its leadership, which explains the failed write
+        *error*. Called after each failed write. The client then asks the new leader, which knows
+        whether the write has succeeded. Returns if this Dispatcher still leads.
 
         Raises:
             RecipientUnreachableError: this Dispatcher leads no more.
@@ -350,8 +353,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         return job_graph.job_id
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
-        """Remove the graph of a refused job, which may be stored although storing it failed.
-        Otherwise a later Dispatcher would run the job.
+        """Remove the graph of a refused job. The graph may be in the store even if storing it
+        failed. Otherwise a later Dispatcher would run the job.
 
         Raises:
             JobSubmissionError: the graph may still be stored.
@@ -583,7 +586,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._fail(job, f"its JobMaster cannot be started: {reason}")
 
     async def _fail(self, job: ManagedJob, why: str) -> None:
-        """Fail the job, which has no JobMaster and gets no further one."""
+        """End the job as failed. It has no JobMaster, and gets no further one."""
         error = JobExecutionError(job.job_id, why)
         await self._job_ended(job, job.failed(error, self.clock.time()))
         await self._clean_up(job)

@@ -37,8 +37,8 @@ class JobBlobs:
         return cls(await BlobServer.create(services.rpc_service, store, timeout, in_charge))
 
     async def retain_recovered(self, graphs: Iterable[JobGraph]) -> None:
-        """Keep the blobs of graphs that a previous Dispatcher has stored.
-        A lost blob is logged: its job fails only where the job needs the blob.
+        """Keep the blobs of *graphs*, which a previous Dispatcher has stored.
+        A missing blob is only logged: its job fails later, when it needs the blob.
         """
         for graph in graphs:
             if graph.blobs:

@@ -67,9 +67,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """Begin to store the job without the cancellation that could not be stored for certain.
-        The client was told that the job continues. If the cancellation is stored all the same, the
-        next Dispatcher would cancel the job.
+        """Begin to store the job without its cancellation, after storing the cancellation has
+        failed. The client was told that the job continues. The failed write may have taken effect
+        all the same, and then the next Dispatcher would cancel the job.
         """
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
@@ -83,23 +83,24 @@ class JobCancelling:
                 await self._graphs.put_job_graph(job.stored())
 
     def await_client(self, job: ManagedJob) -> None:
-        """Expect heartbeats of the job's client from now on, if the job ends with its client.
-        The client may be silent for its whole timeout, counted from this call.
+        """Begin the lease of the job's client, if the job ends with its client.
+        The job is cancelled if the client sends no heartbeat for its timeout, counted from this
+        call.
         """
         client = job.graph.client
         if client is not None and not job.cancel_requested:
             self._clients.begin(job.job_id, client.heartbeat_timeout)
 
     def heard_of_client(self, job_ids: Iterable[JobID]) -> None:
-        """Note a heartbeat from the client of these jobs."""
+        """Renew the leases of these jobs, because their client has sent a heartbeat."""
         self._clients.heard_of(job_ids)
 
     def has_ended(self, job: ManagedJob) -> None:
-        """Note that the job has ended: its client is not waited for any more."""
+        """End the lease of the job's client, because the job has ended."""
         self._clients.end(job.job_id)
 
     def stop(self) -> None:
-        """Stop waiting for all clients."""
+        """End the leases of all clients."""
         self._clients.stop()
 
     def _client_is_lost(self, job_id: JobID) -> None:
@@ -133,7 +134,7 @@ class _Lease:
 
 class ClientLeases:
     """One lease for each job that ends with its client.
-    A lease without news of the client runs out.
+    A lease runs out if the client sends no heartbeat for the job's timeout.
 
     All methods and the callback run on the endpoint's main thread. Unlike in
     :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is not asked
@@ -142,8 +143,7 @@ class ClientLeases:
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
         """Create the collection of leases, without leases.
-        *on_silence* is called when a job's client was silent for the whole timeout. The lease has
-        ended then.
+        *on_silence* is called when a lease has run out. The lease has been removed then.
         """
         self._endpoint = endpoint
         self._on_silence = on_silence
@@ -156,7 +156,7 @@ class ClientLeases:
         self._leases[job_id] = _Lease(timeout, timer)
 
     def heard_of(self, job_ids: Iterable[JobID]) -> None:
-        """Renew the leases of these jobs, because their client has sent news.
+        """Renew the leases of these jobs, because their client has sent a heartbeat.
         Jobs without a lease are ignored.
         """
         for job_id in job_ids:

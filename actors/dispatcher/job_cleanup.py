@@ -143,8 +143,8 @@ async def _delete(service: RpcService, storage: UserStorage, directory: str) -> 
 def _directory_to_clear(
     services: ClusterServices, graph: JobGraph, result: JobResult
 ) -> str | None:
-    """Return the directory whose checkpoints must be deleted.
-    None if the job keeps its checkpoints. Raises ConfigurationError if the job's options contradict
+    """Return the directory in which the ended job's checkpoints must be deleted.
+    None if its checkpoints are to stay. Raises ConfigurationError if the job's options contradict
     the cluster's, which may have changed since the job began.
     """
     configured = with_checkpoint_options(graph, services.configuration).checkpoints

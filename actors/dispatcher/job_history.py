@@ -34,9 +34,9 @@ class JobHistory:
     Expired jobs, and the oldest beyond the capacity, are removed here and in the store. Their data
     in the cluster's storage is deleted too.
 
-    What the vertices of a job read from each other was deleted when the job was cleaned up. A task
-    that nobody could reach may have written its part later, because its TaskExecutor stood still.
-    So these results are deleted once more, when such a TaskExecutor has been found and ended.
+    The intermediate results of a job are deleted when the job is cleaned up. A task that could not
+    be reached then, because its TaskExecutor stood still, may write results later. So the results
+    are deleted once more after such a TaskExecutor was found and ended.
 
     Lives on the Dispatcher's main thread.
     """
@@ -67,7 +67,8 @@ class JobHistory:
         """Whether more may have become due since the last attempt to delete what is due."""
 
     def __contains__(self, job_id: JobID) -> bool:
-        """Return whether an ended job has this id, even if it is forgotten but not deleted yet.
+        """Return whether an ended job has this id. True also for an expired job that is not deleted
+        yet.
 
         A new graph that is stored under such an id would not be run.
         """
@@ -142,8 +143,9 @@ class JobHistory:
             self._forgotten[job.job_id] = job.result.name
 
     async def _delete_what_is_due(self) -> None:
-        """Delete late results and forgotten jobs, one after the other.
-        The id of a forgotten job may be used again, so its results must not be deleted then.
+        """Delete late results and expired jobs, one after the other, so that they cannot interfere.
+        Once an expired job is deleted, a new job may have its id, whose results must not be
+        deleted.
         """
         self._is_due = True
         if self._is_deleting:
@@ -169,9 +171,7 @@ class JobHistory:
             self._late.pop(job_id, None)
 
     async def _try_to_delete_forgotten(self) -> None:
-        """Try to delete every forgotten job.
-        A job that cannot be deleted does not hold up the others.
-        """
+        """Try to delete every expired job. An error with one job does not stop the others."""
         for job_id, name in tuple(self._forgotten.items()):
             try:
                 # Data first: data of a job that is not stored any more would never be deleted.

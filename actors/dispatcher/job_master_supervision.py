@@ -130,9 +130,10 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
 
     async def kill(self, job_id: JobID) -> None:
-        """Kill the process of a job's JobMaster, and the processes that the JobMaster has started.
-        SlotPools and coordinators of sources outlive their JobMaster. The other processes have
-        ended with it, but their recorded addresses are removed here.
+        """Kill the process of a job's JobMaster, and all processes that the JobMaster has started.
+        Some of them outlive their JobMaster: SlotPools and coordinators of sources. The others have
+        ended already, and only their recorded addresses are removed. Does nothing if this
+        Dispatcher leads no more.
         """
         service = self._dispatcher.rpc_service
         if not await self._leadership.is_certain():
@@ -207,14 +208,14 @@ class JobMasterSupervision:
         )
 
     async def refuse_past_ones(self, job: ManagedJob, job_master_id: JobMasterId) -> None:
-        """Raise unless this JobMaster is the process that has the job's JobMaster name now.
+        """Raise unless *job_master_id* is the job's present JobMaster process, by its process name.
 
-        Used if a previous Dispatcher has started the job's JobMaster. A JobMaster that counted as
-        dead but lives no longer has the name, and must not register.
+        Used if a previous Dispatcher has started the job's JobMaster: a JobMaster that counted as
+        dead but lives may call, and must not register. Only one process at a time has the name.
 
         Raises:
             JobStateError: another JobMaster has the name.
-            RpcError: the present JobMaster is not known.
+            RpcError: the present JobMaster cannot be asked.
         """
         address = f"{job_master_process(job.job_id)}/jobmaster"
         try:
@@ -248,14 +249,14 @@ class JobMasterSupervision:
         self._heartbeats.receive_heartbeat(self._target(job_id, job_master_id), None)
 
     def forget(self, job: ManagedJob) -> None:
-        """Note that the job has no JobMaster at present."""
+        """Remove the job's JobMaster from this object: the job has no JobMaster at present."""
         self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
         job.gateway = job.remembered = None
         job.job_master_id = None
 
     def _deaf(self, target: ResourceID, reason: str) -> None:
         """Kill a JobMaster that does not answer heartbeats.
-        The watch of the JobMaster reports its death.
+        Its death is then reported by the watch of its process.
         """
         process = process_of_job_master(target)
         log.warning("%s is killed: %s", process, reason)
@@ -296,4 +297,6 @@ class JobMasterSupervision:
 
 
 async def _not_registered_yet(_: None) -> None:
-    """Request no heartbeat. Used for a JobMaster that has not registered yet."""
+    """Do nothing, in place of requesting a heartbeat from a JobMaster that has not
+    registered yet.
+    """

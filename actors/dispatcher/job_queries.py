@@ -150,9 +150,9 @@ class JobQueries:
         return location
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """Return the id of the JobMaster that has started the source coordinator of a running job.
-        None if the JobMaster does not answer, or does not know it yet. Raises as :meth:`managed`
-        does.
+        """Return the id of the JobMaster that has started a running job's source coordinator.
+        The id is part of the coordinator's process name. None if no JobMaster answers, or if it
+        does not know the coordinator yet. Raises the errors of :meth:`managed`.
         """
         job = self.managed(job_id)
         return await self._ask(job, lambda job_master: job_master.request_source_coordinator())

@@ -41,8 +41,8 @@ class JobResizing:
         leave_to_successor: Callable[[FlinkRayError], Awaitable[None]],
     ) -> None:
         """Create the object that resizes the Dispatcher's jobs.
-        *leave_to_successor* is called after a write has failed. It raises if another Dispatcher
-        leads.
+        *leave_to_successor* is called with the error after a failed write. It raises if another
+        Dispatcher leads.
         """
         self._dispatcher = dispatcher
         self._graphs = graphs
@@ -89,7 +89,9 @@ class JobResizing:
             raise JobStateError(job.job_id, "it has ended")
 
     async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
-        """Return each vertex's maximum parallelism as the JobMaster knows it, or NOT_KNOWN."""
+        """Ask the JobMaster for each vertex's maximum parallelism, and return the answer.
+        Returns NOT_KNOWN if there is no JobMaster, or if it does not answer or does not know yet.
+        """
         if job.gateway is None:
             return NOT_KNOWN
         try:
@@ -118,8 +120,8 @@ class JobResizing:
         job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
-        """Send the present bounds to the JobMaster, and return whether it has answered.
-        True also if there is no JobMaster.
+        """Send the present bounds to the JobMaster.
+        Returns True if it has answered or there is none.
         """
         if job.gateway is None or job.outcome is not None:
             return True

@@ -113,7 +113,7 @@ class JobSnapshots:
             _one_less(self._being_disposed, location)
 
     def directories(self, of_cluster: ReadableConfig) -> tuple[str, ...]:
-        """Return the snapshot directories of the cluster and of jobs that have not ended."""
+        """Return the snapshot directories of the cluster and of all jobs that have not ended."""
         of_jobs = [ReadableConfig(job.graph.configuration) for job in self._jobs.values()]
         found = (
             configuration.get(option)
@@ -141,8 +141,8 @@ class JobSnapshots:
 
     async def _may_need(self, job: ManagedJob, location: str, taken_of: JobID) -> bool:
         """Return whether the job would recover from the savepoint at *location*.
-        If the JobMaster does not answer, True for a job that was started from the savepoint, and
-        for the job *taken_of*, of which the savepoint was taken.
+        *taken_of* is the job whose state the savepoint holds. If the JobMaster does not answer, the
+        result is True for that job and for a job that was started from the savepoint.
         """
         if job.outcome is not None:
             return False
@@ -162,7 +162,7 @@ def _one_less(counts: Counter[str], location: str) -> None:
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:
-    """Return the savepoint that was taken for *request*. The savepoint has stopped the job.
+    """Return the savepoint with which the ended job was stopped on *request*.
 
     Raises:
         JobStateError: this request has not stopped the job.

@@ -91,8 +91,8 @@ class ManagedJob:
         return self.graph.text
 
     def stored(self, **changes: Any) -> StoredJob:
-        """Return the record of the job that is stored until the job has ended.
-        *changes* replace fields in the record: a change is stored before it is made here.
+        """Return the job's record for the store, with *changes* to its fields.
+        A change is written to the store first, and only then made in this object.
         """
         stored = StoredJob(
             self.graph, self.start_time, self.cancel_requested, self.cancel_cause, self.has_run
@@ -101,7 +101,7 @@ class ManagedJob:
 
     @property
     def status(self) -> JobStatus:
-        """The job's status as the Dispatcher knows it, used while no JobMaster can be asked."""
+        """The job's status without asking the JobMaster. Used while there is none to ask."""
         if self.outcome is not None:
             return self.outcome.result.status
         if self.cancel_requested:
@@ -146,8 +146,8 @@ class ManagedJob:
         )
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-        """Return *others*, a JobMaster's exceptions, with those that only the Dispatcher knows.
-        These are the deaths of JobMasters, and the cause of a cancellation.
+        """Return *others*, a JobMaster's exceptions, and those that only the Dispatcher knows:
+        the deaths of JobMasters, and the cause of a cancellation.
         """
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
         return (*self.deaths.last, *others, *cause)
@@ -182,7 +182,7 @@ class ManagedJob:
         return self.archived(result, details)
 
     def archived(self, result: JobResult, details: JobDetails) -> ArchivedJob:
-        """Return the record that is kept of the ended job."""
+        """Return the record of the ended job that the history keeps."""
         try:
             settings = self.settings
         except ConfigurationError:  # the cluster's configuration has changed since the submission
@@ -248,8 +248,8 @@ _DEATHS_KEPT = 16
 
 
 class JobMasterDeaths:
-    """Deaths of a job's JobMasters that this Dispatcher knows of.
-    Deaths age: a job ends when too many deaths fall into one interval, not by their total number.
+    """Deaths of a job's JobMasters that this Dispatcher has seen.
+    A job fails when too many JobMasters die within one interval. Older deaths do not count.
     """
 
     def __init__(self, configuration: ReadableConfig) -> None:
@@ -261,8 +261,8 @@ class JobMasterDeaths:
         self._interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
 
     def one_more(self, reason: str, at: float, now: float) -> str | None:
-        """Note a death.
-        Returns why the job must fail now, or None if another JobMaster may be started.
+        """Add a death, and return why the job must fail now. None: another JobMaster may be
+        started.
 
         *at* is in seconds since the epoch, *now* in monotonic seconds.
         """

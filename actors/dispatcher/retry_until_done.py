@@ -16,7 +16,7 @@ _RETRY_DELAY = 0.5
 
 
 async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat *work* until it succeeds. Failures are logged.
+    """Repeat *work* until it succeeds. Failures are logged, with *what* as the name of the work.
 
     A JobStoreStateError ends the loop, because a repetition cannot change the state of the store.
     """

@@ -40,7 +40,8 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def submit_job(self, job_graph: JobGraph) -> None:
-        """Accept a job. Returns when the job is stored: it will run whichever process dies next.
+        """Accept a job. Returns when the job is stored. From then on the job runs even if this
+        Dispatcher dies.
 
         Raises DuplicateJobSubmissionError or JobSubmissionError if the job is not accepted.
         """
@@ -89,18 +90,20 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def request_job_result(self, job_id: JobID) -> JobResult:
-        """Return the result when the job has ended and its resources are back."""
+        """Wait until the job has ended and its resources are released, and return its result.
+        If the release takes too long, the result is returned before its end.
+        """
 
     @abstractmethod
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
         """Begin to cancel the job.
-        A repeated call does no harm. Raises JobNotFoundError, JobStateError.
+        May be repeated. Raises JobNotFoundError, JobStateError.
         """
 
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
-        """Tell the Dispatcher that the client of these attached jobs lives.
+        """Receive a heartbeat of the client of these jobs. Jobs that end with their client go on.
         Unknown jobs, and jobs that do not end with their client, are ignored.
         """
 
@@ -127,7 +130,8 @@ class DispatcherGateway(FencedRpcGateway):
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
         """Take a savepoint or a checkpoint, once for each trigger id.
         Returns when the snapshot is complete. If the snapshot is to stop the job, returns when the
-        job is stored as finished. JobMasters and Dispatchers may die meanwhile.
+        job is stored as finished. The client may repeat the call, also at another Dispatcher, and
+        gets the same snapshot.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -178,8 +182,10 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
         """Return the id of the JobMaster that has started the coordinator of the job's sources.
+        The id is part of the coordinator's process name.
 
-        None if it is not known at present. Raises JobNotFoundError, also if the job has ended.
+        None if no JobMaster knows it at present. Raises JobNotFoundError, also if the job has
+        ended.
         """
 
     # called by JobMasters
@@ -188,9 +194,10 @@ class DispatcherGateway(FencedRpcGateway):
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a JobMaster, which calls this at its start and for every new Dispatcher.
+        """Register a JobMaster. A JobMaster calls this at its start and whenever a new Dispatcher
+        leads.
 
-        A JobMaster is rejected, and ends itself, if another attempt leads the job by now.
+        A JobMaster is rejected if another JobMaster leads the job by now. It ends itself then.
         """
 
     @abstractmethod
@@ -204,7 +211,7 @@ class DispatcherGateway(FencedRpcGateway):
     ) -> None:
         """Receive a JobMaster's heartbeat.
         *overview_number*: overviews of the job with a smaller number are outdated.
-        *has_deployed*: whether the JobMaster has deployed or adopted tasks of the job.
+        *has_deployed*: whether the JobMaster has deployed tasks, or taken over running tasks.
         """
 
     @abstractmethod
@@ -221,7 +228,7 @@ class DispatcherGateway(FencedRpcGateway):
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails
     ) -> None:
-        """Tell the Dispatcher that the job has ended, with all its tasks.
-        Returns when the result is stored. The Dispatcher releases the job's resources after the
-        JobMaster has then ended itself.
+        """Store the result of a job that has ended together with all its tasks.
+        Returns when the result is stored. Then the JobMaster ends itself, and the Dispatcher
+        releases the job's resources.
         """

@@ -54,8 +54,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def register_task_executor(
         self, job_id: JobID, report: TaskExecutorReport
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a TaskExecutor, with a report of everything that it holds of the job.
-        The TaskExecutor reports changes after the report only once this call has been answered.
+        """Register a TaskExecutor, with a report of all slots, tasks and results of the job there.
+        The TaskExecutor sends later changes only after the answer to this call.
         """
 
     @abstractmethod
@@ -63,14 +63,12 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """Report that a TaskExecutor has lost one slot of the job.
-        The TaskExecutor itself lives.
-        """
+        """Report that a TaskExecutor, which goes on, has lost one slot of the job."""
 
     @abstractmethod
     @runs_to_completion
     async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
-        """Receive many reports of tasks, in their order. Repeated reports do no harm."""
+        """Receive many reports of tasks, in their order. Repeated reports have no effect."""
 
     @abstractmethod
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
@@ -119,8 +117,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def notify_task_executor_lost(
         self, resource_manager_id: ResourceManagerId, resource_id: ResourceID, reason: str
     ) -> None:
-        """Report that a TaskExecutor with slots of the job is lost together with all these slots.
-        Later reports of the same death, by a watch or a heartbeat, have no effect.
+        """Report that a TaskExecutor is lost, with all its slots of the job.
+        If the JobMaster learns of the same death later by other means, nothing more happens.
         """
 
     # called by the SlotPool
@@ -191,12 +189,12 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def keep_part(
         self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart
     ) -> None:
-        """Keep a part of the source coordinator's state.
-        Returns when the next JobMaster would find it.
+        """Store a part of the source coordinator's state for the next JobMaster.
+        Returns when the next JobMaster would find the part.
 
         Called by the coordinator that the JobMaster *owner* has started. May be repeated. Raises
-        CoordinatorReplacedError if another attempt has replaced the coordinator, or if it is not
-        known yet whether the coordinator continues.
+        CoordinatorReplacedError if another attempt has replaced the coordinator, or while this
+        JobMaster is taking over the job and has not decided whether the coordinator continues.
         """
 
     @abstractmethod
@@ -207,7 +205,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
 
     @abstractmethod
     async def request_savepoint_in_use(self) -> str | None:
-        """Return the metadata path of the savepoint from which the job would recover, if any.
+        """Return the metadata path of the savepoint from which the job would recover now.
+        None if it would not recover from a savepoint.
 
         Raises JobStateError while it is not known from which snapshot the job would recover.
         """

@@ -68,14 +68,15 @@ class KvStateAnswer:
 
 
 class KvStateServerGateway(RpcGateway):
-    """Answers queries in the process that holds the state, while the task changes the state."""
+    """Answers queries in the process that holds the state, while the task may change the state."""
 
     @abstractmethod
     @ask_timeout(QUERY_TIMEOUT)
     async def query_kv_state(
         self, kv_state_id: KvStateID, keys_and_namespace: bytes
     ) -> KvStateAnswer:
-        """Return the present value of each key. Each key is read on its own.
+        """Return the present value of each key. The values of several keys are no consistent
+        snapshot.
 
         Raises:
             UnknownKvStateIdError: the state is not, or no longer, in this process.

@@ -77,7 +77,7 @@ class TaskExecutorToJobMasterRegistrationSuccess:
 
 @message
 class WantedSlot:
-    """A slot that the ResourceManager orders a TaskExecutor to give to a job."""
+    """Order of the ResourceManager to a TaskExecutor: allocate this slot for a job."""
 
     slot_index: int
     """Index of the slot. -1 means a dynamic slot with exactly the given profile."""
@@ -101,7 +101,9 @@ class SlotAnswer:
 
 @message
 class AllocatedSlotReport:
-    """A JobMaster's heartbeat to a TaskExecutor: the slots there that the JobMaster knows."""
+    """A JobMaster's heartbeat to a TaskExecutor.
+    Lists the job's slots there that the JobMaster knows.
+    """
 
     job_id: JobID
     allocations: tuple[AllocationID, ...]
@@ -109,14 +111,14 @@ class AllocatedSlotReport:
 
 @message
 class TaskExecutorHeartbeat:
-    """A TaskExecutor's heartbeat to a JobMaster: the attempts that run there."""
+    """A TaskExecutor's heartbeat to a JobMaster. Lists the job's attempts that run there."""
 
     attempts: tuple[ExecutionAttemptID, ...]
 
 
 @message
 class RefusedTask:
-    """A task that a TaskExecutor will not run, although the JobMaster has deployed it there."""
+    """A task that the JobMaster has deployed to a TaskExecutor, but that will not run there."""
 
     attempt_id: ExecutionAttemptID
     cause: str
@@ -166,7 +168,7 @@ class SlotPoolArguments:
 @stored("StoredJob", version=2, migrations={1: with_defaults})
 @message
 class StoredJob:
-    """Record of an accepted job in the JobGraphStore. Kept until the job has ended."""
+    """Record of an accepted job in the JobGraphStore. Deleted after the job has ended."""
 
     graph: JobGraph
     start_time: float

@@ -67,9 +67,9 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def declare_required_resources(
         self, job_master_id: JobMasterId, requirements: ResourceRequirements
     ) -> None:
-        """Replace the requirements of the job.
-        Empty requirements give back its slots and workers. Raises JobNotFoundError if the job's
-        JobMaster is not registered.
+        """Set the requirements of the job, in place of earlier ones.
+        Empty requirements give back all slots and workers of the job. Raises JobNotFoundError if
+        the job's JobMaster is not registered.
         """
 
     @abstractmethod
@@ -104,7 +104,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
-        """Assign no more slots on these nodes for a while.
+        """Assign no more slots on these nodes until their block ends.
         Jobs keep the slots that they have there.
         """
 
@@ -126,7 +126,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:
-        """Return workers, slots and resources. ``jobs`` is empty."""
+        """Return workers, slots and resources. The field ``jobs`` of the result is empty."""
 
     @abstractmethod
     @ask_timeout(60.0)

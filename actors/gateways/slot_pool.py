@@ -36,7 +36,7 @@ from flinkray.scheduler.slots.slot_requests import (
 
 @message
 class HandedOver:
-    """Slots and notes that the SlotPool of a lost JobMaster hands over to the next JobMaster."""
+    """What the SlotPool of a lost JobMaster gives to the next JobMaster: slots and notes."""
 
     allocations: tuple[AllocationID, ...]
     """All slots that the pool has or expects."""
@@ -67,7 +67,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @runs_to_completion
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
         """Set the total requirements of the job, in place of earlier ones.
-        The pool declares them.
+        The pool declares them at the ResourceManager.
         """
 
     @abstractmethod
@@ -87,15 +87,15 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def return_slots(self, returned: ReturnSlots) -> None:
-        """Take back slots that the job does not use any more.
-        The pool may use them for other requests.
+        """Take back slots that the job does not use any more, for other requests or to free
+        them.
         """
 
     @abstractmethod
     @runs_to_completion
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Forward the shortages that the ResourceManager has reported.
-        Fails the affected requests.
+        """Receive the shortages of slots that the ResourceManager has reported to the JobMaster.
+        Requests that cannot be fulfilled because of them fail.
         """
 
     @abstractmethod
@@ -124,8 +124,8 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def let_go(self, resource_id: ResourceID) -> bool:
-        """Accept no more offers of a TaskExecutor, unless the pool holds a slot there.
-        Returns whether the TaskExecutor may be disconnected.
+        """Accept no more slots of a TaskExecutor, so that the JobMaster can disconnect it.
+        Returns True. If the pool holds a slot there, nothing changes, and False is returned.
         """
 
     @abstractmethod
@@ -148,22 +148,22 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
-        """Accept the slots with these ids when they are offered.
-        They are the slots that the pools of past JobMasters have handed over.
+        """Accept the slots with these ids when TaskExecutors offer them.
+        The pools of past JobMasters held them, and their SlotPools have handed them over.
         """
 
     @abstractmethod
     @runs_to_completion
     async def keep(self, piece: KeptPiece) -> None:
-        """Keep notes, finished tasks, or a part of the source coordinator's state for the next
-        JobMaster.
+        """Store one message for the job's next JobMaster: notes of the JobMaster, finished tasks,
+        or a part of the source coordinator's state.
         """
 
     @abstractmethod
     @ask_timeout(5.0)
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
-        """Return the slots that the next JobMaster's pool must expect, and the last notes.
-        Called by the job's next JobMaster. A repeated call gets the same answer.
+        """Return the slots that the next JobMaster's pool must accept, and the JobMaster's last
+        notes. Called by the job's next JobMaster. A repeated call gets the same answer.
 
         Raises:
             SlotAllocationError: the JobMaster of this pool lives.
@@ -172,8 +172,8 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(5.0)
     async def hand_over_piece(self, successor: JobMasterId, number: int) -> KeptPiece | None:
-        """Return piece *number* of the kept parts and finished tasks, counted from 0.
-        None after the last piece.
+        """Return piece *number*, counted from 0, of what the pool stores besides the notes:
+        finished tasks, and parts of the source coordinator's state. None after the last piece.
 
         Raises:
             SlotAllocationError: the JobMaster of this pool lives.

@@ -37,7 +37,7 @@ def stream_coordinator_process(job_id: JobID, job_master_id: JobMasterId) -> str
 
 
 def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
-    """Return the member name of a source's subtask in watermark alignment."""
+    """Return the name of a source's subtask as a member of its watermark alignment group."""
     return f"{vertex_id}/{subtask_index}"
 
 
@@ -48,7 +48,7 @@ def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str
 
 @message
 class CoordinatorSnapshot:
-    """State of the enumerator of one source operator, in a checkpoint."""
+    """State of one source's split enumerator in a checkpoint."""
 
     operator_id: str
     state: StateLocation | None
@@ -98,8 +98,9 @@ class CollectorPlace:
 
 @message
 class KeptPart:
-    """A part of a source coordinator's state. Other processes keep it in case the coordinator dies.
-    The part is the progress of one source, or the address where the job's results are collected.
+    """A part of a source coordinator's state, stored by other processes in case the coordinator
+    dies. The part is the progress of one source, or the address where the job's results are
+    collected.
     """
 
     vertex_id: JobVertexID | None
@@ -123,8 +124,8 @@ class KeptPart:
 
 @message
 class KeptPiece:
-    """One message with notes of a JobMaster for its successor.
-    The SlotPool and a TaskExecutor keep them.
+    """One message of what a JobMaster stores for its successor, at the SlotPool and a TaskExecutor.
+    It holds notes, finished tasks, or a part of the source coordinator's state.
     """
 
     part: KeptPart | None = None
@@ -190,8 +191,8 @@ class AdoptedCoordinator:
 
 @message
 class ReaderProgress:
-    """Identifies an attempt of a source's subtask that calls the coordinator.
-    Counts the splits that the attempt has requested and the events that it has received.
+    """Says which attempt of a source's subtask calls the coordinator, and how far it is:
+    how many splits it has requested, and how many events it has received.
     """
 
     job_master_id: JobMasterId
@@ -215,8 +216,8 @@ class ReaderProgress:
 
 @message
 class Holders:
-    """Names what a source waits for: consumers of its records that may fall behind, and its hook.
-    While a consumer is behind, or the hook is not restored, the source is not read.
+    """What a source may have to wait for: consumers of its records, and its master hook.
+    The source is not read while a consumer is behind, or while the hook is not restored.
     """
 
     stages: tuple[JobVertexID, ...] = ()
@@ -298,8 +299,8 @@ class StreamCoordinatorGateway(RpcGateway):
     """Coordinates the sources of a stream job, and keeps the job's global aggregates.
     It outlives its *owner*, the JobMaster that has started it.
 
-    Tasks know the coordinator by the owner's id. The coordinator takes orders of one JobMaster: of
-    the owner, or of the JobMaster that has adopted it last.
+    Tasks know the coordinator by the owner's id. The coordinator takes orders from one JobMaster:
+    the owner, or the JobMaster that has taken over (adopted) the coordinator last.
     """
 
     # called by tasks
@@ -307,9 +308,9 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """Return the coordinator's events for a reader that the reader has not received yet.
-        Waits for at least one event. Returns no events if the reader has called again with newer
-        progress. May be repeated.
+        """Return the events for a reader (a source's subtask) that the reader has not received yet.
+        Waits for at least one event. Returns no events if the reader has made a newer call
+        meanwhile. May be repeated.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -319,9 +320,9 @@ class StreamCoordinatorGateway(RpcGateway):
     async def exchange_until_cut(
         self, reader: ReaderProgress, checkpoint_id: int
     ) -> tuple[bytes, ...]:
-        """Return the remaining events that the reader must receive before a checkpoint.
-        The reader takes its snapshot after these events.
-        Returns no events if the checkpoint is complete or aborted.
+        """Return the remaining events that the reader must receive before it takes its snapshot.
+        *checkpoint_id* is the checkpoint of this snapshot. Returns no events if the checkpoint is
+        complete or aborted.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -351,17 +352,18 @@ class StreamCoordinatorGateway(RpcGateway):
     async def await_hold(
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Return whether any of *holders* is behind.
-        If so, the calling task must not read its source.
+        """Return whether any consumer in *holders* is behind: the calling task must not read its
+        source.
 
-        Waits until the source's master hook is restored, and until the answer differs from
-        *known*, the answer that the task knows.
+        Waits until the source's master hook is restored, and until the answer differs from *known*,
+        the last answer that the task has got. *known* None: the task has no answer yet.
         """
 
     @abstractmethod
     @ask_timeout(None)
     async def printed(self, text: PrintedText) -> None:
-        """Keep printed lines for the client. Returns when more may be sent. May be repeated.
+        """Store printed lines until the client reads them. May be repeated.
+        Returns when the task may send more.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -407,9 +409,11 @@ class StreamCoordinatorGateway(RpcGateway):
     async def snapshot(
         self, job_master_id: JobMasterId, checkpoint_id: int, timestamp: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
-        """Cut the events of all sources for a checkpoint, and return the state of the coordinators.
-        State that is not small is written to *directory*. Later events are sent to readers after
-        the readers have taken their snapshots. After the cut the master hooks are called.
+        """Fix which events the readers of all sources get before a checkpoint (the *cut*), and
+        return the state of all enumerators at this point.
+
+        Large state is written to *directory*. Readers get later events only after they have taken
+        their snapshots. Master hooks are called after the cut (:meth:`master_states`).
 
         Raises:
             CheckpointStorageError: state cannot be written.
@@ -433,9 +437,9 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        """Restore all sources to the given state. Their master hooks are restored when they are
-        needed.
-        *restored* counts the restores. A repeated call with the same count does nothing.
+        """Restore the enumerators of all sources to the given state.
+        Master hooks are restored later, when they are first needed. A repeated call with the same
+        ``restored.restores`` does nothing.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -474,8 +478,8 @@ class StreamCoordinatorGateway(RpcGateway):
         self, job_master_id: JobMasterId, call: GlobalFormatsCall, blob_server: str | None
     ) -> None:
         """Prepare or finish the outputs of all output formats. May be repeated: a repeated call
-        waits for the end of the first. *blob_server*: address of the server for code that did not
-        travel with the job.
+        waits for the end of the first. *blob_server*: address of the server for code that was too
+        large to be sent with the job.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -496,8 +500,8 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def find_results(self, known: CollectorPlace | None) -> CollectorPlace:
-        """Return the address where the job's results are collected.
-        Waits until it differs from *known*.
+        """Wait until the address where the job's results are collected differs from *known*, and
+        return the address. *known* None: the caller knows no address.
         """
 
     @abstractmethod

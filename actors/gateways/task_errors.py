@@ -12,7 +12,7 @@ class TaskError(FlinkRayError):
 
 
 class JobMasterAwayError(TaskError):
-    """Raised when a task's request to its JobMaster cannot be answered now.
-    The JobMaster is lost, or has not decided yet which tasks continue. The task repeats the
-    request, and ends if no JobMaster comes.
+    """Raised when a task's request needs the JobMaster, which cannot answer it now.
+    The JobMaster is lost, or is taking over and has not decided which tasks continue. The task
+    repeats the request, and ends if no JobMaster comes.
     """

@@ -64,7 +64,7 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def free_slot(
         self, allocation_id: AllocationID, leader_id: JobMasterId | ResourceManagerId, reason: str
     ) -> None:
-        """End what runs in the slot and free the slot. Returns when its processes are gone.
+        """End the tasks in the slot, and free the slot. Returns when its processes have ended.
 
         *leader_id* is the slot's JobMaster or the ResourceManager. Does nothing for a free slot.
         """
@@ -74,7 +74,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def free_inactive_slots(
         self, job_id: JobID, resource_manager_id: ResourceManagerId, reason: str
     ) -> None:
-        """Free the job's slots here that were given to the job but that the job does not use."""
+        """Free the job's slots that are allocated here but that the job's SlotPool has not
+        accepted.
+        """
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
@@ -84,9 +86,10 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def take_over_job(
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> bool:
-        """Ask the TaskExecutor to register at the JobMaster that takes over a job. May be repeated.
+        """Register at the JobMaster that takes over a job, if the job has slots here. May be
+        repeated.
 
-        Returns whether the job has slots here. If not, the TaskExecutor reports nothing. Raises
+        Returns whether the job has slots here. If not, this TaskExecutor does not register. Raises
         FencingTokenError if another JobMaster leads the job, and RpcError if the JobMaster cannot
         be reached from here.
         """
@@ -105,9 +108,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def cancel_tasks(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
-        """Begin to cancel tasks.
-        Tasks that do not run here are ignored. Either the report of their end is under way, or a
-        heartbeat will show that they are missing.
+        """Begin to cancel tasks. Attempts that do not run here are ignored.
+        The JobMaster learns that they do not run here: by the report of their end, which is under
+        way, or because they are missing in a heartbeat.
         """
 
     @abstractmethod
@@ -164,12 +167,12 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         graph_id: ExecutionGraphID,
         allocations: tuple[AllocationID, ...],
     ) -> None:
-        """Let a new JobMaster take over slots that were in use when the last JobMaster was lost.
+        """Give the slots of a lost JobMaster to the new JobMaster that makes this call. Idempotent.
 
-        Idempotent. Called by the new JobMaster once it has decided on this TaskExecutor's report.
-        The slots in *allocations*, with their tasks of that execution graph, belong to the new
-        JobMaster then. Other tasks of the job are ended, and results of other graphs are released.
-        The job's other slots are offered to the JobMaster once nothing runs in them.
+        The new JobMaster calls this after it has decided which tasks continue. It gets the slots in
+        *allocations*, with their tasks of the execution graph *graph_id*. All other tasks of the
+        job are ended, and results of other graphs are released. The job's remaining slots are
+        offered to the JobMaster as soon as nothing runs in them.
         """
 
     @abstractmethod
@@ -177,11 +180,13 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def keep(
         self, job_id: JobID, job_master_id: JobMasterId, copy: int, piece: KeptPiece
     ) -> bool:
-        """Keep a piece of a JobMaster's copy for the next JobMaster, while the job has slots here.
+        """Store one piece of a JobMaster's notes here, for the job's next JobMaster.
+        Returns False if the piece is not stored: the job has no slots here, or a later copy is
+        here.
 
         *copy* is the number of the copy to which the piece belongs. A copy is complete once its
-        notes have arrived, and then replaces the earlier copy. Later pieces change the copy.
-        Returns False if the piece is not kept: the job has no slots here, or there is a later copy.
+        notes have arrived, and then replaces the earlier copy. Further pieces change the complete
+        copy.
 
         Raises FencingTokenError if another JobMaster leads the job.
         """
@@ -189,16 +194,17 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     @abstractmethod
     @runs_to_completion
     async def keep_no_more(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """Drop the kept copy, because a later copy is kept elsewhere. Raises FencingTokenError."""
+        """Drop the copy of the job's notes here, because a later copy is stored elsewhere.
+        Raises FencingTokenError if another JobMaster leads the job.
+        """
 
     @abstractmethod
     async def hand_over(
         self, job_id: JobID, job_master_id: JobMasterId, number: int
     ) -> KeptPiece | None:
-        """Return piece *number* of the job's complete copy, counted from 0.
-        None after the last piece.
-
-        The copy's notes are not among the pieces: the TaskExecutor's report contains them.
+        """Return piece *number*, counted from 0, of the complete copy of a JobMaster's notes.
+        None after the last piece. The pieces hold finished tasks, and parts of the source
+        coordinator's state. The notes themselves are in the TaskExecutor's report.
 
         Raises:
             FencingTokenError: another JobMaster leads the job.
@@ -229,7 +235,7 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         reason: str,
     ) -> None:
         """Report that a JobMaster is lost. Called by the ResourceManager.
-        The job's slots are held.
+        The job's slots stay allocated, and their tasks run on, until the next JobMaster comes.
         """
 
     @abstractmethod
@@ -241,9 +247,8 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
         job_master_id: JobMasterId,
         resource_manager_id: ResourceManagerId,
     ) -> None:
-        """Report which JobMaster leads the job now.
-        Called by the ResourceManager. The TaskExecutor offers this JobMaster the slots that were
-        kept for it.
+        """Report which JobMaster leads the job now. Called by the ResourceManager.
+        The TaskExecutor registers at this JobMaster, which may take over the job's slots here.
         """
 
 

@@ -96,7 +96,7 @@ PROCESS_MARK = "FLINKRAY_TASK_PROCESS"
 @message
 class JobPartition:
     """Id of a result partition together with its job's id.
-    Data set ids come from the job's graph, which may be run twice.
+    The partition's id alone is not unique: it comes from the job's graph, which may run twice.
     """
 
     job_id: JobID
@@ -119,8 +119,8 @@ class PartitionData:
 
 @message
 class PartitionPlaces:
-    """Says which task processes of a TaskExecutor have which partitions of a data set.
-    The partitions are read by ``read_partition`` calls to *addresses*.
+    """The task processes of a TaskExecutor that have partitions of a data set, for reading them by
+    messages: calls of ``read_partition`` to *addresses*.
     """
 
     addresses: tuple[str, ...]
@@ -131,8 +131,8 @@ class PartitionPlaces:
 
 @message
 class ChannelPlaces:
-    """Says which task processes of a TaskExecutor have which partitions of a data set.
-    The partitions are read through channels to *addresses*.
+    """The task processes of a TaskExecutor that have partitions of a data set, for reading them
+    through channels (direct connections) to *addresses*.
     """
 
     addresses: tuple[DataAddress, ...]
@@ -159,11 +159,11 @@ class TaskProcessGateway(RpcGateway):
     async def run_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
-        """Start tasks on behalf of a JobMaster.
-        Each task's states are reported to the TaskExecutor. The call is never repeated: without an
-        answer, the TaskExecutor kills this process.
+        """Start tasks on behalf of a JobMaster. Their states are reported to the TaskExecutor.
+        The call is never repeated: without an answer, the TaskExecutor kills this process.
 
-        The message contains only the shared parts that this process was not sent before.
+        Information that many deployments share (``SharedPart``) is in the message only if it was
+        not sent to this process before.
         """
 
     @abstractmethod
@@ -204,8 +204,8 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def forget_job(self, job_id: JobID) -> None:
-        """Drop the shared parts of the job's deployments.
-        This JobMaster deploys nothing more here.
+        """Drop the information that the job's deployments shared, because no more tasks are
+        deployed here by this JobMaster.
         """
 
     @abstractmethod

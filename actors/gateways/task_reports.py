@@ -40,7 +40,7 @@ def not_ready(
     *,
     may_write: bool = False,
 ) -> DeclineCheckpoint:
-    """Return the decline of a checkpoint in the name of a task that the order did not reach.
+    """Return the answer that declines a checkpoint for a task that the order did not reach.
     *may_write*: the order may have reached the task after all, which may then still write state.
     """
     reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY

@@ -118,10 +118,11 @@ class CheckpointCarrier:
             self._recovered.set_result(None)
 
     async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
-        """Return the directories of checkpoints begun after the last of *recovered*, by id.
+        """Return the directories of checkpoints begun after the last of *recovered*, by checkpoint
+        id.
 
-        Only the last ``MOST_GIVEN_UP`` ids are included: a task may still take part in those
-        checkpoints. Raises CheckpointsLostError if it cannot be read which ids were given.
+        Only the last ``MOST_GIVEN_UP`` ids are included, as tasks may still write to these
+        checkpoints. Raises CheckpointsLostError if the stored counter of ids cannot be read.
         """
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
@@ -178,12 +179,12 @@ class CheckpointCarrier:
 
     @property
     def status(self) -> JobStatus:
-        """The present status of the job."""
+        """The job's status, as the scheduler has it."""
         return self._scheduler.status
 
     @property
     def takes_any(self) -> bool:
-        """Whether the job takes checkpoints and savepoints."""
+        """Whether the job can take checkpoints and savepoints."""
         return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
@@ -232,24 +233,22 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """A future that completes when this JobMaster may end without leaving checkpoint work
-        undone. After that no checkpoint is written. If another JobMaster may continue the job, no
-        checkpoint is deleted either.
+        """A future that completes when this JobMaster may end: no checkpoint is being written or,
+        if the job may continue under another JobMaster, deleted any more.
         """
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
-        """Return *result*.
-        If the job failed and a checkpoint was unreadable, the result is marked to keep all
-        checkpoints.
+        """Return *result*, marked to keep all checkpoints if the job failed and a checkpoint could
+        not be read. Otherwise return *result* unchanged.
         """
         if not self._are_lost or result.status is not JobStatus.FAILED:
             return result
         return replace(result, keeps_checkpoints=True)
 
     async def forget(self) -> None:
-        """Delete the checkpoints that are not retained, now that the job's end is stored.
-        If they were deleted earlier, a JobMaster that replaces a dead one would have to begin
+        """Note that the job's end is stored, and delete the checkpoints that are not retained.
+        They must not be deleted earlier: a JobMaster that replaces this one would have to begin
         without state.
         """
         _set(self._end_is_stored)
@@ -299,9 +298,9 @@ class CheckpointOrders:
         *,
         told: Callable[[CheckpointAnswered], None],
     ) -> None:
-        """Create the sender.
-        *told* is called with a decline for each task that did not get the order to begin a
-        checkpoint.
+        """Create the sender of checkpoint orders.
+        *told* is called with a decline for each task that an order to begin a checkpoint did not
+        reach.
         """
         self._job_master = job_master
         self._graph = graph

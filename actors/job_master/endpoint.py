@@ -140,7 +140,7 @@ async def create_job_master(rpc_service: RpcService, arguments: JobMasterArgumen
 
 
 async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> Leadership:
-    """Win the leadership of the job, in the session that the Dispatcher has given."""
+    """Win the election for the leadership of the job, with the session id in *arguments*."""
     election = services.high_availability.get_job_master_leader_election(
         arguments.job_graph.job_id, arguments.job_master_id.leader_session()
     )
@@ -446,8 +446,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self._leaders.overview.changed()
 
     def _when_decided(self, event: JobEvent) -> None:
-        """Handle *event*, now or at the end of a takeover.
-        During a takeover this JobMaster has not decided yet which tasks continue.
+        """Handle *event* now, or, if a takeover is under way, after its end.
+        Until then this JobMaster has not decided which tasks continue.
         """
         self._reconciliation.when_decided(lambda: self._handle(event))
 

@@ -26,12 +26,13 @@ _RETRY_DELAY = 0.1
 
 
 class KeptCopy:
-    """Keeps a copy of the notes, finished tasks and kept parts at a TaskExecutor.
+    """Stores a copy of this JobMaster's notes, with finished tasks and the parts of the source
+    coordinator's state, at one TaskExecutor, the *keeper*.
 
-    Lives on the JobMaster's main thread. There is one copy at a time, at the *keeper*: a
-    TaskExecutor that the notes name, and that is sent each change. Actions that depend on a change
-    wait until the keeper has the change and all other connected TaskExecutors have dropped their
-    earlier copies. Without a keeper nothing waits.
+    Lives on the JobMaster's main thread. The keeper is one of the TaskExecutors that the notes
+    name. It is sent each change. Actions that depend on a change wait until the keeper has the
+    change and all other connected TaskExecutors have dropped their earlier copies. Without a keeper
+    nothing waits.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class KeptCopy:
         *,
         on_kept: Callable[[], None],
     ) -> None:
-        """Create the copy of *book*, without a keeper.
+        """Create the copy of *book* (the notes and what belongs to them), without a keeper.
         *on_kept* is called whenever the keeper may have received changes, or was replaced.
         """
         self._job_master = job_master
@@ -73,7 +74,7 @@ class KeptCopy:
     # --- what changes -----------------------------------------------------------------------------
 
     def add(self, change: int, piece: KeptPiece) -> None:
-        """Send *piece* of the book to the keeper, as the change with this number.
+        """Send *piece*, which is change number *change* of the notes, to the keeper.
         If there is no keeper, one is chosen among the TaskExecutors that the last notes name.
         """
         self._last_change = change
@@ -96,8 +97,8 @@ class KeptCopy:
 
     def reported(self, report: TaskExecutorReport) -> None:
         """Note that a TaskExecutor has registered, for the first time or again.
-        The TaskExecutor may have a copy of an earlier JobMaster, or may have lost this JobMaster's
-        copy.
+        An earlier JobMaster's copy there must be dropped. If the TaskExecutor is the keeper, it may
+        have lost this JobMaster's copy.
         """
         resource_id = report.location.resource_id
         self._without_slots.pop(resource_id, None)

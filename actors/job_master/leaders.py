@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class LeadersListener(Protocol):
-    """Receives the news of the leaders, on the JobMaster's main thread."""
+    """Callbacks for events of the Dispatcher and ResourceManager, on the JobMaster's
+    main thread.
+    """
 
     def resource_manager_connected(self, manager: ResourceManagerGateway) -> None:
         """Called when the JobMaster is registered at the ResourceManager."""
@@ -128,7 +130,9 @@ class JobMasterLeaders:
         )
 
     async def stop(self) -> ResourceManagerGateway | None:
-        """Stop following the leaders. Returns the ResourceManager for :meth:`say_goodbye`."""
+        """Stop following the leaders. Returns the ResourceManager, to be given to
+        :meth:`say_goodbye`, or None.
+        """
         self._resource_manager_heartbeats.stop()
         self._dispatcher_heartbeats.stop()
         manager = self._resource_manager.target_gateway
@@ -180,7 +184,7 @@ class JobMasterLeaders:
             self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register at the ResourceManager again, which has forgotten this JobMaster."""
+        """Register again at this ResourceManager, which has disconnected this JobMaster."""
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 
@@ -204,10 +208,10 @@ class JobMasterLeaders:
         )
 
     def bounds_told(self) -> None:
-        """Note that the Dispatcher has sent new parallelism bounds in a call.
+        """Note that a call of the Dispatcher has brought new parallelism bounds.
 
-        If a registration is under way, its answer may have older bounds: the registration is
-        repeated.
+        A registration at the Dispatcher that is under way is repeated, because its answer may bring
+        older bounds.
         """
         self._is_answer_overtaken = True
 

@@ -1,5 +1,6 @@
 """What past JobMasters of a job have left for their successor: slots and notes at their SlotPools,
-and copies at TaskExecutors."""
+and copies of the notes at TaskExecutors.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Everything that past JobMasters have left: slots, notes, finished tasks and kept parts."""
+    """Everything that past JobMasters have left: slots, notes, finished tasks, and parts of the
+    source coordinator's state.
+    """
 
     allocations: tuple[AllocationID, ...] = ()
     task_executors: tuple[WorkerLocation, ...] = ()
@@ -86,9 +89,7 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, kept.finished, kept.parts)
 
     def end(self) -> None:
-        """Begin to end the past pools.
-        Call this once this JobMaster keeps their notes and slots elsewhere.
-        """
+        """Begin to end the past pools. Called once their notes and slots are stored elsewhere."""
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 
@@ -147,7 +148,7 @@ _TASK_EXECUTORS = "TaskExecutor-"
 
 
 class PastCopies:
-    """Reads the copies that past JobMasters have left at TaskExecutors.
+    """Reads the copies of notes that past JobMasters have left at TaskExecutors.
     Lives on the JobMaster's main thread.
     """
 
@@ -169,7 +170,8 @@ class PastCopies:
         return {ResourceID(name): f"{name}/taskexecutor" for name in names}
 
     async def left(self, reports: Iterable[TaskExecutorReport]) -> Left | None:
-        """Read and merge the copies of all TaskExecutors that have reported a copy.
+        """Read the copies of notes at all TaskExecutors whose reports mention a copy, and merge
+        them.
 
         Returns:
             The contents of the copies. None if there is none, or if a copy cannot be read.

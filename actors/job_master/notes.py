@@ -26,7 +26,7 @@ from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A call that waits until a change is kept."""
+    """A call that waits until a change is stored where the next JobMaster finds it."""
 
     change: int
     is_of_part: bool
@@ -34,11 +34,12 @@ class _Waiting:
 
 
 class NotesForSuccessor:
-    """Keeps the notes, the finished tasks and parts of the source coordinator's state for the next
-    JobMaster. Lives on the JobMaster's main thread.
+    """Stores this JobMaster's notes for the next JobMaster, with finished tasks and parts of the
+    source coordinator's state. Lives on the JobMaster's main thread.
 
-    Each change has a number, counted from 1, and goes to the SlotPool and to the *keeper*, a
+    Each change has a number, counted from 1, and is sent to the SlotPool and to the *keeper*, a
     TaskExecutor (:class:`KeptCopy`). A pool that replaces a lost one is first sent everything.
+    A change is *kept* once both have it.
     """
 
     def __init__(
@@ -82,22 +83,21 @@ class NotesForSuccessor:
     # --- changes ----------------------------------------------------------------------------------
 
     def note(self, notes: JobNotes) -> None:
-        """Begin to keep *notes*.
-        :meth:`acknowledged`, for which deployments wait, returns once they are kept.
-        """
+        """Begin to store *notes*. :meth:`acknowledged` returns once they are stored."""
         self._noted = self._add(KeptPiece(notes=notes))
 
     def finished(self, tasks: tuple[FinishedTask, ...]) -> None:
-        """Begin to keep finished tasks. Nothing waits for this."""
+        """Begin to store that these tasks have finished. No action waits for this."""
         for first in range(0, len(tasks), FINISHED_PER_MESSAGE):
             self._add(KeptPiece(finished=tasks[first : first + FINISHED_PER_MESSAGE]))
 
     async def keep(self, part: KeptPart) -> None:
-        """Keep *part*. Returns when the SlotPool and the keeper have *part*.
+        """Store *part* of the source coordinator's state. Returns when the next JobMaster would
+        find it.
 
-        A pool counts only once it is certain that the next JobMaster will ask it. It would ask
-        another pool if this JobMaster has been replaced without knowing it, or if pools of past
-        JobMasters still exist.
+        This is so when the SlotPool and the keeper have *part*, and the next JobMaster will
+        certainly ask this pool. It would ask another pool if this JobMaster has been replaced
+        without knowing it, or if pools of past JobMasters still exist.
         """
         await self._until_kept(self._add(KeptPiece(part=part)), is_of_part=True)
 
@@ -113,19 +113,19 @@ class NotesForSuccessor:
         return change
 
     def adopt(self, parts: Iterable[KeptPart]) -> None:
-        """Add the parts that past JobMasters have left.
-        Call this before this JobMaster has a pool.
+        """Add the parts of the source coordinator's state that past JobMasters have left.
+        Must be called before this JobMaster has a pool.
         """
         for part in parts:
             self._book.add(KeptPiece(part=part))
 
     def forget_parts(self) -> None:
-        """Drop all parts, because the job begins again with all its sources."""
+        """Drop all parts of the source coordinator's state, because all sources begin again."""
         self._book.forget_parts()
 
     def parts(self, restores: int) -> tuple[KeptPart, ...]:
-        """Return the parts that belong to restore number *restores* of the sources, and the part
-        with the results' address.
+        """Return the parts of the source coordinator's state that were made since restore number
+        *restores* of the sources, and the part with the address of the job's results.
         """
         return tuple(
             part for part in self._book.parts if part.vertex_id is None or part.restores == restores
@@ -134,7 +134,7 @@ class NotesForSuccessor:
     # --- the SlotPool -----------------------------------------------------------------------------
 
     def for_next_pool(self) -> list[Call]:
-        """Return the calls with which a new pool is sent everything."""
+        """Return the calls that send a new pool everything that is stored."""
         pieces = list(self._book.pieces())
         last = len(pieces) - 1
         return [
@@ -145,10 +145,10 @@ class NotesForSuccessor:
     async def _keep(
         self, change: int, piece: KeptPiece, pool: SlotPoolGateway, *, is_all: bool | None = None
     ) -> None:
-        """Let the pool keep a piece of a change.
+        """Send *piece* to the pool, and note which changes the pool then has.
 
-        *is_all*: None if *piece* is the change. Otherwise the pool is new, and has everything up to
-        the change with the last piece, for which *is_all* is True.
+        *is_all* None: *piece* is the change number *change*. Otherwise the pool is new and is sent
+        everything up to *change* in several pieces; *is_all* is True for the last piece.
         """
         await pool.keep(piece)
         if is_all is False:
@@ -163,7 +163,10 @@ class NotesForSuccessor:
         self._go_on()
 
     async def _find(self, pool: SlotPoolGateway, changes: set[int]) -> None:
-        """Count *changes*, which *pool* has, once the next JobMaster will ask *pool*."""
+        """Note that *changes*, which *pool* has, are kept, once the next JobMaster will ask *pool*.
+        Waits until past pools have ended, and until the election confirms that this JobMaster
+        leads.
+        """
         if self._past is not None:
             await self._past.ended()
         if await self._is_certain():
@@ -174,8 +177,8 @@ class NotesForSuccessor:
     # --- waiting ----------------------------------------------------------------------------------
 
     async def acknowledged(self) -> None:
-        """Return when all notes so far are kept, and no earlier notes can be found instead.
-        Calls return in the order in which they were made.
+        """Return when all notes so far are stored, and the next JobMaster cannot find earlier
+        notes. Calls return in the order in which they were made.
         """
         await self._until_kept(self._noted, is_of_part=False)
 

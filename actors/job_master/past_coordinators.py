@@ -102,7 +102,9 @@ class PastCoordinators:
                 return None
 
     async def _all(self) -> list[tuple[str, JobMasterId]]:
-        """Return the coordinator processes, each with the JobMaster that has started it."""
+        """Return (process name, id of the JobMaster that started it) of each coordinator
+        process.
+        """
         prefix = stream_coordinators_of_job(self._graph.job_id)
         names = await self._job_master.rpc_service.process_names(prefix)
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]

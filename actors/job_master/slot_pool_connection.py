@@ -1,4 +1,6 @@
-"""A JobMaster's SlotPool: starts, watches and calls it, and replaces it by a new one."""
+"""A JobMaster's SlotPool: starts, watches and calls it, and replaces it by a new one.
+What is requested of the pool is decided in ``slots.py``.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 class SlotPoolConnection:
     """Connects a JobMaster to its SlotPool. Lives on the JobMaster's main thread.
 
-    JobMaster and SlotPool must have the same knowledge. So a pool is ended and replaced, as if it
-    had died, if a call to it fails, if a message from it is lost, or if it does not answer
-    heartbeats. Calls without a pool are dropped: the next pool is sent everything again.
+    JobMaster and SlotPool must agree about slots. So if a call to the pool fails, a message from it
+    is lost, or it does not answer heartbeats, the pool is ended and replaced as if it had died.
+    Calls made while there is no pool are dropped: the next pool is sent everything again.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class SlotPoolConnection:
 
     async def start(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
         """Start a pool, which knows no requirements, slots or notes yet.
-        It receives no calls before *until* has returned.
+        If *until* is given, the pool receives no calls before *until* has returned.
 
         Raises:
             RpcError: too many pools in a row died while starting.
@@ -130,7 +132,7 @@ class SlotPoolConnection:
             self._heartbeats.monitor_target(self._resource_id, lambda _: self._ask_for_news(pool))
 
     def _begin_heartbeats(self) -> None:
-        """Start to send heartbeats, unless they have begun.
+        """Create the sender of heartbeats, unless it exists.
         Called before the first pool exists, so that a new pool is not asked at once.
         """
         if self._heartbeats is None:
@@ -148,8 +150,9 @@ class SlotPoolConnection:
         return ResourceID(self._process)
 
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
-        """Request a heartbeat of the pool, which says how many news messages the pool has sent.
-        Replaces the pool if a message that it had sent before its last heartbeat has not arrived.
+        """Request a heartbeat of the pool, which returns how many ``slots_changed`` messages it has
+        sent. Replaces the pool if a message that it had sent before its last heartbeat has not
+        arrived.
         """
         news_sent = await pool.request_heartbeat()
         if pool is not self._pool or self._heartbeats is None:
@@ -161,8 +164,8 @@ class SlotPoolConnection:
             self._news_sent = news_sent
 
     def is_next(self, pool_number: int, news_number: int) -> bool:
-        """Return whether this news message is the next one of the present pool, and count it.
-        A gap means that messages were lost: the pool is replaced.
+        """Return whether this ``slots_changed`` message is the next one of the present pool, and
+        count it. A gap in the numbers means that messages were lost: the pool is replaced.
         """
         pool = self._pool
         if pool is None or pool_number != self._number or news_number <= self._news_seen:
@@ -190,7 +193,7 @@ class SlotPoolConnection:
 
     def tell(self, call: Call) -> None:
         """Make a call to the pool in the background. Without a pool the call is dropped.
-        Calls reach the pool in the order of this method's calls. The watch reports the pool's
+        Calls reach the pool in order. An error needs no answer here: the watch reports the pool's
         death.
         """
         pool = self._pool

@@ -1,4 +1,4 @@
-"""A JobMaster's slots: requests to its SlotPool, and news from it."""
+"""A JobMaster's slots: requests to its SlotPool, and the pool's reports about slots."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ class JobMasterSlots:
     # --- past JobMasters --------------------------------------------------------------------------
 
     async def left_by_past_job_masters(self) -> Left:
-        """Ask the pools of past JobMasters for their slots and notes.
-        Call this before our pool starts, so that the pool knows what to expect when TaskExecutors
-        offer slots.
+        """Ask the pools of past JobMasters for their slots and notes, and return both.
+        Must be called before this JobMaster's pool starts: the pool must know which slots to
+        accept.
         """
         left = await self._past.ask()
         self._handed_over = left.allocations
@@ -180,8 +180,9 @@ class JobMasterSlots:
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Process a news message of the pool: gained slots, lost slots, and other events.
-        Late messages of a dead pool, and slots of TaskExecutors that were lost since, are ignored.
+        """Process a ``slots_changed`` message of the pool: gained slots, lost slots, and other
+        events. Late messages of a dead pool, and slots of TaskExecutors that were lost since, are
+        ignored.
         """
         if not self.pool.is_next(pool_number, news_number):
             return
@@ -198,15 +199,15 @@ class JobMasterSlots:
                     self.let_go(resource_id)
 
     def count(self) -> None:
-        """Tell the scheduler of an elastic job all slots that the job has.
-        Call this after a takeover: the pool does not report slots that were taken over.
+        """Tell the scheduler which slots the job has, if the job is elastic.
+        Called after a takeover, because the pool does not report slots that were taken over.
         """
         if self._scheduler.wants_all_slots:
             self._handle(t.PoolSlotsChanged(self.ledger.all()))
 
     def _pool_lost(self) -> None:
-        """Start a new pool and send it the slots and requests of the lost pool.
-        Scheduler and TaskExecutors do not notice.
+        """Start a new pool in the background, and send it the lost pool's slots and open requests.
+        The scheduler and the TaskExecutors do not notice.
         """
         if self._job_master.is_running and not self._scheduler.status.is_terminal:
             self._job_master.create_task(self.start_pool(), name="start another SlotPool")
@@ -246,8 +247,9 @@ class JobMasterSlots:
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     async def register(self, report: TaskExecutorReport) -> None:
-        """Register a TaskExecutor.
-        Later deployments there contain all shared parts again, because it may have lost them.
+        """Register a TaskExecutor with its report.
+        The next deployment there contains all shared information (``SharedPart``) again, because
+        the TaskExecutor may have lost it.
 
         Raises:
             RpcError: no TaskExecutor is at its address.
@@ -264,10 +266,10 @@ class JobMasterSlots:
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
-        """Tell a TaskExecutor, until it answers, which of its slots this JobMaster uses.
+        """Tell a TaskExecutor which of its slots this JobMaster uses, repeatedly until it answers.
 
-        Slots of an earlier JobMaster are in the list if this JobMaster has taken them over. The
-        TaskExecutor ends the tasks in other slots that it has held since a JobMaster was lost.
+        These slots include those that were taken over from an earlier JobMaster. The TaskExecutor
+        ends the tasks in slots that it has kept for a lost JobMaster and that are not in the list.
         """
         while self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
@@ -288,10 +290,9 @@ class JobMasterSlots:
                 return
 
     def let_go(self, resource_id: ResourceID) -> None:
-        """Disconnect a TaskExecutor if the job does not need it any more (JM-15).
+        """Disconnect a TaskExecutor, unless the job has a slot or a needed result there (JM-15).
 
-        The job needs a TaskExecutor that has a slot or a needed result. The pool is asked, because
-        it may have taken a slot there since its last news.
+        The pool is asked first, because it may have accepted a slot there that it has not reported.
         """
         if (
             self._task_executors.is_connected(resource_id)

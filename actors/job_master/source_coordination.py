@@ -54,7 +54,9 @@ Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
 
 
 class KnowsBlobServer(Protocol):
-    """Knows where code is that did not travel with the job."""
+    """Interface that gives the address of the blob server: the server for user code that was too
+    large to be sent with the job.
+    """
 
     @property
     def blob_server(self) -> str | None:
@@ -83,12 +85,12 @@ class _Waiting:
 class SourceCoordination:
     """Sends orders to the source coordinator, one at a time, in the order of the decisions.
 
-    If the process of the coordinator dies, another process replaces it. If all events that readers
-    have received are kept, this process continues from the kept parts
-    (``docs/design/0061-coordinators-that-die.md``) and gets the unanswered orders. If some events
-    may not be kept, all sources are restored: the waiting orders are given up, and the process
-    starts with the last restored state. All sources are also restored if any source has a master
-    hook, because a hook must not go back to a checkpoint while the tasks run on.
+    If the coordinator's process dies, another process replaces it. It continues from the parts of
+    the coordinator's state that are stored for this case (:class:`KeptPart`), and gets the
+    unanswered orders (``docs/design/0061-coordinators-that-die.md``). This is possible only if the
+    parts contain all events that readers have received, and if no source has a master hook (a hook
+    must not go back to a checkpoint while the tasks run on). Otherwise all sources are restored:
+    the waiting orders are given up, and the process starts with the last restored state.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class SourceCoordination:
         """Create the coordination without a process.
 
         Args:
-            notes: the notes for the next JobMaster, with parts of the process's state.
+            notes: stores parts of the process's state for the next process.
             deaths: decides whether a process that has died may be replaced.
             on_replaced: called with the reason when another JobMaster has taken over the process.
             has_hooks: whether any source has a master hook.
@@ -144,8 +146,9 @@ class SourceCoordination:
     # --- the process ------------------------------------------------------------------------------
 
     def beginning(self, coordinator: CoordinatorID, graph_id: ExecutionGraphID) -> SourcesBeginning:
-        """Return the state with which the next attempt, *coordinator*, begins.
-        Call once per attempt. *graph_id*: the execution graph of the sources' tasks.
+        """Return the state with which the next attempt, *coordinator*, begins: stored parts of its
+        predecessor's state or, if they must not be used, the last restored state.
+        Must be called once per attempt. *graph_id*: the execution graph of the sources' tasks.
         """
         kept: tuple[KeptPart, ...] = ()
         restores = 0
@@ -161,9 +164,10 @@ class SourceCoordination:
             self._call_next()
 
     def adopted(self, coordinator: CoordinatorID, owner: JobMasterId, restores: int) -> None:
-        """Note a coordinator that an earlier JobMaster, *owner*, has started.
-        This JobMaster gives the orders from now on, also to a process that replaces the coordinator
-        if it has died. The kept parts contain everything that readers know of a source.
+        """Note that this JobMaster has taken over the coordinator that *owner*, an earlier
+        JobMaster, has started. *restores* says how often the sources had been restored. Orders are
+        sent to this coordinator or, if it dies, to the process that replaces it. The stored parts
+        of its state contain everything that readers have received.
         """
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
@@ -176,8 +180,8 @@ class SourceCoordination:
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
         """Note that a coordinator has died, was stopped, or will not start.
 
-        *goes_on*: another process continues from the kept parts and gets the waiting orders. If
-        False, the waiting orders are given up.
+        *goes_on*: another process continues from the stored parts of its state, and gets the
+        waiting orders. If False, the waiting orders fail with *cause*.
         """
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
@@ -199,10 +203,9 @@ class SourceCoordination:
             one.given_up(cause, True)
 
     def begins_anew(self) -> None:
-        """Note that the job begins anew, with all its sources. The kept parts are dropped.
-        Tasks that are deployed from now on look for the next process, whose owner is this
-        JobMaster. The process that an earlier JobMaster has started may still exist, because its
-        end takes a while.
+        """Note that the job begins anew with all its sources. Stored parts of their state are
+        dropped. Tasks that are deployed from now on use the next process, whose owner is this
+        JobMaster. The process that an earlier JobMaster has started may exist a little longer.
         """
         self._owner, self._restores = self._job_master.fencing_token, 0
         self._unknown = frozenset()
@@ -211,11 +214,11 @@ class SourceCoordination:
     # --- what is kept of it -----------------------------------------------------------------------
 
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
-        """Keep a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
+        """Store a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
 
-        When the job begins anew, attempt numbers begin anew too. A coordinator of an earlier
-        JobMaster, which was given up because it did not answer, may have the same number. Raises
-        CoordinatorReplacedError if the part comes from another coordinator than the present one.
+        Raises CoordinatorReplacedError if the part comes from another coordinator than the present
+        one. The attempt number alone does not tell them apart: when the job begins anew, numbers
+        begin anew too. So *owner* is compared as well.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
@@ -225,15 +228,16 @@ class SourceCoordination:
 
     @property
     def has_readers(self) -> bool:
-        """Whether any task is known to have asked for splits since the last restore."""
+        """Whether any task has requested splits since the last restore, as far as is stored."""
         parts = self._notes.parts(self._restores)
         known = (part.progress.readers for part in parts if part.progress is not None)
         return any(reader.is_added for readers in known for reader in readers)
 
     def may_go_on(self, now: float) -> bool:
-        """Note that the coordinator died, and return whether another process can replace it.
-        False if readers may know more than is kept, if a source has a master hook, or if too many
-        coordinators have died.
+        """Count the coordinator's death, and return whether another process can continue in its
+        place. False if readers may have received events that are not in the stored parts, if a
+        source has a master hook, if the coordinator has not run yet, or if too many coordinators
+        have died.
         """
         parts = self._notes.parts(self._restores)
         is_known = not self._unknown and all(
@@ -247,9 +251,9 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Order all sources to cut their events for a checkpoint, and to return their states. Later
-        orders do not wait for the master hooks. *tell* gets the state, or the failure, for each
-        operator. If a hook fails, *tell* gets this failure, then the states, which are not needed.
+        """Order all sources to fix the events before a checkpoint, and to return their states.
+        *tell* is called with the state or the failure for each operator. If a master hook fails,
+        *tell* gets its failure first, and then the states. Later orders do not wait for the hooks.
         """
         token = self._job_master.fencing_token
 
@@ -301,11 +305,12 @@ class SourceCoordination:
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
     def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
-        """Take back the splits of restarted subtasks.
-        Their earlier attempts are ignored from then on.
+        """Take back the splits that earlier attempts of restarted subtasks have received.
+        The earlier attempts are ignored from then on.
 
-        Waits until the new attempts are noted, unless they run already (*are_known*). Otherwise the
-        next JobMaster could deploy an earlier attempt, which would wait for splits for ever.
+        Waits until the numbers of the new attempts are stored for the next JobMaster, unless they
+        run already (*are_known*). Otherwise the next JobMaster could deploy an earlier attempt,
+        which would wait for splits for ever.
         """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
 
@@ -327,8 +332,9 @@ class SourceCoordination:
         blobs: KnowsBlobServer,
         tell: Callable[[CoordinatorID, CoordinatorEvent], None],
     ) -> None:
-        """Let the output formats prepare or finish their outputs. *tell* gets the answer.
-        The coordinator itself reports a failure of a format, to :meth:`JobMaster.coordinator_told`.
+        """Order the output formats to prepare or finish their outputs. *tell* gets the answer.
+        A failure of a format does not come here: the coordinator reports it to
+        :meth:`JobMaster.coordinator_told`.
         """
 
         async def send(process: StreamCoordinatorGateway) -> None:

@@ -89,8 +89,9 @@ class CheckpointsLostError(JobError):
 class StoredCheckpoints:
     """Stores and reads checkpoints on the JobMaster's main thread, with file access in threads.
 
-    The stores belong to this JobMaster from :meth:`recover` on. When another JobMaster has taken
-    them over, nothing is deleted any more, and results of unfinished stores are not reported.
+    Only one JobMaster at a time may change the stored checkpoints: this one from :meth:`recover`
+    on. When another JobMaster has taken them over, nothing is deleted any more, and unfinished
+    writes are not reported.
     """
 
     def __init__(
@@ -135,7 +136,8 @@ class StoredCheckpoints:
     # --- the beginning ----------------------------------------------------------------------------
 
     async def recover(self) -> tuple[CompletedCheckpoint, ...]:
-        """Take over the stores from earlier JobMasters, and return their checkpoints by rising id.
+        """Take over the stored checkpoints from earlier JobMasters, and return their checkpoints by
+        rising id.
 
         Waits for as long as the storage fails. Unreadable checkpoints before the last one stay.
 
@@ -325,7 +327,9 @@ class StoredCheckpoints:
     # --- what is not needed any more --------------------------------------------------------------
 
     def discard(self, action: Discard) -> None:
-        """Queue checkpoints or files for deletion. Items that the storage does not delete stay."""
+        """Queue checkpoints or files for deletion.
+        What the storage fails to delete is left there.
+        """
         self._discards.append(action)
         self._begin_to_discard()
 
@@ -412,7 +416,8 @@ class StoredCheckpoints:
         return await self._try(what, work, inf)
 
     async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
-        """Return the result of *work*, which is repeated for *patience* seconds if it fails.
+        """Return the result of *work*, which is repeated for *patience* seconds while it fails.
+        *what* names the work in log lines.
 
         Raises the error of *work*: at once if a repetition cannot help, else after that time.
         """

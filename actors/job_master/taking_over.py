@@ -69,8 +69,8 @@ Recover = Callable[[], Awaitable[tuple[CompletedCheckpoint, ...] | None]]
 
 
 class TakingOver:
-    """Takes over a job: asks all its processes, then the scheduler decides which tasks continue.
-    Lives on the JobMaster's main thread.
+    """Takes over a job: collects the reports of all its processes, lets the scheduler decide which
+    tasks continue, and carries out the decision. Lives on the JobMaster's main thread.
     """
 
     def __init__(
@@ -166,10 +166,11 @@ class TakingOver:
         await self._reconciliation.all_reported(places, self._patience, self._longest)
 
     async def _copied(self, left: Left) -> Left:
-        """Return *left* with the contents of the latest copy at a TaskExecutor, if it is known.
+        """Return the latest notes: those of a copy at a TaskExecutor or, if there is none, *left*.
 
-        A TaskExecutor that does not answer may have a later copy. Once a TaskExecutor has reported,
-        the earlier JobMaster cannot change its copy any more, even if it lives.
+        Returns *left* also if a TaskExecutor does not answer, because it may have a later copy.
+        Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot change the
+        copy there.
         """
         await self._all_reported(await self._past_copies.places())
         if not self._reconciliation.all_have_answered:
@@ -279,9 +280,8 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """Return the dead source coordinator in *notes*, which another coordinator will replace.
-        None if the notes name none. Also None if it may not be replaced: the job must begin anew
-        then.
+        """Return the source coordinator that *notes* name, which has died and will be replaced.
+        None if *notes* name none, or if it may not be replaced: the job must begin anew then.
         """
         place = notes.source_coordinator
         if place is None:
@@ -305,9 +305,9 @@ class TakingOver:
         return True
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
-        """Return resets of the splits of all source tasks that continue.
-        The last JobMaster may have died before it told the coordinator of tasks that it had
-        deployed.
+        """Return orders that take back splits of earlier attempts, for all source tasks that
+        continue. The last JobMaster may have died after it deployed a task and before it gave this
+        order.
         """
         operators = {
             vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
@@ -422,7 +422,7 @@ class Reconciliation:
 
     def is_over(self) -> None:
         """End the reconciliation, because the JobMaster has decided which tasks continue.
-        The events that were held back are processed now.
+        Events that were held back are processed now.
         """
         held, self._held = self._held, []
         self._decided.set_result(None)
@@ -432,21 +432,21 @@ class Reconciliation:
     # --- reports ----------------------------------------------------------------------------------
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Note the report of a TaskExecutor, in place of its earlier report.
-        It is not awaited any more.
+        """Store the report of a TaskExecutor, in place of its earlier report, and stop
+        awaiting it.
         """
         resource_id = report.location.resource_id
         self._reports[resource_id] = report
         self._expect_no_more(resource_id)
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Drop the report of a lost TaskExecutor. It counts as silent from now on."""
+        """Drop the report of a lost TaskExecutor. It counts as not having answered from now on."""
         if self._reports.pop(resource_id, None) is not None:
             self._silent.append(resource_id)
 
     def allocations(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
         """Return the allocations of the job's slots on a TaskExecutor.
-        Before the decision, these are all slots that the TaskExecutor has reported.
+        Before the decision these are the slots in the TaskExecutor's report.
         """
         if self.is_decided:
             return self._ledger.on(resource_id)

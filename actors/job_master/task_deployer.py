@@ -81,8 +81,8 @@ class TaskDeployer:
     # --- what TaskExecutors say -------------------------------------------------------------------
 
     def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
-        """Note the tasks that have ended by these reports.
-        Call before the scheduler gets the reports.
+        """Remove the attempts that have ended according to these reports from the deployed
+        attempts. Must be called before the scheduler gets the reports.
         """
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
@@ -91,8 +91,9 @@ class TaskDeployer:
         self._reconciliation.task_executor_lost(resource_id)
 
     def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Compare the attempts in a heartbeat with the deployed attempts, and repair differences.
-        Unknown attempts are cancelled. Missing attempts are reported to the scheduler as failed.
+        """Compare the attempts that a heartbeat lists with the deployed attempts, and repair
+        differences. Attempts that were not deployed are cancelled. Deployed attempts that are
+        missing are reported to the scheduler as failed.
         """
         found = self._reconciliation.heartbeat(resource_id, attempts)
         if found.unknown:
@@ -186,7 +187,7 @@ class TaskDeployer:
             self._handle(t.CancellationsFailed(action.attempts, str(error)))
 
     def release(self, action: ReleasePartitions) -> None:
-        """Tell a TaskExecutor to release results. A lost message does no harm."""
+        """Order a TaskExecutor to release results. The order is sent once, even if it gets lost."""
         resource_id = action.location.resource_id
         if self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)

@@ -124,7 +124,9 @@ class TaskExecutorConnections:
             self._heartbeats.receive_heartbeat(resource_id, payload)
 
     def lose(self, resource_id: ResourceID, reason: str) -> None:
-        """Give up the broken connection to a TaskExecutor. Idempotent."""
+        """Give up a broken connection to a TaskExecutor: remove it and call *on_lost*.
+        Idempotent.
+        """
         if self._remove(resource_id, reason):
             self._on_lost(resource_id, reason)
 

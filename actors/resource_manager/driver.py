@@ -22,7 +22,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 class WorkerGroupStartError(FlinkRayError):
     """Raised when the provider refuses to start a worker group.
-    A lack of room at present is no reason.
+    Not raised if the cluster has no room for the group at present: the group then waits.
     """
 
     retryable = True
@@ -36,7 +36,9 @@ class WorkerGroupLostError(FlinkRayError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroupRequest:
-    """Request for a worker group. Bundle i will hold a TaskExecutor of profile ``bundles[i]``."""
+    """Request for a worker group.
+    Bundle i will hold a TaskExecutor with the profile ``bundles[i]``.
+    """
 
     owner: WorkerGroupOwner | None
     """The job and group name if the group belongs to one job. None: shared by all jobs."""
@@ -75,8 +77,9 @@ def task_executor_spec(
     factory: str = TASK_EXECUTOR_FACTORY,
     node: NodeAddress | None = None,
 ) -> EndpointSpec:
-    """Return the specification of a TaskExecutor's process.
-    *node* is the node of its bundle if the process does not run on Ray.
+    """Return the specification of the process for a TaskExecutor in bundle *bundle_index* of
+    *group*. *node* is the node of the bundle if the process does not run on Ray. None: Ray knows
+    it.
     """
     return EndpointSpec(
         kind="TaskExecutor",
@@ -121,7 +124,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def describe_placement(self, group: WorkerGroupId) -> str:
-        """Return the provider's own text, for people, about why a group is not placed."""
+        """Return why a group is not placed, in the provider's own words, for people."""
 
     @abstractmethod
     async def release_worker_group(self, group: WorkerGroupId) -> None:
@@ -160,16 +163,16 @@ class ResourceManagerDriver(ABC):
     async def occupied_bundles(
         self, groups: Iterable[WorkerGroupId]
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
-        """Return the existing TaskExecutors, also if still starting, by group and bundle.
+        """Return the TaskExecutors that exist or are starting, as group -> bundle index -> id.
 
-        Used for groups of an earlier ResourceManager. The call may take time for every existing
-        process, so that one call should ask for all groups.
+        Used for groups of an earlier ResourceManager. A call may take time for every existing
+        process, so callers ask for all groups in one call.
         """
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:
         """Return the provider's total and available resources at present.
-        The texts about groups are empty.
+        The texts about worker groups in the result are empty.
         """
 
     @abstractmethod

@@ -89,8 +89,8 @@ async def lead_resource_manager(
     arguments: ClusterArguments,
     driver: ResourceManagerDriver,
 ) -> RpcEndpoint:
-    """Return the main endpoint of a ResourceManager's process.
-    It is a ResourceManager that knows the existing worker groups, or a standby for it.
+    """Return the main endpoint of a ResourceManager's process: a ResourceManager that knows the
+    existing worker groups, or a StandbyMaster that starts one when this process is elected.
     """
     services = ClusterServices.create(rpc_service, arguments)
 
@@ -105,7 +105,7 @@ async def lead_resource_manager(
 
 class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGateway):
     """Endpoint of the ResourceManager: registers TaskExecutors and JobMasters.
-    SlotAllocation decides about slots and workers.
+    Decisions about slots and workers are made by the SlotManager of its SlotAllocation.
     """
 
     def __init__(

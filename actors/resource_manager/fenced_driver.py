@@ -15,11 +15,11 @@ from flinkray.scheduler.resources.shortages import ClusterResources
 
 
 class FencedDriver(ResourceManagerDriver):
-    """Forwards calls to a driver, but calls that change anything only while this process leads.
+    """Forwards calls to a driver. Calls that change anything are refused once this process leads no
+    more; calls that only read are always forwarded.
 
     This is needed because Ray has no fencing. A ResourceManager that wakes up from a pause would
-    count TaskExecutors as lost that have registered at its successor, and would release them. Calls
-    that only read are always forwarded.
+    count TaskExecutors as lost that have registered at its successor, and would release them.
     """
 
     def __init__(self, driver: ResourceManagerDriver, leadership: Leadership) -> None:

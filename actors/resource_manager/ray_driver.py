@@ -230,8 +230,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return tuple(group for _, group in sorted(groups.items()))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Call *fn* in a thread, where it asks Ray's head.
-        Nothing is called while the head is known to be away, because the call would hold a thread.
+        """Call *fn*, which asks Ray's head, in a thread, and return its result.
+        If the head is known to be away, *fn* is not called, because the call would block the
+        thread.
 
         Raises:
             asyncio.TimeoutError: the head is away.
@@ -283,7 +284,7 @@ def _table_of(group_id: str) -> dict[str, Any]:
 
 def _named_actors() -> list[dict[str, str]]:
     """Return the named actors that live or are being started, of all namespaces.
-    Ray can list all namespaces, or only that of the calling process, which may be another one.
+    Ray lists either all namespaces or that of the calling process, which may not be the cluster's.
     """
     actors: list[dict[str, str]] = list_named_actors(all_namespaces=True)
     return actors
@@ -299,8 +300,8 @@ def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Return a mapping with True for each group that is removed and that no live node lists any
-    more. The other groups are left out.
+    """Return the groups that are removed and that no live node lists any more, each mapped to True.
+    The other groups are left out.
 
     A node removes a group from its list and returns CPU and memory in one step.
     """

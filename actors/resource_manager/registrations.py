@@ -59,9 +59,9 @@ T = TypeVar("T")
 
 
 class RegistrantConnections:
-    """Connects to registering processes.
-    A registration is refused if a later one from the same address has begun before its connection
-    was ready (RM-02).
+    """Connects to processes that register.
+    If the same address registers again before the connection is ready, the earlier registration is
+    refused (RM-02).
     """
 
     def __init__(self, endpoint: RpcEndpoint) -> None:
@@ -79,8 +79,9 @@ class RegistrantConnections:
     ) -> JobMasterGateway | RegistrationFailure | RegistrationRejection:
         """Return the gateway of the registering JobMaster, or why it cannot register.
 
-        *is_another*: the job has, or has lost, another JobMaster. The registering JobMaster may be
-        a predecessor that wakes up from a pause: the process name belongs to the successor.
+        *is_another*: the job has, or had, a JobMaster with another id. The registering JobMaster
+        may then be a predecessor that wakes up from a pause, and is refused if its process name now
+        belongs to its successor.
         """
         connecting = self._connect_to_job_master(address, job_master_id, job_id, is_another)
         return await self._unless_overtaken(address, connecting)

@@ -14,10 +14,10 @@ _PAUSE = 4.0
 
 
 class SharedPoll(Generic[K, V]):
-    """Calls *look* again and again for the keys that callers wait for, one call for all keys.
+    """Calls *look* again and again, with all keys that callers wait for, until each has an answer.
 
-    The calls take at most a fifth of the time: after a look at a thousand keys that takes one
-    second, the next look begins four seconds later.
+    The calls take at most a fifth of the time: after a call that takes one second, the next call
+    begins four seconds later.
     """
 
     def __init__(

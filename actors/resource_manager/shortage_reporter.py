@@ -23,9 +23,10 @@ SHORTEST_INTERVAL = 0.1
 
 
 class ShortageReporter:
-    """Reports shortages of slots. Looks for them only while slots are missing.
+    """Reports shortages of slots to JobMasters. Looks for shortages only while slots are missing.
 
-    A shortage that no node could ever end is reported at once, others after ``delay`` seconds.
+    A shortage that no node could ever end is reported at once, other shortages after ``delay``
+    seconds.
     """
 
     def __init__(

@@ -57,9 +57,11 @@ _NEWS_RETRY_DELAY = 0.5
 
 
 class SlotAllocation(WorkerEvents):
-    """Connects a ResourceManager's members with its SlotManager, on the main thread.
+    """Connects a ResourceManager's TaskExecutors and JobMasters with its SlotManager, on the main
+    thread.
 
-    Every event goes to the SlotManager with the time; its actions are carried out in order.
+    Every event is passed to the SlotManager together with the time. The actions that the
+    SlotManager returns are carried out in order.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class SlotAllocation(WorkerEvents):
 
     def declare(self, requirements: ResourceRequirements) -> None:
         """Set a job's requirements.
-        The SlotManager gets them a little later, together with other jobs'.
+        The SlotManager gets them a little later, together with the requirements of other jobs.
         """
         if not self._declared:
             self._endpoint.schedule_run_async(self._check_delay, self._check_requirements)
@@ -155,9 +157,11 @@ class SlotAllocation(WorkerEvents):
         job_master_address: str,
         job_master_id: JobMasterId,
     ) -> None:
-        """Send a TaskExecutor the address and id of the job's new JobMaster, until it answers.
+        """Send a TaskExecutor the address and id of the job's new JobMaster, repeatedly until it
+        answers.
 
-        The TaskExecutor must learn this: the job gets no other slots in place of its slots there.
+        The TaskExecutor must learn of this JobMaster, because the job gets no other slots in place
+        of its slots there.
         """
         while True:
             worker = self._members.task_executors.get(resource_id)
@@ -190,8 +194,8 @@ class SlotAllocation(WorkerEvents):
         self.job_master_deaf(job_id)
 
     def job_master_deaf(self, job_id: JobID) -> None:
-        """Clear the requirements of a job whose silent JobMaster may live and register again.
-        The job keeps its slots but gets no more.
+        """Clear the requirements of a job whose JobMaster does not answer heartbeats.
+        The JobMaster may live and register again. The job keeps its slots but gets no more.
         """
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
@@ -243,7 +247,9 @@ class SlotAllocation(WorkerEvents):
                 )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
-        """Pass a slot report of a TaskExecutor, after its first one, to the SlotManager."""
+        """Pass a TaskExecutor's slot report to the SlotManager. Its first report comes with
+        :meth:`add_task_executor`.
+        """
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
@@ -255,7 +261,7 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.task_executor_lost(resource_id, cause, self._now()))
 
     def block_nodes(self, nodes: tuple[BlockedNode, ...]) -> None:
-        """Assign nothing more on these nodes for a while."""
+        """Assign no more slots on these nodes until their block ends."""
         for node in nodes:
             log.warning("node %s is blocked for %g s: %s", node.node_id, node.duration, node.cause)
         self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
@@ -349,8 +355,8 @@ class SlotAllocation(WorkerEvents):
 
     async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
         """Ask the TaskExecutors of a group whether the group can be released.
-        A group stays if one of its TaskExecutors cannot be asked. Its death is detected by other
-        means.
+        If one of them does not answer, the group stays. Its death, if it is dead, is detected by
+        the watch or by heartbeats.
         """
         agreed = True
         for resource_id in action.task_executors:
@@ -414,8 +420,8 @@ class SlotAllocation(WorkerEvents):
             tell(self._endpoint, free, action.slot_id.resource_id)
 
     def _notify_task_executor_lost(self, action: NotifyAllocationFailure) -> None:
-        """Tell the JobMaster of a job that a TaskExecutor is lost together with its slots.
-        Called once for each slot of the TaskExecutor. The JobMaster ignores repetitions.
+        """Tell the JobMaster of a job that a TaskExecutor is lost with all its slots.
+        Called once for each slot. The JobMaster acts on the first call.
         """
         job_master = self._members.job_masters.get(action.job_id)
         if job_master is not None:

@@ -168,7 +168,9 @@ class WorkerLifecycle:
         return {one: True for one in recovered if occupied[one[0]].get(one[1]) != one[2]}
 
     def group_text(self, group_id: WorkerGroupId) -> str:
-        """Return name and id of a group for log lines; the id alone if the group is not here."""
+        """Return name and id of a group for log lines.
+        Only the id if this object does not know it.
+        """
         started = self._groups.get(group_id)
         return str(group_id) if started is None else started.group.text
 
@@ -231,10 +233,10 @@ class WorkerLifecycle:
         owner: WorkerGroupOwner | None,
         occupants: Mapping[int, ResourceID] | None,
     ) -> None:
-        """Begin to stop the TaskExecutors of a group and then to remove the group.
+        """Begin to stop the TaskExecutors of a group, and to remove the group after that.
 
-        *text* names the group in log lines. *occupants* are its TaskExecutors by bundle. None: the
-        driver is asked for them.
+        *text* names the group in log lines. *occupants* are its TaskExecutors by bundle index.
+        None: they are not known, and the driver is asked.
         """
         task = self._endpoint.create_task(
             self._release_group(group_id, text, occupants), f"release worker group {text}"
@@ -382,7 +384,7 @@ class WorkerLifecycle:
         }
 
     async def groups_placed_anew(self) -> dict[WorkerGroupId, str]:
-        """Return the provider's text about each group that lost a node and is not placed again."""
+        """Return the provider's text about each group that lost a node and waits for another."""
         waiting = [
             group_id
             for group_id, started in self._groups.items()

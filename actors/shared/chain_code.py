@@ -56,8 +56,7 @@ def buffer_timeouts(
 
 
 class ChainCode:
-    """A pickled chain plan.
-    Each subtask unpickles its own copy.
+    """A pickled chain plan. Each subtask unpickles its own copy.
 
     Args:
         plan: the pickled plan.
@@ -133,7 +132,7 @@ def _with_objects_here(plan: ChainPlan, job_id: str) -> ChainPlan:
 
 
 class _ObjectHere:
-    """Stands in for an operator in a pickled plan.
+    """Takes the place of an operator in a pickled plan, so that the operator itself is not pickled.
     Unpickled in this process, it becomes a copy of the operator.
     """
 
@@ -149,10 +148,10 @@ def _object_here(job_id: str, operator_id: str) -> Any:
 
 
 def _named(classes: Iterable[type]) -> Classes:
-    """Return the classes by name, without ambiguous names and subclasses of flinkray's classes.
-    A name is ambiguous if two different classes have it, for instance because a function that
-    defines a class was called twice. Subclasses of flinkray's functions, sources and sinks are
-    never values, and may refer to large objects.
+    """Return the classes that values may have, by ``module:qualified name``.
+    Left out are names of two different classes (for instance, a function that defines a class was
+    called twice), and subclasses of flinkray's functions, sources and sinks: these are never
+    values, and may refer to large objects.
     """
     named: dict[str, type | None] = {}
     for kind in classes:

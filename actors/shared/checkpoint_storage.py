@@ -30,7 +30,9 @@ def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobChec
 
 
 def why_not_started_from(location: str, error: CheckpointStorageError) -> str:
-    """Return the error text for a job that cannot start from *location*. Names each path once."""
+    """Return the error text for a job that cannot start from the snapshot at *location*.
+    The text names each path once.
+    """
     if error.path.startswith(without_secrets(location)):
         return f"the job cannot start from {error}"
     return f"the job cannot start from {without_secrets(location)}: {error}"

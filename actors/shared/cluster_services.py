@@ -102,9 +102,9 @@ TokenT = TypeVar("TokenT", bound=FencingToken)
 
 
 class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
-    """Follows a component's leader, and checks that the component's calls come from this leader.
-    Used for a component whose calls to *endpoint* carry a fencing token, but to which *endpoint*
-    sends no calls itself.
+    """Knows which process leads a component, and refuses calls from any other process.
+    Used by an endpoint that the component calls with its fencing token, but that does not call the
+    component.
     """
 
     def __init__(self, token_type: type[TokenT], endpoint: RpcEndpoint) -> None:
@@ -165,8 +165,9 @@ async def see_who_leads(
     retriever: LeaderRetrievalService, sought: tuple[str, LeaderSessionID], patience: float
 ) -> tuple[str, LeaderSessionID] | None:
     """Wait until *retriever* announces the leader *sought*, and return *sought*.
-    After *patience* seconds return the last announced leader instead, or None if there is none. The
-    first announcements may be outdated. The retriever is closed afterwards.
+    After *patience* seconds return the last announced leader instead, or None if there was none.
+    Earlier announcements are skipped, because they may be outdated. The retriever is closed
+    afterwards.
     """
     listener = _SoughtLeader(sought)
     await retriever.start(listener)

@@ -1,4 +1,6 @@
-"""Shared parts of task deployments, for instance the job's information. Each part is sent once."""
+"""Information that many task deployments share (``SharedPart``): about the job, its vertices and
+their inputs. It is sent to each receiver once.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class DeployedParts:
-    """Keeps the shared parts that a TaskExecutor has received, by execution graph and key.
-    A newer version of a part replaces the older version. For each job only the parts of one
-    execution graph are kept. Once parts of the next graph arrive, nothing of the earlier graph is
-    deployed any more.
+    """Stores the information shared by deployments that a TaskExecutor has received, by execution
+    graph and key. A newer version of a part replaces the older version. For each job only the parts
+    of one execution graph are stored: when parts of the next graph arrive, the earlier graph
+    deploys nothing more.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class DeployedParts:
         self._parts: dict[ExecutionGraphID, dict[int, SharedPart]] = {}
 
     def add(self, deployments: TaskDeployments) -> None:
-        """Keep the parts that came with this message, in place of older versions."""
+        """Store the shared parts that came with this message, in place of older versions."""
         job_id, graph_id = deployments.job_id, deployments.graph_id
         if self._graphs.get(job_id) != graph_id:
             self.forget(job_id)
@@ -45,8 +47,7 @@ class DeployedParts:
 
     def job(self, deployments: TaskDeployments) -> JobInformation:
         """Return the job's information that *deployments* refers to.
-        Raises TaskError if the part was never received, as :meth:`vertex`, :meth:`inputs` and
-        :meth:`part` do.
+        Raises TaskError if this information was never received.
         """
         content = self.part(deployments.graph_id, deployments.job).content
         assert isinstance(content, JobInformation)
@@ -74,7 +75,7 @@ class DeployedParts:
 
 
 class SentParts:
-    """Remembers which parts a receiver has been sent, so that each part is sent to it once."""
+    """Remembers which shared parts were sent to a receiver, so that each is sent there once."""
 
     def __init__(self) -> None:
         self._versions: dict[JobID, tuple[ExecutionGraphID, dict[int, int]]] = {}
@@ -82,7 +83,7 @@ class SentParts:
     def take_new(
         self, job_id: JobID, graph_id: ExecutionGraphID, parts: Iterable[SharedPart]
     ) -> tuple[SharedPart, ...]:
-        """Return the parts that were not yet sent in their version, and note them as sent."""
+        """Return those of *parts* whose version was not sent yet, and note them as sent."""
         known, versions = self._versions.get(job_id, (graph_id, {}))
         if known != graph_id:
             versions = {}

@@ -21,11 +21,11 @@ The call is repeated until it is answered.
 
 
 class JobMasterWatch:
-    """Watches one JobMaster.
-    Lives on the main thread of the process's endpoint.
+    """Watches one JobMaster, on the main thread of the process's endpoint.
 
-    The JobMaster may have died before the watch began. All JobMasters of a job have one address, so
-    the watch may then be on the successor. Therefore the JobMaster is also asked for its identity.
+    All JobMasters of a job have the same address. If the JobMaster has died before the watch began,
+    the watch may be on its successor. So the process there is also asked whether it is this
+    JobMaster.
     """
 
     def __init__(
@@ -48,9 +48,8 @@ class JobMasterWatch:
         self._watch.cancel()
 
     async def look(self) -> bool:
-        """Ask the JobMaster now whether it lives.
-        Return False if no answer has come. If the JobMaster is gone, *on_lost* is called before
-        this returns True.
+        """Ask the JobMaster now whether it lives. Returns False if no answer has come.
+        Returns True if it lives or is gone. If it is gone, *on_lost* is called first.
         """
         if self._is_over:
             return True
@@ -78,7 +77,7 @@ class JobMasterWatch:
 async def has_name_of_leader(
     service: RpcService, job_master: JobMasterGateway, job_id: JobID
 ) -> bool:
-    """Return whether *job_master* is the process with the name of the job's JobMaster.
+    """Return whether the process *job_master* has the process name of the job's JobMaster.
     The name goes to another process as soon as the Dispatcher starts another JobMaster.
     """
     identity = service.identity_of(job_master)

@@ -1,4 +1,4 @@
-"""A JobMaster's notes for the next JobMaster of the job."""
+"""A JobMaster's notes for the job's next JobMaster, and what is stored with them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Each finished task is sent with its slot. The message stays well below the frame
 
 
 class KeptNotes:
-    """The last notes of a JobMaster, its finished tasks, and kept parts of the sources' state.
-    The JobMaster writes them. Its SlotPool and a TaskExecutor store them too. The job's next
+    """The last notes of a JobMaster, its finished tasks, and parts of the source coordinator's
+    state. The JobMaster writes them. Its SlotPool and a TaskExecutor store them too. The job's next
     JobMaster reads them when it takes over the job.
     """
 
@@ -27,7 +27,7 @@ class KeptNotes:
 
     @property
     def parts(self) -> tuple[KeptPart, ...]:
-        """The latest kept part of each source, and the part with the results' address."""
+        """The latest stored progress of each source, and the address of the job's results."""
         return tuple(self._parts.values())
 
     @property
@@ -36,9 +36,9 @@ class KeptNotes:
         return tuple(self._finished.values())
 
     def add(self, piece: KeptPiece) -> None:
-        """Store the part, the finished tasks and the notes that *piece* holds.
-        A part replaces an older part of the same source. Notes of another execution graph drop the
-        finished tasks of the graph before.
+        """Store what *piece* holds: notes, finished tasks, a part of the source coordinator's
+        state. A part replaces an older part of the same source. Notes of another execution graph
+        drop the finished tasks of the graph before.
         """
         part = piece.part
         if part is not None:
@@ -53,12 +53,12 @@ class KeptNotes:
             self.notes = piece.notes
 
     def forget_parts(self) -> None:
-        """Drop all parts, because the job begins again with all its sources."""
+        """Drop the progress of all sources, because the job begins again with all its sources."""
         self._parts.clear()
 
     def piece(self, number: int) -> KeptPiece | None:
-        """Return piece *number* of the parts and finished tasks, counted from 0.
-        None if there is no such piece. The parts come first. The notes are in no piece.
+        """Return piece *number*, counted from 0: first the parts, then the finished tasks.
+        None if there is no such piece. No piece holds the notes.
         """
         if number < len(self._parts):
             return KeptPiece(part=self.parts[number])
@@ -68,7 +68,7 @@ class KeptNotes:
 
     def pieces(self) -> Iterator[KeptPiece]:
         """Yield messages that together hold everything.
-        The notes come last: a receiver that has the notes has everything.
+        The notes are in the last message, so that a receiver that has the notes has everything.
         """
         number = 0
         while (piece := self.piece(number)) is not None:

@@ -97,8 +97,8 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     @property
     def obstacle(self) -> str:
-        """A text for people that says why the endpoint is not registered, as far as this process
-        knows.
+        """A text for people that says why the endpoint is not registered, as far as this
+        process knows.
         """
         retriever, service = self._retriever, self._endpoint.rpc_service
         outages = (None if retriever is None else retriever.outage, service.outage)
@@ -110,10 +110,10 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     def reconnect(self, reason: str) -> None:
         """Register again at the same address.
-        Called if the leader has forgotten us or does not answer.
+        Called if the leader has ended the registration or does not answer.
 
-        While a registration is under way, its answer is discarded: the leader may have sent newer
-        messages that overtook the answer.
+        If a registration is under way, its answer is discarded: the leader may have sent newer
+        messages before the answer arrived.
         """
         connection = self._connection
         if connection is None:

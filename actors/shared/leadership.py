@@ -66,7 +66,9 @@ class _Contender(LeaderContender):
 
 
 class Leadership:
-    """A won leadership of one component: its session, and the means to announce the leader."""
+    """The leadership of one component that this process has won: tells others who leads, and knows
+    whether it is lost.
+    """
 
     def __init__(
         self, election: LeaderElection, contender: _Contender, session_id: LeaderSessionID
@@ -115,12 +117,12 @@ class Leadership:
         self._contender.session_id = None
 
     async def is_certain(self) -> bool:
-        """Ask the election whether this process still leads.
-        Call this before an action that no fencing protects: a process that was paused does not know
-        yet that another process leads.
+        """Ask the election whether this process still leads, and return the answer.
+        Call this before an action that no fencing protects: after a pause, this process may not
+        know that another process leads.
 
-        Waits while the election cannot say. False means that the leadership is lost, and that the
-        endpoint ends.
+        Waits while the election cannot say. False means that the leadership is lost: the endpoint
+        ends.
         """
         while not self.is_lost:
             if await self._election.has_leadership(self.session_id):
@@ -151,11 +153,11 @@ async def lead_in_turn(
 
 
 class StandbyMaster(RpcEndpoint):
-    """Contends for a leadership and, once granted, hosts the endpoint that leads.
+    """Waits for a leadership and, once it is granted, hosts the endpoint that leads.
 
-    The StandbyMaster ends together with that endpoint, in the same way: a process leads once. A
-    master that has lost its leadership fails, and Ray starts its process again without any earlier
-    state (SPEC DI-17).
+    The StandbyMaster ends together with that endpoint, normally or with its error: a process leads
+    at most once. If the leadership is lost, the process fails, and Ray starts it again without any
+    earlier state (SPEC DI-17).
     """
 
     def __init__(

@@ -209,8 +209,8 @@ _PREFIX = "flinkray-task-process-"
 
 
 def write_note(host: TaskProcessHost) -> None:
-    """Write the note of this process, *host*.
-    The note stays until a cleaner has removed what is left.
+    """Write the note of this process, *host*, by which its leftovers are found.
+    The note stays until a cleaner has removed the leftovers.
     """
     with open(_note(host), "w", opener=opener) as note:
         note.write(environment_of(os.getpid()))

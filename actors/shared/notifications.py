@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class BatchedSender(Generic[T]):
-    """Collects things and sends them in batches, one message at a time.
-    Things that are added while a message is under way go with the next message. So the order is
-    kept, and a busy receiver gets fewer messages. A batch that is too large for one message is sent
-    in several messages.
+    """Sends items in batches, one message at a time.
+    Items that are added while a message is under way go with the next message. So the order is
+    preserved, and a busy receiver gets fewer messages. A batch that is too large for one message is
+    sent in several messages.
     """
 
     def __init__(
@@ -33,10 +33,11 @@ class BatchedSender(Generic[T]):
         """Create a sender that runs on *endpoint*'s main thread.
 
         Args:
-            send: sends one message and returns when the next message may be sent. A
-                FrameTooLargeError makes the messages smaller. Any other error ends the endpoint.
-            most: the largest number of things in one message.
-            shortened: returns a shorter version of a thing that is too large for one message.
+            send: sends one message and returns when the next message may be sent. After a
+                FrameTooLargeError the items are sent in smaller messages. Any other error ends the
+                endpoint.
+            most: the largest number of items in one message.
+            shortened: returns a shorter version of an item that is too large for one message.
         """
         self._endpoint = endpoint
         self._send = send
@@ -48,7 +49,7 @@ class BatchedSender(Generic[T]):
         self._callbacks: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, things: Iterable[T]) -> None:
-        """Queue the things to be sent after everything that was added before."""
+        """Queue items to be sent after everything that was added before."""
         before = len(self._waiting)
         self._waiting += things
         self._added += len(self._waiting) - before

@@ -25,7 +25,7 @@ class ProducedPartition:
 def produced_partitions(
     job_id: JobID, graph_id: ExecutionGraphID, vertex: VertexInformation, task: TaskDeployment
 ) -> tuple[ProducedPartition, ...]:
-    """Return the task's partitions that go through channels, in the order of the vertex's results.
+    """Return the partitions that the task will produce for channels, in the order of the results.
     Results that are written to files are left out (:func:`written_partitions`).
     """
     subtask = task.subtask_index

@@ -94,9 +94,9 @@ def default_restart_strategy(configuration: ReadableConfig) -> RestartStrategy:
 
 
 def with_checkpoint_options(job_graph: JobGraph, configuration: ReadableConfig) -> JobGraph:
-    """Return the graph with its checkpoint settings completed.
-    The cluster's options apply, and the job's own options override them. A job that takes no
-    checkpoints is returned unchanged. Checkpoints of an adaptive job are always aligned.
+    """Return the graph with complete checkpoint settings: the cluster's options, overridden by the
+    job's own options. A job that takes no checkpoints is returned unchanged. Checkpoints of an
+    adaptive job are always aligned.
     """
     if job_graph.checkpoints is None:
         return job_graph

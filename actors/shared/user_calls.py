@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 
 def as_it_travels(error: BaseException) -> Exception:
-    """Return the error as a process that receives it would see it.
-    The returned error can be sent, and holds no user objects.
-    """
+    """Return the error as another process would receive it: without objects of user code."""
     seen = codec.decode(codec.encode_error(error))
     assert isinstance(seen, Exception)
     return seen

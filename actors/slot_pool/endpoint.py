@@ -194,8 +194,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self.close()
 
     def _refuse_as_orphan(self) -> None:
-        """Refuse a call if this pool is an orphan.
-        If the JobMaster only counted as dead, it starts another pool.
+        """Raise if this pool is an orphan, because its JobMaster is gone. If the JobMaster lives
+        after all, it starts another pool.
 
         Raises:
             RecipientUnreachableError: the pool is an orphan.
@@ -245,8 +245,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         await self._carry_out(self._pool.set_job_restarting(restarting, worker_groups, now))
 
     def _declare(self) -> None:
-        """Send the job's requirements to the ResourceManager until they arrive.
-        Newer requirements or another ResourceManager replace them.
+        """Send the job's requirements to the ResourceManager, repeatedly until they arrive.
+        A newer call, for newer requirements or another ResourceManager, takes the place of this
+        one.
         """
         self._stop_declaring()
         requirements = self._pool.requirements
@@ -345,8 +346,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         return self._news_sent
 
     async def _tell_job_master(self, news: _News) -> None:
-        """Send a news message to the JobMaster.
-        The JobMaster notices a lost message at the next news message or heartbeat.
+        """Send the JobMaster one ``slots_changed`` message.
+        If the message is lost, the JobMaster notices a gap at the next message or heartbeat.
         """
         self._news_sent += 1
         try:

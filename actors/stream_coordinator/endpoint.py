@@ -264,9 +264,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _keep_source(
         self, vertex_id: JobVertexID, restores: int, progress: SourceProgress | None
     ) -> bool:
-        """Ask the JobMaster to keep the progress of a source. Called by :class:`SourceHost`.
-        Returns True once the progress is kept, and False if it is too large for a message.
-        *progress* None is kept as a mark: from now on no other process knows the source's progress.
+        """Ask the JobMaster to store the progress of a source, in case this process dies.
+        Returns True once the progress is stored, and False if it is too large for a message.
+        *progress* None stores that from now on only this process knows the source's progress.
         """
         name = self._vertices[vertex_id].name
         if progress is None:
@@ -303,9 +303,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _all_kept(self) -> None:
-        """Wait until all changes of the sources are kept. Called before an order is answered.
-
-        If this process dies, the next coordinator gets only the orders that were not answered.
+        """Wait until the JobMaster has stored the latest progress of all sources.
+        Called before an order is answered: if this process dies, its successor begins from the
+        stored progress, and gets only the orders that were not answered.
         """
         for host in self._hosts.values():
             await host.kept()
@@ -420,9 +420,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         await self._formats.call(call, blob_server)
 
     async def _is_of_the_present(self, restores: int) -> bool:
-        """Return whether a reader belongs to the last restore of the sources.
-        A reader that belongs to a later restore waits for this restore. *restores*: how often the
-        sources had been restored when the reader's task was deployed.
+        """Return whether a reader's task was deployed after the last restore of the sources.
+        *restores*: how often the sources had been restored when the task was deployed. If this is
+        more than the coordinator knows of, the call waits for the next restore.
         """
         while restores > self._restores:
             await asyncio.shield(self._restored_now)
@@ -456,7 +456,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         )
 
     async def _load(self, vertex: VertexCode, blob_server: str | None) -> Source[object]:
-        """Load the source with which a vertex begins."""
+        """Load the source with which a vertex begins, and return it."""
         code = await self._provide_code(vertex.code, blob_server)
         return await call_user_code(
             self.rpc_service,
@@ -465,7 +465,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         )
 
     async def _provide_code(self, code: bytes | BlobKey, blob_server: str | None) -> bytes:
-        """Return code of the job, after making importable what the code imports."""
+        """Return pickled code of the job, after making the job's files importable."""
         await self._provide_files(blob_server)
         return await self._fetch(blob_server, code) if isinstance(code, BlobKey) else code
 
@@ -484,8 +484,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return stream_execution(self._graph_id, self._restores)
 
     def _failed(self, error: FlinkRayError) -> None:
-        """Note the first failure, and report it to the JobMaster, if there is one.
-        The job then begins anew with another coordinator.
+        """Report the first failure of this coordinator to the JobMaster. Later failures are
+        ignored. The job then begins anew with another coordinator. While there is no JobMaster, the
+        next one gets the report when it takes over this coordinator.
         """
         if self._failure is None:
             outlook = outlook_of(error)

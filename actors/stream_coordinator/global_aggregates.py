@@ -22,10 +22,11 @@ _Number = tuple[int, int]
 
 
 class AggregateUpdates:
-    """Makes each update once, also if its message is repeated.
+    """Holds the job's global aggregates, and makes each update once, even if its message is
+    repeated.
 
-    The aggregates live as long as this process. Restarts of tasks and of the whole job do not
-    change them. An attempt sends an update only after the answer to its last one.
+    The values live as long as this process. Restarts of tasks and of the whole job do not change
+    them. An attempt sends an update only after the answer to its last one.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class AggregateUpdates:
         """The latest update of each subtask."""
 
     async def update(self, update: AggregateUpdate) -> AggregateAnswer:
-        """Add a value. A repeated call for the attempt's latest update gets the same answer.
+        """Add a value to an aggregate, and return the result.
+        A repeated call for the attempt's latest update gets the same answer.
 
         Raises:
             FlinkRayError: a later update of the subtask is known, or the job's files are missing.

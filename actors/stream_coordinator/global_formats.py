@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 
 class GlobalFormats:
-    """Carries out each call once, even if it is repeated, and one call after the other."""
+    """Calls the methods of output formats that are called once for all subtasks, one after the
+    other. A repeated call is carried out once.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class GlobalFormats:
         """The error of a format. After it no format is called any more."""
 
     async def call(self, call: GlobalFormatsCall, blob_server: str | None) -> None:
-        """Carry out a call.
+        """Prepare or finish the outputs of all formats, as *call* says.
 
         Raises:
             OperatorError: a format has failed, or cannot be loaded.

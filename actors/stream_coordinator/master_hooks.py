@@ -90,7 +90,9 @@ class HostedMasterHooks:
     # --- restores ---------------------------------------------------------------------------------
 
     def restore(self, restored: RestoredCoordinators) -> None:
-        """Restore the hooks before a source is read or a checkpoint is taken."""
+        """Set the state to which the hooks are restored when they are next needed, that is before a
+        source is read or a checkpoint is taken.
+        """
         self._restored, self._ready = restored, None
         for checkpoint_id in tuple(self._answers):
             self.checkpoint_over(checkpoint_id)
@@ -98,8 +100,8 @@ class HostedMasterHooks:
             self._begin()
 
     async def ready(self) -> None:
-        """Return when the hooks are restored. If they cannot be, the job fails, and this call never
-        returns.
+        """Return when the hooks are restored. If they cannot be restored, the job fails, and this
+        call never returns.
         """
         await asyncio.shield(self._ready or self._begin())
 
@@ -123,7 +125,9 @@ class HostedMasterHooks:
             await asyncio.get_running_loop().create_future()
 
     async def _idle(self) -> None:
-        """Acquire the lock of the calls. Raises UnavailableError if a call does not return."""
+        """Wait until no call of a hook is under way, and acquire the lock of such calls.
+        Raises UnavailableError if a call does not return in time.
+        """
         try:
             await within(_LONGEST_WAIT, self._calls.acquire())
         except asyncio.TimeoutError:
@@ -192,7 +196,7 @@ class HostedMasterHooks:
         return await asyncio.shield(self._answers[checkpoint_id])
 
     def checkpoint_over(self, checkpoint_id: int) -> None:
-        """Forget the states for a checkpoint that is complete or aborted."""
+        """Drop the hooks' states for a checkpoint that is complete or aborted."""
         answer = self._answers.pop(checkpoint_id, None)
         if answer is not None and not answer.done():
             answer.set_exception(_over(checkpoint_id))
@@ -285,7 +289,10 @@ def _created(source: Source[object]) -> tuple[str, MasterTriggerRestoreHook[Any]
 def _triggered(
     identifier: str, hook: MasterTriggerRestoreHook[Any], checkpoint_id: int, timestamp: int
 ) -> MasterState | Future[Any] | None:
-    """Call a hook. A state is stored at once, because the hook may change its object later."""
+    """Call a hook for a checkpoint, and return its state in serialized form, or None without a
+    state. The state is serialized at once, because the hook may change its object later. A Future
+    of the state is returned as it is.
+    """
     result = hook.trigger_checkpoint(checkpoint_id, timestamp)
     return result if isinstance(result, Future) else _stored(identifier, result)
 

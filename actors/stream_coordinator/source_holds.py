@@ -1,7 +1,7 @@
-"""Decides which sources of a job are not read because consumers of their records are behind.
+"""Decides which sources of a job are paused because consumers of their records are behind.
 
-The waiting epochs of Spark stages and the notes of look-ups are in the cluster's storage, where
-a new coordinator finds them.
+A consumer is a Spark stage, whose epochs wait in the cluster's storage, or a look-up join, which
+notes in the storage that too many records wait. A new coordinator finds both there.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NOT_SEEN = _Seen(is_behind=False, is_close=True)
 
 
 class SourceHolds:
-    """Watches the consumers of one job that can be behind.
-    A consumer is watched once a source asks.
+    """Knows which consumers of a job's sources are behind.
+    A consumer is watched from the first time that a source asks about it.
 
     Args:
-        most_epochs: number of waiting epochs with which a Spark stage is behind.
+        most_epochs: a Spark stage is behind if this many epochs wait for it.
         execution: returns the name of the present stream execution.
     """
 

@@ -1,7 +1,7 @@
 """Hosts one source in the coordinator's process. Threads run its enumerator, one call at a time.
 
-The progress of the source is also kept by other processes. Readers are sent only events that are
-kept.
+The progress of the source (its splits and the events for readers) is also stored by other
+processes, in case this process dies. Readers are sent only events that are stored.
 """
 
 from __future__ import annotations
@@ -60,10 +60,13 @@ class SourceHost:
 
         Args:
             load: returns the source; its argument is the address of the blob server.
-            keep: asks other processes to keep the progress. Returns when the progress is kept, or
-                False if it cannot be kept. Called with None when later progress will not be kept.
-            state: state of the enumerator in the checkpoint, if it begins from one.
-            progress: kept progress of an earlier coordinator; takes precedence over *state*.
+            keep: stores the source's progress at other processes. Returns True when the progress is
+                stored, and False if that is impossible. None in place of the progress says that
+                later
+                progress will not be stored.
+            state: state of the enumerator in the restored checkpoint, if any.
+            progress: progress that an earlier coordinator has stored; takes precedence over
+                *state*.
         """
         self._endpoint = endpoint
         self._name = f"enumerator of {name}"
@@ -177,19 +180,19 @@ class SourceHost:
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete, so that the job can recover from it."""
+        """Tell the enumerator that a checkpoint is complete, so that the job can recover
+        from it.
+        """
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Forget an aborted checkpoint: the job never recovers from it."""
+        """Drop what belongs to an aborted checkpoint, from which the job never recovers."""
         self._hosted.checkpoint_aborted(checkpoint_id)
         self._changed()
         self._notify_all()
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """Run user code in a thread and return its result.
-        An error of the user code is raised here.
-        """
+        """Run *call*, which is user code, in a thread, and return its result or raise its error."""
         async with self._calls:
             answer = await call_user_code(self._endpoint.rpc_service, call, self._described)
         self._changed()
@@ -199,12 +202,12 @@ class SourceHost:
     # --- what is kept outside ---------------------------------------------------------------------
 
     def keep_again(self) -> None:
-        """Ask other processes again to keep the progress. The process that kept it is gone."""
+        """Store the progress at other processes again, because the process that had it is gone."""
         self._is_to_be_kept_again = True
         self._changed()
 
     async def kept(self) -> None:
-        """Return when the progress up to now is kept, or cannot be kept."""
+        """Return when the present progress is stored at other processes, or cannot be stored."""
         self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
@@ -213,7 +216,7 @@ class SourceHost:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether other processes do not have the present progress yet."""
+        """Whether the present progress is not yet stored at other processes."""
         has_changed = self._is_kept and self._kept_changes != self._hosted.changes
         return (has_changed or self._is_to_be_kept_again) and not self._is_closed
 
@@ -257,9 +260,9 @@ class SourceHost:
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Let *prepare* return a function, and run this function in a thread of the user code.
-        Waiting readers then look for events. If anything fails, the job fails, and this call never
-        returns.
+        """Await *prepare*, and run the function that it returns in a thread, as user code.
+        Waiting calls of readers then look for new events. If anything fails, the job fails, and
+        this call never returns.
         """
         async with self._calls:
             if self._is_closed:
@@ -286,23 +289,20 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """Let the subtask's waiting call look for events again.
-        The call goes on waiting if there are none.
-        """
+        """Make the subtask's waiting call look for events again. It waits on if there are none."""
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
-        """End the waiting call of the subtask. A later call has come, or the source is closed."""
+        """End the subtask's waiting call, because it made a later call or the source is closed."""
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """Run *call*, and return the seconds until the next discovery of splits.
-        None: no discovery.
-        Called in the thread of the user code.
+        """Run *call*, and return after how many seconds the source wants to discover splits next.
+        None: no discovery is planned. Called in the thread of the user code.
         """
         call()
         at = self._hosted.next_discovery_time()

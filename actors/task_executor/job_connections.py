@@ -35,7 +35,7 @@ C = TypeVar("C")
 
 
 class Job(Generic[S, C]):
-    """Entry of a job in a JobTable: services, and a connection while a JobMaster is registered."""
+    """A job in a JobTable: its services, and its connection while a JobMaster is registered."""
 
     def __init__(self, job_id: JobID, services: S, close_services: Callable[[S], None]) -> None:
         self.job_id = job_id
@@ -159,7 +159,7 @@ _Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | Reg
 
 @dataclass(slots=True)
 class _Following:
-    """The leader of a job and the connection to it, kept while the job has slots here."""
+    """The leader of a job and the connection to it, while the job has slots here."""
 
     named: JobMasterId
     """The JobMaster that the last request for slots has named."""
@@ -192,13 +192,14 @@ class JobLeaderListener(Protocol):
     """Callbacks of a JobLeaderService. They run on the TaskExecutor's main thread."""
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
-        """Return the report of the job's slots, tasks and notes here.
-        It is sent to *leader* at once.
+        """Return the report of the job's slots, tasks and stored notes on this TaskExecutor.
+        The caller sends it to the JobMaster *leader* at once.
         """
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
-        """End the tasks in the slots that are held for the job, and return an empty report.
-        Called if the report is too large to be sent.
+        """Give up the job's tasks here, and return an empty report, because the full report is too
+        large to be sent. Ends the tasks in the slots that are reserved for the job's next
+        JobMaster.
         """
 
     def job_master_connected(self, job_id: JobID) -> None:
@@ -208,8 +209,8 @@ class JobLeaderListener(Protocol):
         """Called when the JobMaster is lost, or does not accept this TaskExecutor (TM-17)."""
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
-        """Called when a JobMaster's heartbeat has arrived.
-        It lists the slots that the JobMaster knows.
+        """Called when a JobMaster's heartbeat has arrived, with the slots that the JobMaster
+        knows here.
         """
 
     def heartbeat_payload(self, job_id: JobID) -> TaskExecutorHeartbeat:
@@ -252,11 +253,11 @@ class JobLeaderService:
         )
 
     async def add_job(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
-        """Connect to the job's JobMaster.
-        A JobMaster of another session is disconnected first (TM-15).
+        """Connect to the job's JobMaster, unless connected.
+        If another JobMaster of the job was connected, it is disconnected first (TM-15).
 
-        With elections, the followed JobMaster is disconnected when another one is elected, not when
-        a slot request names another one.
+        If JobMasters are elected, elections decide which JobMaster is followed. A slot request that
+        names another JobMaster changes nothing.
         """
         while (known := self._jobs.get(job_id)) is not None:  # perhaps added by a concurrent call
             services = known.services
@@ -288,8 +289,8 @@ class JobLeaderService:
         )
 
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
-        """Register at the JobMaster, with a report of everything that is here of the job.
-        A disconnection before this registration does not count any more.
+        """Register at the JobMaster, with a report of everything that the job has here.
+        This ends the effect of :meth:`said_goodbye`.
         """
         job.services.has_said_goodbye = False
         assert master.fencing_token is not None
@@ -310,9 +311,9 @@ class JobLeaderService:
         return await master.register_task_executor(job_id, self._listener.report_nothing(job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Note that the JobMaster has forgotten this TaskExecutor.
-        Return False if another JobMaster leads. An answer of the JobMaster to a registration does
-        not undo this. Its next slot request does: it leads to a new registration.
+        """Note that the JobMaster has disconnected this TaskExecutor, and return True.
+        Returns False, without effect, if another JobMaster leads. The next slot request of the
+        JobMaster leads to a new registration. The late answer to an earlier registration does not.
         """
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
@@ -321,8 +322,8 @@ class JobLeaderService:
         return True
 
     async def remove_job(self, job_id: JobID) -> None:
-        """Disconnect from a job's JobMaster, because nothing of the job is here (TM-14).
-        Idempotent.
+        """Disconnect from a job's JobMaster, because the job has neither slots nor results here
+        (TM-14). Idempotent.
         """
         job = self._jobs.get(job_id)
         if job is not None:
@@ -347,9 +348,9 @@ class JobLeaderService:
         return job is not None and job.services.job_master_id == job_master_id
 
     def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether *job_master_id*, named by another process, is the job's new JobMaster.
-        False if it is the same JobMaster, or if the present JobMaster was elected: then the next
-        election decides.
+        """Return whether *job_master_id*, which another process has named, is the job's new
+        JobMaster. False if it is the JobMaster that is followed already. Also False if JobMasters
+        are elected and an elected one is followed: the next election decides then.
         """
         job = self._jobs.get(job_id)
         is_elected = job is not None and job.services.leader.last_leader_id is not None

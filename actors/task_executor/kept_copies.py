@@ -28,9 +28,9 @@ class _Copy:
 
 
 class KeptCopies:
-    """Stores one complete copy per job, and possibly a later copy that is still incomplete.
-    The pieces of a copy arrive one by one. If the JobMaster dies in between, the complete copy is
-    used.
+    """Stores the notes of the jobs' JobMasters: for each job one complete copy, and possibly a
+    later copy that is incomplete. The pieces of a copy arrive one by one. If the JobMaster dies
+    before the later copy is complete, the complete copy is used.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,8 @@ class KeptCopies:
     def keep(
         self, job_id: JobID, job_master_id: JobMasterId, number: int, piece: KeptPiece
     ) -> bool:
-        """Add *piece* to copy *number* of a JobMaster. The notes complete the copy.
+        """Add *piece* to copy *number* of a JobMaster's notes. The piece with the notes themselves
+        makes the copy complete.
 
         Returns:
             False if the same JobMaster has begun a later copy: *piece* is dropped.
@@ -72,6 +73,6 @@ class KeptCopies:
         return None if complete is None else complete.kept.piece(number)
 
     def forget(self, job_id: JobID) -> None:
-        """Drop the copies of a job. It has no slots here, or a later copy is kept elsewhere."""
+        """Drop the copies of a job: it has no slots here, or a later copy is stored elsewhere."""
         self._complete.pop(job_id, None)
         self._begun.pop(job_id, None)

@@ -72,7 +72,7 @@ class PythonTasks(TasksOfKind):
 
         Args:
             factory: creates the endpoint of a task process.
-            parts: the parts that deployments refer to.
+            parts: the shared information that deployments refer to.
             on_reports: receives the reports of tasks. A task's final state comes last and once.
         """
         self._endpoint = endpoint
@@ -198,8 +198,8 @@ class PythonTasks(TasksOfKind):
 
     def reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
         """Process reports of a task process.
-        Late states from a dead process are dropped. Answers to checkpoints are passed on in any
-        case, because state that was written for them must be discarded.
+        Task states from a process that counts as dead are dropped. Answers to checkpoints are
+        passed on all the same, because state that was written for them must be discarded.
         """
         news: list[TaskReport] = []
         for report in reports:
@@ -237,9 +237,9 @@ class PythonTasks(TasksOfKind):
     # --- ends -------------------------------------------------------------------------------------
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End the slot's process, unless the job needs it for another slot or for results.
-        A process that is still needed drops what the slot's tasks have loaded, or is killed if it
-        fails to.
+        """End the process of a slot that is being freed, unless the job needs it for another slot
+        or for results. A process that is still needed is told to drop the code that the slot's
+        tasks have loaded, and is killed if this fails.
         """
         place = self._places.pop(allocation_id, None)
         if place is None:

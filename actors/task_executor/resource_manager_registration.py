@@ -101,7 +101,8 @@ class ResourceManagerRegistration:
         self._heartbeats.stop()
 
     def check(self, resource_manager_id: ResourceManagerId) -> None:
-        """Refuse slot requests of a ResourceManager without a registration of this process (TM-08).
+        """Raise unless this TaskExecutor is registered at the ResourceManager that requests slots
+        (TM-08).
 
         Raises:
             SlotAllocationError: this TaskExecutor is not registered there.
@@ -143,7 +144,9 @@ class ResourceManagerRegistration:
             self._heartbeats.request_heartbeat(resource_manager, None)
 
     def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register at the ResourceManager again, which has forgotten this TaskExecutor."""
+        """Register again at the ResourceManager, which has ended this TaskExecutor's
+        registration.
+        """
         if self.is_led_by(resource_manager_id):
             self._leader.reconnect(reason)
 

@@ -52,7 +52,9 @@ class SlotOffering:
             self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
 
     async def _keep_offering(self, job_id: JobID) -> None:
-        """Offer inactive slots until the SlotPool has answered (TM-13) or the JobMaster is lost."""
+        """Offer the job's slots that are not in use, until the SlotPool has answered (TM-13) or the
+        JobMaster is lost.
+        """
         try:
             while True:
                 master = self._job_leaders.job_master(job_id)
@@ -81,8 +83,8 @@ class SlotOffering:
 
 class SlotComparison:
     """Finds slots that only the TaskExecutor or only the JobMaster knows.
-    A slot that only the TaskExecutor has is freed when two lists in a row lack it, because the
-    JobMaster's list may be late for a slot that it has just accepted.
+    A slot that only the TaskExecutor knows is found when it is missing in two lists of the
+    JobMaster in a row. One list may be late: the JobMaster may have just accepted the slot.
     """
 
     def __init__(self, table: TaskSlotTable) -> None:
@@ -91,9 +93,9 @@ class SlotComparison:
         """Active slots that the JobMaster's last heartbeat did not list."""
 
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
-        """Return the slots that only the JobMaster has, and the slots that only the TaskExecutor
-        has. The caller reports the slots of the first kind to the JobMaster as failed, and frees
-        the slots of the second kind.
+        """Compare the slots here with the JobMaster's list, and return the slots that only one side
+        knows. The caller reports the slots that only the JobMaster knows to it as failed, and frees
+        the slots that only the TaskExecutor knows.
         """
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)

@@ -25,8 +25,8 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(slots=True)
 class StartedTask:
-    """An attempt that was started, with its deployment and the shared parts of this deployment.
-    Later deployments may bring newer versions of the parts.
+    """An attempt that was started, with its deployment and the shared information that the
+    deployment referred to. Later deployments may bring newer versions of this information.
     """
 
     attempt_id: ExecutionAttemptID
@@ -57,8 +57,8 @@ class StartedTask:
         return self.vertex.content
 
     def accepted(self, slot_index: int) -> AcceptedTask:
-        """Return the task to run, and free the memory of its restored state.
-        Of the restored state only the checkpoint id is kept here.
+        """Return the task for its runner. The state that it restores is dropped here, to free
+        memory: only its checkpoint id stays.
         """
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
         restored = self.deployment.restored
@@ -83,8 +83,9 @@ class EndedTask:
 def reported_graphs(
     running: Iterable[StartedTask], ended: Iterable[EndedTask]
 ) -> tuple[ReportedGraph, ...]:
-    """Return the tasks with their parts, grouped by execution graph, for a report to a JobMaster.
-    Parts get new keys, because a key of the deployments may stand for several versions.
+    """Return the tasks and the information that they share, by execution graph, for a report to a
+    JobMaster.
+    The shared parts get new keys, because a key of the deployments may stand for several versions.
     """
     graphs: dict[ExecutionGraphID, _Graph] = {}
     for task in running:

@@ -48,8 +48,8 @@ class TaskExecution:
         carry_out: Callable[[list[SlotTableAction]], None],
     ) -> None:
         """Create the object that carries out orders about tasks, without tasks.
-        *kinds* maps each kind of task to its runner. *parts* stores the shared parts of
-        deployments.
+        *kinds* maps each kind of task to its runner. *parts* stores the information that
+        deployments share.
         """
         self._tasks = tasks
         self._kinds = kinds
@@ -94,7 +94,9 @@ class TaskExecution:
         return tuple(refused)
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
-        """Return the task with its shared parts. Raises TaskError if a part is not here."""
+        """Return the task together with the shared information that it refers to.
+        Raises TaskError if some of this information is not here.
+        """
         vertex = self._parts.vertex(graph_id, task)
         return StartedTask(
             attempt_of(graph_id, vertex, task),
@@ -173,21 +175,23 @@ class TaskExecution:
         return by_kind
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End processes and drop code that ended tasks of a slot have left.
-        Called before it is free.
+        """End processes and drop code that ended tasks of a slot have left. Called before the slot
+        is free.
         """
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Forget the shared parts of a job whose next JobMaster is about to deploy tasks."""
+        """Drop the information that a job's deployments shared, because another JobMaster leads the
+        job and will send its own.
+        """
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.led_anew(job_id)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Note that the job continues with this execution graph.
-        End everything of its other graphs.
+        """End and drop everything of the job's other execution graphs: the job continues
+        with *graph_id*.
         """
         running = self._tasks.running(job_id)
         self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
@@ -196,7 +200,9 @@ class TaskExecution:
             of_kind.goes_on(job_id, graph_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Drop everything of a job without slots or results here, or with slots being freed."""
+        """Drop everything of a job that has no slots or results here, or whose slots are
+        being freed.
+        """
         self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:

@@ -35,13 +35,12 @@ class _Monitored:
 
 
 class TaskProcessHeartbeats:
-    """Sends heartbeats to task processes, and finds those that must be killed.
+    """Sends heartbeats to task processes, and finds the processes that must be killed.
 
-    Lives on the main thread of its TaskExecutor. A user's C function that holds the interpreter's
-    lock keeps its process from answering, although nothing is wrong. A process that was stopped, or
-    whose threads are deadlocked, does not answer either, and would keep its job waiting for ever.
-    They differ in the processor time that they use: a silent process that uses processor time is
-    given more time.
+    Lives on the main thread of its TaskExecutor. A process does not answer if a user's C function
+    holds the interpreter's lock, although nothing is wrong. A process that was stopped or whose
+    threads are deadlocked does not answer either, and its job would wait for ever. Only the first
+    kind uses processor time. So a silent process that uses processor time is given more time.
     """
 
     def __init__(self, endpoint: RpcEndpoint, settings: HeartbeatSettings) -> None:

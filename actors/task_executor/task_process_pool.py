@@ -88,13 +88,13 @@ class TaskProcessPool:
         self._refill: TimerHandle | None = None
 
     def keep(self, number: int) -> None:
-        """Set how many processes must wait for jobs. Waiting processes beyond that number stay."""
+        """Set how many processes must wait for jobs. If more are waiting, they stay."""
         self._wanted = number
         self._fill()
 
     def end_pause(self) -> None:
-        """Start missing processes at once, without the pause after a process was taken.
-        Call this when a job has ended, because the next job may follow soon.
+        """Start missing processes at once, not only some time after the last process was taken.
+        Called when a job has ended, because the next job may follow soon.
         """
         if self._refill is not None:
             self._refill.cancel()
@@ -103,10 +103,10 @@ class TaskProcessPool:
     def request(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
     ) -> ProcessRequest | None:
-        """Call *on_started* with a process for a job: now if one waits, else once one has started.
-        In the second case returns the request, which can be withdrawn until then. The first failed
-        start fails the request. Waiting processes that were stopped (SIGSTOP) are ended, because a
-        job would wait for their answer.
+        """Call *on_started* with a process for a job: now if a process waits, else once it has
+        started. In the second case returns the request, which can be withdrawn until then;
+        otherwise None. If a process fails to start, *on_failed* is called. Waiting processes that
+        were stopped (SIGSTOP) are ended, because a job would wait for their answer.
         """
         while self._ready:
             process = next(iter(self._ready))

@@ -124,7 +124,7 @@ class TaskProcesses:
             waiting: number of processes that wait for a job while others run, limited by the number
                 that the slots need.
             on_died: called once for each TaskProcessPlace whose process died, was killed or could
-                not be started. Its waiting calls are dropped.
+                not be started. Calls that wait for this process are dropped.
         """
         self._endpoint = endpoint
         self._placement = Placement(
@@ -149,7 +149,7 @@ class TaskProcesses:
         )
 
     def start_ahead(self, number_of_slots: int) -> None:
-        """Keep processes waiting for slots with indices below *number_of_slots*."""
+        """Start processes before jobs need them, as many as *number_of_slots* slots need."""
         self._ahead = -(-number_of_slots // self._slots_per_process)
         self._fill()
 
@@ -180,7 +180,8 @@ class TaskProcesses:
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
         """Make *call* to the process in the background, once the process has started.
-        Messages arrive in the order of calls. An error is logged; the watch reports a death.
+        Messages arrive in the order of calls. An error is only logged. The death of the process is
+        reported by its watch.
         """
         if place.gateway is None:
             place.waiting.append(call)
@@ -195,7 +196,7 @@ class TaskProcesses:
         blob_server: str | None,
         on_failed: Callable[[str], None],
     ) -> None:
-        """Send tasks, together with the shared parts that the process does not have yet.
+        """Send tasks to a process, with the shared information that the process does not have yet.
         *on_failed* is called with the cause if the process refuses the message.
         """
         job_id = deployments.job_id
@@ -284,15 +285,15 @@ class TaskProcesses:
             return ()
 
     def led_anew(self, job_id: JobID) -> None:
-        """Forget which shared parts of the job were sent, because another JobMaster leads the job.
-        A key of its parts does not mean the same part as for the last JobMaster.
+        """Send the job's shared information again from now on, because another JobMaster leads the
+        job. Its keys do not mean the same as the keys of the last JobMaster.
         """
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Tell the job's processes to drop the shared parts that they have received."""
+        """Tell the job's processes to drop the information that the job's deployments shared."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)

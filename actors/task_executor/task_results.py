@@ -19,8 +19,8 @@ from flinkray.streaming.network import DataAddress
 class TaskResults:
     """Knows which task process has which results of a TaskExecutor's tasks.
     Pipelined results exist while their task runs. Blocking results exist from the end of their task
-    until they are released, at the latest with their job. The data is in the task processes.
-    Nothing waits for its deletion (TM-28).
+    until they are released, at the latest with their job. The data itself is in the task processes,
+    which delete it later: nothing waits for the deletion (TM-28).
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TaskResults:
         """Job -> its blocking results whose tasks have finished. No job has an empty set."""
 
     def begun(self, produced: Iterable[ProducedPartition], place: TaskProcessPlace) -> None:
-        """Note that the task process *place* is going to produce these results."""
+        """Note that a task in the process *place* will produce these results."""
         for one in produced:
             self._places[one.partition_id] = place
 
@@ -101,7 +101,7 @@ class TaskResults:
         self._delete(JobPartition(job_id, partition) for partition in partitions)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Release the results of the job's other execution graphs (TM-28).
+        """Release the results of the job's execution graphs other than *graph_id* (TM-28).
         This includes results that are being produced.
         """
         of_job = [one.partition for one in self._places if one.job_id == job_id]

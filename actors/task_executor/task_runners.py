@@ -68,8 +68,8 @@ class TaskRunner(ABC):
 
     @abstractmethod
     async def run(self, task: RunnerTask) -> None:
-        """Run a task until its end.
-        A return means FINISHED, a TaskError FAILED, a cancellation CANCELED.
+        """Run a task until its end. The task is FINISHED if this returns, FAILED if it raises
+        TaskError, and CANCELED if it is cancelled.
         """
 
     @abstractmethod
@@ -81,16 +81,16 @@ class TaskRunner(ABC):
 
 
 class SparkExecutorTasks(TaskRunner):
-    """Holds a slot for a Spark executor, and runs the executor there unless Ray does.
+    """Occupies a slot for a Spark executor, and runs the executor there unless Ray does.
 
-    RayDP starts an executor in the slot's bundle; Ray restarts and ends it. On the standalone host
-    the task runs the executor as a child of this process, for as long as the task is wanted.
+    On Ray, RayDP starts the executor in the slot's bundle, and Ray restarts and ends it. On the
+    standalone host the task runs the executor as a child of this process until the task ends.
 
-    The processes that an executor forked must be ended here, because nothing else ends them. All
-    slots of a Spark stage belong together: when one slot is freed, the stage is over. So freeing a
-    slot ends all processes on the node of the attempts that had an executor here. Processes of
-    other attempts are left alone: another stage of the job may run beside this one, in its own
-    worker group with bundles on the same node.
+    Processes that an executor forked are ended here, because nothing else ends them. All slots of a
+    Spark stage belong together: when one slot is freed, the stage is over. So freeing a slot ends,
+    on this node, all processes of the attempts that had an executor here. Processes of other
+    attempts are left alone: another stage of the job may run on the same node in its own worker
+    group.
     """
 
     def __init__(
@@ -240,7 +240,9 @@ class RunningTasks(TasksOfKind):
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """Decline a checkpoint: these tasks take no part in checkpoints."""
+        """Decline an order to begin a checkpoint: these tasks take no part in checkpoints.
+        Other orders are ignored.
+        """
         if isinstance(order, TriggerCheckpoint):
             running = [self._tasks[a].task for a in attempts if a in self._tasks]
             self._on_reports(
@@ -255,13 +257,15 @@ class RunningTasks(TasksOfKind):
             await self._runners[kind].clean_up(job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Do nothing when another JobMaster leads: these tasks have no shared parts."""
+        """Do nothing when another JobMaster leads the job: these tasks keep no information that
+        deployments share (:mod:`flinkray.actors.shared.deployment_parts`).
+        """
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Do nothing: these tasks leave something only in their slots, which are cleaned up."""
+        """Do nothing: everything that these tasks leave is in their slots, which are cleaned up."""
 
     def forget_job(self, job_id: JobID) -> None:
-        """Do nothing: only the slots of a job hold anything, and they are cleaned up."""
+        """Do nothing: everything that these tasks leave is in their slots, which are cleaned up."""
 
     async def _run(self, task: RunnerTask) -> FlinkRayError | None:
         try:

@@ -62,7 +62,7 @@ class TaskEntry:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Collects reports about a job's tasks: for its JobMaster now, and for the next JobMaster."""
+    """A job's tasks that have ended here, and the sender of reports to the job's JobMaster."""
 
     graph_id: ExecutionGraphID | None = None
     """Execution graph of the attempt that was started last."""
@@ -79,11 +79,11 @@ class _Job:
 
 
 class TaskTable:
-    """All running tasks of a TaskExecutor, whatever runs them. Lives on its main thread.
+    """All running tasks of a TaskExecutor, of all kinds. Lives on its main thread.
 
-    Each task is also in the slot table, and is reported to the JobMaster. Reports that a lost
-    JobMaster did not receive are part of the full report for the next JobMaster. Events after this
-    report are sent to the next JobMaster, in order.
+    Each task is also in the slot table. Its reports are sent to the job's JobMaster in order. When
+    the TaskExecutor registers at the next JobMaster, it sends a full report, which includes what
+    the lost JobMaster did not receive. Later reports follow once the full report was answered.
     """
 
     def __init__(
@@ -125,9 +125,9 @@ class TaskTable:
         return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """Return the attempts for a heartbeat: running ones, and ended ones not reported yet.
-        A JobMaster that misses an ended attempt here would conclude that its end is never reported.
-        Attempts that the JobMaster has not adopted are not included.
+        """Return the job's attempts for a heartbeat: those that run, and those whose end the
+        JobMaster has not received yet. Without the latter, the JobMaster would conclude that their
+        end will never be reported. Attempts that the JobMaster has not taken over are left out.
         """
         held = self._slots.held_tasks_of(job_id)
         running = [attempt_id for attempt_id in self.running(job_id) if attempt_id not in held]
@@ -138,8 +138,8 @@ class TaskTable:
     # --- notes about tasks ----------------------------------------------------------------------
 
     def ordered(self, order: CheckpointOrder, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note for each attempt with which checkpoint it will stop, if the order says so.
-        An order that aborts this checkpoint removes the note.
+        """Store for each attempt the checkpoint after which it will stop, if *order* begins such a
+        checkpoint (stop-with-savepoint). An order that aborts this checkpoint removes the entry.
         """
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
@@ -166,7 +166,9 @@ class TaskTable:
                 task.started.kv_states.pop(registration.kv_state_id, None)
 
     def is_new_leader(self, job_id: JobID, leader: FencingToken) -> bool:
-        """Return whether the job's last report was for another JobMaster, or there was none."""
+        """Return whether *leader* differs from the JobMaster that got the last full report of the
+        job. True if there was no full report.
+        """
         job = self._jobs.get(job_id)
         return job is None or job.leader != leader
 
@@ -174,11 +176,11 @@ class TaskTable:
         self, job_id: JobID, leader: FencingToken
     ) -> tuple[tuple[ReportedGraph, ...], tuple[KvStateRegistration, ...]]:
         """Return the full report for the JobMaster at which the TaskExecutor registers.
-        Events after this report are sent to the JobMaster once it has answered.
+        Later reports are sent to this JobMaster once it has answered.
 
-        A JobMaster that was registered before also receives the reports that were not sent yet. For
-        a new JobMaster, the tasks' answers to checkpoints of the earlier JobMaster are dropped.
-        That a task awaits a checkpoint is part of the report.
+        If the same JobMaster was registered before, it also gets the reports that were not sent
+        yet. For a new JobMaster, answers to checkpoints of the earlier JobMaster are dropped. The
+        full report also says which tasks wait for a checkpoint.
         """
         job = self._jobs.setdefault(job_id, _Job())
         started = [task.started for task in self._tasks.values() if task.job_id == job_id]
@@ -249,13 +251,15 @@ class TaskTable:
             job.sender.when_sent(partial(_told, untold, ended))
 
     def connected(self, job_id: JobID) -> None:
-        """Begin to send waiting reports: the job's JobMaster has answered the full report."""
+        """Begin to send the waiting reports, because the job's JobMaster has answered the
+        full report.
+        """
         job = self._jobs.get(job_id)
         if job is not None:
             job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
-        """Forget the job. Its unsent reports are dropped."""
+        """Drop the job and its unsent reports."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._end_sender(job)
@@ -275,7 +279,7 @@ class TaskTable:
 
     async def _report(self, job: _Job, reports: tuple[TaskReport, ...]) -> None:
         """Send reports to the job's JobMaster, once it has answered the full report.
-        Returns without sending if another JobMaster leads meanwhile: its full report contains them.
+        If another JobMaster leads by then, nothing is sent: its full report contains these reports.
 
         Raises:
             FrameTooLargeError: the reports do not fit into one message.

@@ -30,7 +30,7 @@ class AcceptedTask:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTasks:
-    """Tasks that a JobMaster has sent in one message, as far as they are of one kind."""
+    """Those tasks of one message of a JobMaster that are of the same kind."""
 
     deployments: TaskDeployments
     """The message. It may also contain tasks of other kinds, and tasks that are refused."""
@@ -43,7 +43,8 @@ class AcceptedTasks:
 class TasksOfKind(ABC):
     """Runs the tasks of some kinds (``Invokable.kind``), on the TaskExecutor's main thread.
 
-    Each task's final state is reported last and once. Attempts that do not run are ignored.
+    Each task's final state is reported once, as its last report. Calls ignore attempts that do not
+    run.
     """
 
     @abstractmethod
@@ -62,8 +63,8 @@ class TasksOfKind(ABC):
     def order_checkpoint(
         self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
     ) -> None:
-        """Pass a checkpoint order to tasks.
-        Each task told to begin a checkpoint answers or has ended.
+        """Pass a checkpoint order to tasks. Each running task that is told to begin a checkpoint
+        will answer: it acknowledges or declines the checkpoint, unless it ends before.
         """
 
     @abstractmethod
@@ -72,18 +73,20 @@ class TasksOfKind(ABC):
 
     @abstractmethod
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End everything that the slot's tasks have left behind.
+        """End processes and drop code that the slot's tasks have left.
         No task runs in the slot any more.
         """
 
     @abstractmethod
     def led_anew(self, job_id: JobID) -> None:
-        """Forget the shared parts of a job: its next JobMaster gives other keys to parts."""
+        """Drop the information that a job's deployments shared: the next JobMaster sends its own,
+        under other keys.
+        """
 
     @abstractmethod
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Drop everything of the job's execution graphs other than *graph_id*.
-        Their running tasks are cancelled by :meth:`cancel`.
+        """Drop everything of the job's execution graphs other than *graph_id*, except running
+        tasks, which are cancelled by :meth:`cancel`.
         """
 
     @abstractmethod

@@ -44,14 +44,16 @@ class ProducerStates:
         rpc_service: RpcService,
         request: Callable[[JobID, ResultPartitionID], Coroutine[Any, Any, ExecutionState]],
     ) -> None:
-        """*request* asks the JobMaster for the state of the producer of a partition."""
+        """Create the object without asking yet.
+        *request* asks the JobMaster for the state of the task that produces a partition.
+        """
         self._rpc_service = rpc_service
         self._request = request
         self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
 
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
-        """Return whether the producer of a partition has not begun yet.
-        All tasks share one question.
+        """Return whether the task that produces the partition has not begun yet.
+        If several tasks ask at the same time, the JobMaster is asked once.
         """
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)

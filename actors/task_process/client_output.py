@@ -16,7 +16,7 @@ MOST_WAITING = 2**20
 
 
 class ClientOutput(StreamTaskOutput):
-    """Sends what a task's thread writes to the client, in order, from the event loop.
+    """Base class: sends what a task's thread writes to the client, in order, from the event loop.
 
     The client sees no barriers and no watermarks. Created on the event loop.
     """
@@ -61,7 +61,7 @@ class ClientOutput(StreamTaskOutput):
         """Do nothing: pieces are sent at once."""
 
     def end_of_input(self) -> None:
-        """Do nothing: the client has received everything."""
+        """Do nothing: there is no other reader to be told."""
 
     # --- on the event loop --------------------------------------------------------------------
 

@@ -35,11 +35,12 @@ class CollectedResults(ClientOutput, ResultsReceiver):
         *,
         is_foreign: bool,
     ) -> None:
-        """Create the object that keeps the task's results, without results.
+        """Create the object that holds the task's results, without results.
 
         *on_room* is called when the task may write again, and when the client has read everything.
-        *announce* is called before the first results. *is_foreign*: the task is restored from
-        another job's state.
+        *announce* is called before the first results: it tells the coordinator where they are.
+        *is_foreign*: the task is restored from the state of another job, so that its results there
+        are not sent.
         """
         super().__init__(on_room)
         self._partition = partition
@@ -65,7 +66,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
     # --- for the task's thread ----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Announce to the coordinator where the results can be read."""
+        """Tell the job's coordinator where the client can read the results."""
         self._loop.call_soon_threadsafe(self._announce)
 
     def put(self, values: Sequence[Any]) -> None:
@@ -99,8 +100,8 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         """Continue with the unread pieces of a checkpoint, as :meth:`capture` has returned them.
-        Does nothing for state of another job: that job's client has received its results, and this
-        job's client counts from 0, however often the job is restored.
+        Does nothing if the checkpoint is of another job: that job's client has received the
+        results. This job's client counts from 0, however often the job is restored.
         """
         if self._is_foreign:
             return
@@ -111,7 +112,9 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: pieces before it will not be sent again."""
+        """Note that a checkpoint is complete: the task will not be restored to an earlier state, so
+        results before this checkpoint are never written again.
+        """
         number = self._captured.get(checkpoint_id)
         self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
         if number is not None:

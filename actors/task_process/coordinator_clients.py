@@ -40,11 +40,11 @@ The pause doubles each time from _FIRST_PAUSE.
 
 class SplitClient:
     """Requests splits for a source task from the coordinator, and passes the coordinator's events
-    to the task. Created on the event loop; the task's thread requests. Requests are repeated until
-    they are answered, because the coordinator may not have started yet or may be replaced.
+    to the task. Created on the event loop; requests come from the task's thread. They are repeated
+    until the coordinator answers, because it may not have started yet or may be replaced.
 
-    Before a checkpoint the reader gets all events that the coordinator counts before the
-    checkpoint. Then it gets nothing until its task has taken its snapshot, or has given up the
+    Before a checkpoint the reader gets all events that the coordinator counts as before the
+    checkpoint. Later events wait until the task has taken its snapshot, or has given up the
     checkpoint.
     """
 
@@ -77,7 +77,9 @@ class SplitClient:
         self._call(self._count_request)
 
     def checkpointed(self, checkpoint_id: int) -> None:
-        """Note that the task has taken its snapshot, or takes none. Called by the task's thread."""
+        """Note that the task has taken its snapshot for a checkpoint, or will not take it.
+        Called by the task's thread.
+        """
         self._call(partial(self._go_on_after, checkpoint_id))
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
@@ -108,7 +110,7 @@ class SplitClient:
             self._ask_anew()
 
     def _ask_anew(self) -> None:
-        """End the present call to the coordinator and call again, with the latest request."""
+        """Cancel the present call to the coordinator and call again, with the latest request."""
         if self._asking is not None:
             self._asking.cancel()
         if not self._is_closed and self._task_loop is not None:
@@ -213,7 +215,9 @@ class AlignmentClient:
             self._post(lambda: self.alignment.announce(group, least))
 
     async def flush(self) -> None:
-        """Return when everything is reported, so that an ended task does not hold others back."""
+        """Return when all watermarks are reported. An old watermark of an ended task would hold
+        back the other members of its group.
+        """
         while self._sending is not None:
             await asyncio.shield(self._sending)
 
@@ -229,9 +233,9 @@ The pause doubles each time from _FIRST_PAUSE.
 
 
 class HoldClient:
-    """Asks the coordinator whether the source must not be read for now, and tells the task.
-    Created on the event loop. Requests are repeated until the coordinator answers, because it may
-    not have started yet or may be replaced. Until then the last answer applies.
+    """Asks the coordinator whether the source must pause because consumers are behind, and tells
+    the task. Created on the event loop. Requests are repeated until the coordinator answers,
+    because it may not have started yet or may be replaced. Until then its last answer applies.
     """
 
     def __init__(
@@ -283,7 +287,7 @@ class HoldClient:
 
 
 class CoordinatorClients:
-    """Connects one task to the job's coordinator, as far as the task needs it."""
+    """Connects one task to the job's coordinator. Has only those clients that the task needs."""
 
     def __init__(self, rpc_service: RpcService, deployed: DeployedTask) -> None:
         """Create the clients of *deployed*. Called on the event loop."""
@@ -345,12 +349,16 @@ class CoordinatorClients:
             self.hold.attach(loop.post)
 
     def checkpointed(self, checkpoint_id: int) -> None:
-        """Note that the task has taken its snapshot, or takes none. Called by the task's thread."""
+        """Note that the task has taken its snapshot for a checkpoint, or will not take it.
+        Called by the task's thread.
+        """
         if self.splits is not None:
             self.splits.checkpointed(checkpoint_id)
 
     async def flush(self) -> None:
-        """Return when everything is reported, so that an ended task does not hold others back."""
+        """Return when all watermarks are reported. An old watermark of an ended task would hold
+        back other sources.
+        """
         if self.alignment is not None:
             await self.alignment.flush()
 

@@ -22,7 +22,7 @@ from flinkray.scheduler.shared.tasks import (
 
 @dataclass(frozen=True)
 class DeployedTask:
-    """One attempt of a task, with the shared parts of its deployment."""
+    """One attempt of a task, with the information that its deployment shares with others."""
 
     job: JobInformation
     graph_id: ExecutionGraphID
@@ -72,12 +72,14 @@ class TaskResources(Protocol):
         """
 
     async def settle(self) -> None:
-        """Wait until other threads and calls do no more work for the task.
-        Called in any case before the end of the task is reported.
+        """Wait until no other thread and no call works for the task any more.
+        Called before the end of the task is reported, however the task has ended.
         """
 
     def io_metrics(self) -> IOMetrics | None:
-        """Return what the attempt has read and written. None if not counted or not begun."""
+        """Return what the attempt has read and written.
+        None if it has not begun or is not measured.
+        """
 
     def ended(self, state: TaskExecutionState) -> None:
         """Clean up after the attempt has ended with *state*. Called once."""

@@ -172,7 +172,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         self._streams.abandon()
 
     async def _tell(self, reports: tuple[TaskReport, ...]) -> None:
-        """Send reports until the TaskExecutor has them. Repeated reports do no harm.
+        """Send reports to the TaskExecutor, repeatedly until it has received them.
+        Reports that arrive twice have no effect.
 
         Raises:
             FrameTooLargeError: the reports do not fit into one message.
@@ -194,7 +195,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         return self._host
 
     async def request_heartbeat(self) -> None:
-        """Do nothing: the answer itself is the heartbeat."""
+        """Do nothing: the answer shows that the process lives."""
 
     # --- tasks ------------------------------------------------------------------------------------
 

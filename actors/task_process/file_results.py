@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 class FileInput:
     """One task's share of the rows of an input in files.
 
-    The tasks that read the same files divide them by row groups: each row is read by one task.
-    Which task reads a row has no meaning.
+    The tasks that read the same files divide them by row groups: each row is read by one task. The
+    division follows no key: any task may read any row.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class FileInput:
 
     @contextmanager
     def telling_what_is_lost(self) -> Iterator[None]:
-        """Context manager: if a file is lost inside the block, name the partition to produce again.
-        Raises ResultPartitionNotFoundError then.
+        """Context manager: if a file is found missing inside the block, raise
+        ResultPartitionNotFoundError, which names the partition that must be produced again.
         """
         try:
             yield

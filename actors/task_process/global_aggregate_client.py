@@ -42,10 +42,10 @@ _PAUSE = 0.1
 
 
 class GlobalAggregateClient(GlobalAggregateManager):
-    """Makes the updates of one attempt, one at a time.
+    """Sends the updates of global aggregates for one attempt of a task, one at a time.
     Created on the event loop. Any thread of the task's functions may update. Each update is
     repeated until the coordinator answers, because the coordinator may not have started yet or may
-    be replaced. The coordinator makes a repeated update once.
+    be replaced. The coordinator ignores repetitions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GlobalAggregateClient(GlobalAggregateManager):
         cancellation: Cancellation,
     ) -> None:
         """Create the client of an attempt.
-        The thread that updates waits for *signal*, which nobody else may use.
+        *signal* wakes the thread that waits for an answer. Nothing else may use it.
         """
         self._rpc_service = rpc_service
         self._deployed = deployed
@@ -161,7 +161,7 @@ class GlobalAggregateClient(GlobalAggregateManager):
             await self._rpc_service.pause(_PAUSE)
 
     def close(self) -> None:
-        """Stop asking: the task has ended. Called on the event loop."""
+        """Stop sending, because the task has ended. Called on the event loop."""
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()

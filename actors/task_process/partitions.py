@@ -18,7 +18,7 @@ BUFFERED_BYTES = 256 * 2**10
 
 
 class _Subpartition:
-    """Written buffers of one subpartition, numbered from 0, for one reader."""
+    """The buffers that were written to one subpartition, numbered from 0, for one reader."""
 
     def __init__(self, is_kept: bool) -> None:
         self._is_kept = is_kept
@@ -112,8 +112,8 @@ class _Subpartition:
 
 
 class HeldPartition:
-    """Written buffers of the partition that one attempt produces.
-    Pipelined: the size is bounded, and each buffer can be read once. Blocking: everything is kept
+    """The buffers of the partition that one attempt produces, stored in this process.
+    Pipelined: the size is bounded, and each buffer can be read once. Blocking: everything stays
     until it is released, and can be read again.
     """
 
@@ -132,13 +132,15 @@ class HeldPartition:
         await self._subpartitions[subpartition].write(data)
 
     def begin_at(self, subpartition: int, position: int) -> None:
-        """Let the numbers of the buffers begin at *position*, instead of 0.
-        Call before the first write.
+        """Number the buffers of a subpartition from *position* on, instead of from 0.
+        Must be called before the first write.
         """
         self._subpartitions[subpartition].begin_at(position)
 
     def commit(self, subpartition: int, position: int) -> None:
-        """Note that buffers before *position* will not be written again, whatever fails."""
+        """Note that the task will not be restored to a state before *position*: buffers before it
+        are never written again.
+        """
         self._subpartitions[subpartition].commit(position)
 
     def first_unread(self, subpartition: int) -> int:
@@ -151,7 +153,7 @@ class HeldPartition:
             subpartition.finish()
 
     def remove(self) -> None:
-        """Note that the partition is gone. Readers that wait for a buffer learn it at once."""
+        """Drop the partition. Readers that wait for a buffer get the error at once."""
         for subpartition in self._subpartitions:
             subpartition.remove()
 

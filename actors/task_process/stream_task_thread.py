@@ -261,11 +261,11 @@ class StreamTaskRun:
         )
 
     def end_at_once(self) -> None:
-        """Pass the end of input on, in place of a task that had finished in the restored
-        checkpoint. Barriers pass through. No user code is called.
+        """Run a task that had finished in the restored checkpoint: end all outputs without calling
+        user code. Checkpoint barriers pass through.
 
         Raises:
-            TaskError: the results are kept for later readers, and are gone.
+            TaskError: readers still need results of the task, which are gone.
         """
         context, deployed = self._context, self._context.deployed
         if context.files.outputs or any(partition.is_blocking for partition in context.partitions):
@@ -339,8 +339,8 @@ class StreamTaskRun:
 
     @property
     def _is_from_savepoint(self) -> bool:
-        """Whether the task is restored from a savepoint.
-        If the state does not fit, no restart helps.
+        """Whether the task is restored from a savepoint. If its state does not fit the program, the
+        job fails at once, because a restart would not help.
         """
         restored = self._context.restored
         return restored is not None and restored.is_foreign
@@ -371,7 +371,9 @@ class StreamTaskRun:
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
-        """Context manager: give the source this task's share of another vertex's rows."""
+        """Context manager: give the source its share of another vertex's rows, which are in
+        files.
+        """
         with ExitStack() as stack:
             for files in self._context.files.inputs:
                 stack.enter_context(files.telling_what_is_lost())
@@ -440,7 +442,7 @@ def total_metrics(partitions: Sequence[ResultPartition]) -> ChannelMetrics:
 
 class TaskTimes:
     """Milliseconds for which a task was busy and idle so far.
-    Time in which the task waits, but not for room at a consumer, counts as idle.
+    Waiting counts as idle, except waiting for room at a consumer, which counts as neither.
     """
 
     def __init__(self, loop: TaskLoop, partitions: Sequence[ResultPartition]) -> None:

@@ -71,9 +71,9 @@ _ANNOUNCE_PAUSE = 0.05
 
 
 class StreamTasks:
-    """Prepares the stream tasks of a process, and owns the channels and kept results.
-    Lives on the main thread of the task process. Listener and threads of the channels exist from
-    the first stream task on, or from the first request for their address.
+    """Prepares the stream tasks of a process, and owns its channels and the blocking results of
+    ended tasks. Lives on the main thread of the task process. The channels' listener and threads
+    are started for the first stream task, or when their address is first requested.
     """
 
     def __init__(
@@ -205,8 +205,9 @@ class StreamTasks:
         partitions: list[tuple[ProducedPartition, ResultPartition]],
         reason: str | None,
     ) -> None:
-        """Keep, release or fail the results of a task that has ended.
-        *reason*: why the task failed or was cancelled. None if it has finished.
+        """Fail the results of a task that failed or was cancelled (*reason* says why). If the task
+        has finished (*reason* is None), release its pipelined results and keep its blocking
+        results.
         """
         del self._running[attempt_id]
         for one, partition in partitions:
@@ -246,7 +247,7 @@ class StreamTasks:
         return place
 
     def collected(self, place: CollectorPlace) -> None:
-        """Stop offering the collected results of a task that has ended."""
+        """Make the results at *place* unreadable for the client, because their task has ended."""
         self._read.remove(place.partition)
 
     async def close(self) -> None:
@@ -257,7 +258,9 @@ class StreamTasks:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
     def abandon(self) -> None:
-        """Close the channels of a simulated process that has ended. Its threads would run on."""
+        """Close the channels of a simulated process that has ended.
+        Otherwise its threads would run on.
+        """
         self.runtime.close()
         if self._network is not None:
             self.runtime.abandon(self._network.close)
@@ -427,8 +430,9 @@ class StreamTaskResources:
 
 
 async def announce(rpc_service: RpcService, owner: JobMasterId, place: CollectorPlace) -> None:
-    """Tell the coordinator of *owner* where results are collected, until it has answered.
-    Ends without effect if the coordinator belongs to another JobMaster.
+    """Tell the coordinator where the job's results are collected, repeatedly until it answers.
+    *owner* is the JobMaster that has started the coordinator. Ends without effect if the
+    coordinator belongs to another JobMaster.
     """
     address = stream_coordinator_address(place.partition.job_id, owner)
     while True:

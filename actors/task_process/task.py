@@ -80,7 +80,9 @@ class Task:
             self._interrupt_code()
 
     def abandon(self) -> None:
-        """Interrupt the code of a simulated process that has ended. Its threads would run on."""
+        """Interrupt the code in a simulated process that has ended.
+        Otherwise its threads would run on.
+        """
         self._cancellation.request()
         if self._code is not None:
             self._code.interrupt()

@@ -91,7 +91,8 @@ class _Snapshot:
 
 
 class TaskCheckpointResponder(CheckpointResponder):
-    """Answers checkpoints for one attempt of a stream task; see the module.
+    """Answers checkpoints for one attempt of a stream task: writes its snapshots in other threads,
+    and reports for each checkpoint one acknowledgement or decline.
 
     Args:
         inline_threshold: state of fewer bytes is stored in its handle.
@@ -142,14 +143,14 @@ class TaskCheckpointResponder(CheckpointResponder):
 
     def begin(self, head: str, channels: Sequence[ChannelPlace]) -> None:
         """Set the id of the task's first operator, and (input, number in it) of each input channel.
-        Overtaken data is stored with the first operator.
+        In-flight data of unaligned checkpoints is stored with the first operator.
         """
         self._head = head
         self._channels = channels
 
     def restored(self, checkpoint_id: int, keyed_state: Mapping[str, KeyedStateParts]) -> None:
-        """Note the restored keyed state by operator, as the base of later changes.
-        Only state that belongs to this subtask alone is given.
+        """Store the restored keyed state by operator, to which later snapshots may add increments.
+        *keyed_state* has only state that belongs to this subtask alone.
         """
         with self._lock:
             self._bases[checkpoint_id] = dict(keyed_state)
@@ -157,10 +158,11 @@ class TaskCheckpointResponder(CheckpointResponder):
     # --- snapshots, from the task's thread ----------------------------------------------------
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the checkpoint to which the operator's next snapshot may hold only the changes.
-        This is the latest checkpoint known to be complete: the coordinator keeps only its files.
-        None: the whole state must be written, because there is no base or because this is shorter
-        to read.
+        """Return the checkpoint relative to which the operator's next snapshot may be incremental.
+        This is the latest completed checkpoint that the coordinator knows, as only its files are
+        sure to stay. None: the whole state must be written, because there is no such checkpoint,
+        because a whole snapshot is required, or because increments have become too many or too
+        large.
         """
         if barrier.savepoint or barrier.is_whole:
             return None
@@ -239,11 +241,12 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._begin(snapshot)
 
     async def close(self, *, is_given_up: bool) -> None:
-        """Answer the remaining checkpoints, after the task's thread has ended.
+        """Answer all remaining checkpoints, after the task's thread has ended.
         Returns when every checkpoint is answered. Called on the event loop.
 
         Args:
-            is_given_up: whether snapshots that are not written yet are declined.
+            is_given_up: whether snapshots that are not written yet are declined. False: they are
+                written and acknowledged, except those that still wait for in-flight data.
         """
         with self._lock:
             pending = tuple(self._pending.values())
@@ -359,9 +362,9 @@ class TaskCheckpointResponder(CheckpointResponder):
         answer: AcknowledgeCheckpoint | DeclineCheckpoint,
         keyed_state: dict[str, KeyedStateParts] | None = None,
     ) -> None:
-        """Report the answer for a snapshot, unless it was given up since.
-        *keyed_state* is the state that later checkpoints may be based on, if this checkpoint
-        completes.
+        """Report the answer for a snapshot, unless the snapshot was given up since.
+        *keyed_state*: if this checkpoint completes, later snapshots may add increments to this
+        state.
         """
         with self._lock:
             if isinstance(answer, AcknowledgeCheckpoint) and snapshot.given_up is not None:
@@ -386,9 +389,9 @@ def _keyed_state_of(states: Mapping[str, OperatorSubtaskState]) -> dict[str, Key
 
 
 def _may_go_on(parts: KeyedStateParts, barrier: Barrier) -> bool:
-    """Return whether the next snapshot may hold only the changes to these parts.
-    It may not if the changes are too many or too large, or if a file belongs to another job or a
-    savepoint, which may be removed at any time.
+    """Return whether the next snapshot may be an increment to these parts of keyed state.
+    False if there are too many increments or they are too large, or if a file belongs to another
+    job or a savepoint, which may be removed at any time.
     """
     whole, *changes = (part.location for part in parts)
     if len(changes) >= MOST_CHANGES or sum(change.size for change in changes) > whole.size:
@@ -405,12 +408,15 @@ NOT_OPEN = "its operators are not open yet"
 
 
 class SourceCuts(Protocol):
-    """Divides the events of a source's reader by checkpoints.
-    Before a checkpoint the reader gets all events before the checkpoint's cut, and no later ones.
+    """Interface to the events of a source's reader, which checkpoints divide.
+    Before a snapshot the reader gets all events that the coordinator counts as before the
+    checkpoint (before its cut), and no later events.
     """
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
-        """Call *then*, on the event loop, when the reader has all events before the cut."""
+        """Call *then*, on the event loop, when the reader has all events before the
+        checkpoint's cut.
+        """
 
     def checkpointed(self, checkpoint_id: int) -> None:
         """Note that the task has taken its snapshot, or will not take it.
@@ -419,21 +425,23 @@ class SourceCuts(Protocol):
 
 
 class Declining(Protocol):
-    """The interface by which TaskCheckpointOrders declines or aborts a task's checkpoints."""
+    """Interface through which TaskCheckpointOrders declines a task's checkpoints and
+    notes aborts.
+    """
 
     def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
         """Decline a checkpoint in the name of the task. Called from any thread."""
 
     def aborted(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is aborted. Called from any thread."""
+        """Note that a checkpoint is aborted: its snapshot is not needed. Called from any thread."""
 
 
 class TaskCheckpointOrders:
     """Passes the JobMaster's checkpoint orders to a task. Lives on the event loop.
 
-    Only :meth:`attach` is called by another thread. A task can be triggered once its operators are
-    open. Orders that end a checkpoint wait for this, because a barrier may arrive as soon as the
-    task has begun.
+    Only :meth:`attach` is called by another thread. An order to begin a checkpoint is declined
+    until the task's operators are open. Orders that complete or abort a checkpoint wait until then,
+    because a barrier of the checkpoint may have reached the task.
 
     Args:
         on_loop: runs a function on the event loop; called from any thread.

@@ -103,8 +103,8 @@ class TaskFiles(StageLocations):
 
 
 class NotedRoom(LookUpRoom):
-    """Notes in the storage whether too many records wait in a subtask of a look-up.
-    The job's coordinator then makes the sources wait.
+    """Notes in the storage whether too many records of a subtask wait in a look-up join.
+    The job's coordinator reads the note, and pauses the sources.
 
     Args:
         execution: name of the stream execution.

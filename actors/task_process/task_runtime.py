@@ -47,8 +47,8 @@ class TaskRuntime(Protocol):
         """Return a signal for which a function started by :meth:`run` can wait."""
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return the function that a task is to call between two of its steps.
-        The function replaces *check*, and usually calls it.
+        """Return a function that the task calls between its steps, in place of *check*.
+        It usually calls *check*.
         """
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class TaskRuntime(Protocol):
         """Return the channels of the process. Raises TaskError if the process can have none."""
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """Run *work*, which ends what remains of a process that is gone. *work* may block."""
+        """Run *work*, which closes what a process that has ended left behind. *work* may block."""
 
     def close(self) -> None:
         """Start nothing more, because the process ends."""

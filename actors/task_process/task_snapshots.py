@@ -55,7 +55,7 @@ ChannelPlace = tuple[int, int]
 
 @dataclass
 class InFlightData:
-    """Records and events that a barrier has overtaken, by channel, in order."""
+    """Records and events that a barrier has overtaken, in order, for each channel."""
 
     inputs: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
     results: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
@@ -90,7 +90,8 @@ class SnapshotWriter:
         self.pickled += _pickled(operator_id, state)
 
     def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
-        """Write overtaken data, and add it to the state of an operator that was written before.
+        """Write records that barriers have overtaken, and add them to the state of an operator that
+        was written before.
 
         Raises:
             CheckpointStorageError: the data cannot be written.
@@ -173,12 +174,12 @@ class StateNotReadError(TaskError):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the state is lost for good. Otherwise the storage may be away for a while."""
+        """Whether the state is lost for good. False: the storage may only be away for a while."""
         return isinstance(self.__cause__, _LOST)
 
     @property
     def is_refused(self) -> bool:
-        """Whether a repetition will fail too until a person has changed something."""
+        """Whether another attempt will fail too, until a person has changed something."""
         cause = self.__cause__
         return isinstance(cause, CheckpointStorageError) and not cause.retryable
 
@@ -291,9 +292,9 @@ def _read_channels(
 
 
 def own_keyed_state(state: TaskState, operators: Operators) -> dict[str, KeyedStateParts]:
-    """Return the keyed state, by operator, that covers exactly this subtask's key groups.
-    Only operators with a single handle are included. The next checkpoint may write only the changes
-    to such a state.
+    """Return, by operator, the restored keyed state that covers exactly this subtask's key groups.
+    The next snapshot may write only the changes to this state. Operators whose state comes from
+    several handles are left out.
     """
     own = {}
     for operator_id, operator in operators:

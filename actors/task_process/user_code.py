@@ -33,8 +33,9 @@ class CodeOrigin:
 
 class UserCode:
     """Loads the functions of vertices.
-    A function is unpickled when the first task of a job here needs it. Later attempts in the slots
-    that have used it get the same function, with the same module-level state (TM-25).
+    A function is unpickled when the first task of a job here needs it. As long as a slot that has
+    used it is not freed, later attempts get the same function object, with the same module-level
+    state (TM-25).
     """
 
     def __init__(self, rpc_service: RpcService) -> None:
