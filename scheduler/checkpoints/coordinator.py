@@ -123,8 +123,10 @@ class CheckpointCoordinator:
         """Make the coordinator of a job's checkpoints.
 
         *topology* returns the current execution graph. *coordinators*: ids of the operators that
-        have a coordinator. *epoch_offset*: ``clock.time() - clock.monotonic()``. *random* returns
-        numbers in [0, 1). *spans* receives a span for each checkpoint that is over.
+        have a coordinator. *epoch_offset*: wall clock minus monotonic clock, in seconds, for the
+        timestamps that users see. *random* returns numbers in [0, 1), which spread the first
+        periodic checkpoints of different jobs. *spans* receives a span for each checkpoint that is
+        over.
         """
         self._job_id = job_id
         self._configuration = configuration
@@ -168,8 +170,8 @@ class CheckpointCoordinator:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Numbers of the checkpoints and savepoints in progress that users asked for. If these were
-        aborted now, the users would get an error."""
+        """Numbers (not checkpoint ids) of the checkpoints and savepoints in progress that users
+        asked for. If these were aborted now, the users would get an error."""
         begun: list[_Preparation | PendingCheckpoint] = [*self._pending.values()]
         if self._preparing is not None:
             begun.append(self._preparing)
@@ -279,8 +281,9 @@ class CheckpointCoordinator:
         return actions + self._request(checkpoint_of(self._configuration), now)
 
     def awaited(self, message: AwaitCheckpoint) -> Actions:
-        """Note that a task waits for the next checkpoint in order to end.
-        A timer is started, so that the task does not wait for the next periodic checkpoint."""
+        """Note that a task, whose input has ended, waits for the next checkpoint before it ends. A
+        timer is started that takes a checkpoint soon, so that the task does not wait for the next
+        periodic one."""
         if self._end is None and self._final.add(message.attempt_id, message.after):
             return [self._final_timer(FIRST_DELAY)]
         return []
@@ -388,7 +391,8 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint was carried out."""
+        """Handle that a PrepareCheckpoint was carried out: the checkpoint has got its id and
+        directory."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
@@ -541,11 +545,10 @@ class CheckpointCoordinator:
         return self._store_next()
 
     def _late(self, message: AcknowledgeCheckpoint) -> Actions:
-        """Handle a late acknowledgement: the checkpoint is over, or not begun by this JobMaster.
-        The acknowledgement may repeat one that an earlier JobMaster has received.  So the state of
-        a savepoint that this JobMaster did not begin stays: the savepoint may be complete, and
-        belongs to its user.  State of a complete checkpoint stays, too.
-        """
+        """Discard the state in a late acknowledgement: the checkpoint is over, or was not begun by
+        this JobMaster. State of a complete checkpoint stays. So does state of a savepoint that this
+        JobMaster did not begin: an earlier JobMaster may have completed it, and it belongs to its
+        user."""
         checkpoint_id = message.checkpoint_id
         actions: Actions = []
         if not (message.is_savepoint and self._earlier.may_be_complete(checkpoint_id)):
@@ -575,7 +578,8 @@ class CheckpointCoordinator:
     def tasks_ended(
         self, attempts: Iterable[ExecutionAttemptID], *, is_finished: bool, now: float
     ) -> Actions:
-        """Handle that task attempts have ended and will not answer any more."""
+        """Abort the checkpoints that still need an answer of these task attempts, which have ended.
+        *is_finished*: the attempts have finished; otherwise they have failed or were canceled."""
         attempts = frozenset(attempts)
         self._final.ended(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
@@ -694,7 +698,8 @@ class CheckpointCoordinator:
         return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
 
     def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
-        """Abort all checkpoints, except a checkpoint that is being stored and may be durable."""
+        """Abort all checkpoints in progress, except the one that is being stored, which may be
+        durable already."""
         actions = self._give_up_preparation(reason, cause)
         for pending in tuple(self._pending.values()):
             if pending.phase is not PendingPhase.STORING:

@@ -46,8 +46,8 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class TooEarly:
-    """Says that the decider has dropped a periodic request, because the pause is not over. The
-    request was the first in the queue."""
+    """Tells that the first request in the queue was periodic and was dropped, because the minimum
+    pause after the last checkpoint is not over."""
 
     request: CheckpointRequest
 
@@ -99,10 +99,10 @@ CATCH_UP_PAUSE = 0.5
 
 
 class PeriodicTrigger:
-    """Decides when the next periodic checkpoint is due; :attr:`number` is the number of the only
-    timer that counts. While checkpoints could not be taken (:attr:`are_missing`), the next one is
-    due at once, and is tried again every :data:`CATCH_UP_PAUSE` seconds until tasks are triggered,
-    because sinks wait for it to commit.
+    """Decides when the next periodic checkpoint is due. Each timer replaces the one before, and
+    :attr:`number` is the number of the only valid one. While checkpoints could not be taken
+    (:attr:`are_missing`), the next one is due at once, and is tried again every
+    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
     """
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
@@ -189,8 +189,9 @@ The earlier checkpoint may have failed, or could not begin because other tasks w
 
 
 class FinalCheckpoints:
-    """Tracks the tasks that wait for a final checkpoint, and decides when such a checkpoint is
-    needed. So no task waits for the next periodic checkpoint, or forever."""
+    """Tracks the tasks that wait for a final checkpoint: a checkpoint after which a task whose
+    input has ended can end. Decides when to take one, so that no task waits for the next periodic
+    checkpoint, or forever."""
 
     def __init__(self) -> None:
         self._waiting: dict[ExecutionAttemptID, int] = {}
@@ -200,9 +201,8 @@ class FinalCheckpoints:
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """Note that the attempt waits for a checkpoint with an id above *after*. Returns whether
-        the caller must start a timer, with the current :attr:`number`.
-        """
+        """Note that the attempt waits for a checkpoint with an id above *after*. Returns True if
+        the caller must start a timer with the current :attr:`number`, because none is running."""
         self._waiting[attempt_id] = after
         return self._start_timer()
 
