@@ -79,7 +79,7 @@ def location_text(slot: AllocatedSlot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOfTask:
-    """The process that runs a task, as the coordinator of the task's vertex knows it."""
+    """The process that runs a task of a Spark stage: a Spark executor, which is a Ray actor."""
 
     name: str
     """The coordinator's name for the process: the id of the Spark executor."""
@@ -177,7 +177,7 @@ class Execution:
 
     def adopt(self, slot: AllocatedSlot, state: ExecutionState, since: float) -> None:
         """Bring a new attempt into *state*, because an earlier JobMaster deployed it in *slot*.
-        *since*: monotonic seconds of the deployment."""
+        *since*: monotonic seconds when it was deployed."""
         self._created_at = since
         self.schedule(since)
         self.deploy(slot, since)
@@ -530,9 +530,10 @@ class ExecutionJobVertex:
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether a coordinator of the vertex starts and ends the subtasks, as for Spark stages.
-        The subtasks run when the coordinator reports so, fail together, and are finished when the
-        coordinator has finished."""
+        """Whether the vertex is a Spark stage, whose subtasks are started and ended by a
+        coordinator (the Spark driver) instead of TaskExecutors. The subtasks run when the
+        coordinator reports so, fail together, and are finished when the coordinator has finished.
+        """
         return self.vertex.invokable.kind in COORDINATED_KINDS
 
     @property
@@ -567,12 +568,14 @@ class ExecutionJobVertex:
         return current if current.attempt_number == attempt_id.attempt_number else None
 
     def execution_ended(self, state: ExecutionState) -> None:
-        """Count that a current attempt has ended in *state*.  Only the attempts call this."""
+        """Count that the current attempt of a subtask has ended in *state*. Called only by the
+        attempt itself."""
         self._unended -= 1
         self._finished += state is ExecutionState.FINISHED
 
     def execution_reset(self, state: ExecutionState) -> None:
-        """Count that a subtask, whose attempt ended in *state*, gets a new attempt."""
+        """Count that a subtask gets a new attempt. *state*: the state in which its previous attempt
+        ended."""
         self._unended += 1
         self._finished -= state is ExecutionState.FINISHED
 
@@ -662,9 +665,9 @@ class ExecutionGraph:
         consumer.inputs.append(edge)
 
     def _run_coordinated_vertices_one_after_another(self) -> None:
-        """Make coordinated vertices that share slots run one after the other. Each such vertex uses
-        the whole slots.  It begins when the previous vertex is finished, as if it read a blocking
-        result."""
+        """Make the Spark stages that share slots run one after the other, because each stage uses
+        its slots as a whole. A stage begins when the previous one is finished, as if it read a
+        blocking result."""
         sharing: dict[str, ExecutionJobVertex] = {}
         for vertex in self.vertices:
             if not vertex.is_coordinated:

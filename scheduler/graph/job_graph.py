@@ -273,8 +273,8 @@ class JobVertex:
 
     @property
     def key_groups(self) -> int:
-        """Number of key groups according to the graph.
-        Unless the max parallelism is configured, a restored state may have another number."""
+        """Number of key groups according to the graph. A restored state may have another number,
+        which then counts, unless the program configures the max parallelism."""
         return (
             self.max_parallelism
             or self.derived_max_parallelism

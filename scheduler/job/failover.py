@@ -28,7 +28,7 @@ from flinkray.scheduler.shared.transition import StartTimer
 
 
 class _Noted:
-    """Collects all failures that one event has caused, until the decision about them."""
+    """The failures that one event has caused, collected until the decision about them."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
@@ -92,7 +92,7 @@ class Failover:
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """Return a new generation for a timer, which distinguishes the timer from older ones."""
+        """Return a new number for a timer, which tells its event from those of older timers."""
         self._generation += 1
         return self._generation
 
@@ -108,7 +108,8 @@ class Failover:
         return (t.DecideFailover(),)
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Note the results on the TaskExecutor that a region still has to read."""
+        """Note that the results on the lost TaskExecutor must be produced again, as far as a region
+        still has to read them."""
         producers = self._tracker.task_executor_lost(transition.resource_id)
         self._noted.lost += [(vertex.current, transition.cause) for vertex in producers]
         return (t.DecideFailover(),) if producers else ()
@@ -158,7 +159,8 @@ class Failover:
         return [*steps, *self._restart_later(noted, now)]
 
     def _add_lost_results(self, noted: _Noted) -> None:
-        """Add lost results to the failures, unless their producers will run again anyway."""
+        """Add lost results to the failures, except those whose producers are going to run again
+        anyway."""
         of = self._regions.of
         lost = [e for e in noted.lost if of[e[0].vertex.ordinal] not in self._restarts]
         if not lost:
@@ -219,7 +221,8 @@ class Failover:
     def _stop(
         self, indices: tuple[int, ...], generation: int, *, is_global: bool
     ) -> Sequence[Step]:
-        """Add these regions to the pending restarts, and cancel their tasks."""
+        """Cancel the tasks of these regions, and add the regions to the pending restarts under the
+        number *generation*."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
         cancelled = t.CancelRegions(indices, keep_created=True)
@@ -257,7 +260,8 @@ class Failover:
         return () if restart is None else (t.RestartDue(restart.generation),)
 
     def _prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
-        """Delay all restarts until no checkpoint that began before can become complete."""
+        """Abort checkpoints in progress, and delay all restarts until it is certain which
+        checkpoint is the latest complete one. *is_global*: all tasks restart."""
         self._is_restore_possible = False
         return self._checkpoints.prepare_restore(cause, now, is_global=is_global)
 

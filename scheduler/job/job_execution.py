@@ -118,12 +118,14 @@ class JobExecution:
     def adopt(
         self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, since: float
     ) -> None:
-        """Adopt an attempt that an earlier JobMaster deployed at *since*; its region has begun."""
+        """Adopt an attempt that an earlier JobMaster deployed at *since* (monotonic seconds). Its
+        region counts as begun."""
         execution.adopt(slot, state, since)
         self._adopted(execution)
 
     def adopt_missing(self, execution: Execution, now: float) -> None:
-        """Adopt an attempt that no longer exists; the caller fails it."""
+        """Adopt an attempt that an earlier JobMaster deployed and that no longer exists. It counts
+        as begun; the caller lets it fail afterwards."""
         execution.schedule(now)
         self._adopted(execution)
 
@@ -133,7 +135,8 @@ class JobExecution:
         self._began(index)
 
     def coordinator_began(self, index: int) -> None:
-        """Count a coordinator of a region, which must end, too, before the region is over."""
+        """Count that a coordinator of the region has begun. The region is over only when the
+        coordinator has ended, too."""
         self._began(index)
 
     def _began(self, index: int) -> None:
@@ -211,8 +214,8 @@ class JobExecution:
     # --- results ----------------------------------------------------------------------------------
 
     def results_finished(self, transition: t.ResultsFinished, now: float) -> Steps:
-        """Mark results as finished, release the partitions that only finished regions had to read,
-        and schedule the regions whose inputs are now complete."""
+        """Mark results as finished. Then release the partitions that no unfinished region has to
+        read, and schedule the regions whose inputs are now complete."""
         for execution in transition.executions:
             self._tracker.finished(execution.vertex)
         groups = []

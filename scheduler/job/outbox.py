@@ -35,8 +35,9 @@ class Outbox:
         return self._notebook
 
     def open(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """Collect actions for *graph* from now on; actions for the previous graph come first.
-        *takeovers*: how many JobMasters have taken over the graph."""
+        """Collect actions for the execution graph *graph* from now on. Actions that were collected
+        for the previous graph come first. *takeovers*: how many JobMasters have taken over the
+        graph."""
         if self._bulk is not None:
             self._actions += self._take_bulk()
         self._bulk = Deployments(

@@ -34,10 +34,10 @@ class TaskReports:
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Apply reports to *graph*. *epoch_offset*: as in the JobScheduler. *is_stopping* returns
-        whether the job is being stopped with a savepoint. Tasks that end with the savepoint are not
-        noted as finished, because the next JobMaster restarts from the savepoint.
-        """
+        """Apply reports to *graph*. *epoch_offset*: wall clock minus monotonic clock, in seconds,
+        for the timestamps that users see. *is_stopping* returns whether the job is being stopped
+        with a savepoint. Tasks that end with the savepoint are not noted as finished, because the
+        next JobMaster restarts from the savepoint."""
         self._graph = graph
         self._tracker = tracker
         self._outbox = outbox
@@ -118,7 +118,8 @@ class TaskReports:
         return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
     def partitions_missing(self, transition: t.PartitionsMissing, now: float) -> Steps:
-        """Release the partitions, too: perhaps only the connection to them has failed."""
+        """Mark as gone the partitions that a reader could not read. Also tell their TaskExecutors
+        to release them, in case only the connection to them has failed."""
         for partition in transition.partitions:
             self._outbox.bulk.release(self._tracker.missing(partition))
         return ()
@@ -128,15 +129,16 @@ class TaskReports:
             self._disown(execution)
 
     def _disown(self, execution: Execution) -> None:
-        """Release the partitions of an attempt that is treated as failed: nobody reads them."""
+        """Release the blocking partitions of an attempt that counts as failed, because nobody will
+        read them."""
         self._outbox.bulk.release(self._tracker.disown(execution))
 
 
 def finished_task(
     execution: Execution, state: TaskExecutionState, epoch_offset: float
 ) -> FinishedTask:
-    """Create the note about an attempt that has finished in its slot. *epoch_offset* converts
-    monotonic seconds to seconds since the epoch."""
+    """Create the note about an attempt that has finished in its slot. *epoch_offset*: wall clock
+    minus monotonic clock, in seconds."""
     assert execution.slot is not None
     entered = execution.entered
     deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]
@@ -144,14 +146,16 @@ def finished_task(
 
 
 def _is_disowned(execution: Execution) -> bool:
-    """Return whether the attempt counts, or will count, as ended without finishing."""
+    """Return whether the attempt is CANCELING, CANCELED or FAILED, so that its results are not
+    used."""
     ending = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
     return execution.state in ending
 
 
 def _proceed(execution: Execution, state: ExecutionState, now: float) -> None:
-    """Advance the state; never go back, because a report may be late.
-    Coordinated tasks are skipped: they run when their coordinator says so."""
+    """Change the attempt's state to a reported INITIALIZING or RUNNING. A late report never brings
+    it back to an earlier state. Subtasks of Spark stages are skipped: the stage's driver reports
+    when they run."""
     if execution.vertex.job_vertex.is_coordinated:
         return
     if state is ExecutionState.INITIALIZING and execution.state is ExecutionState.DEPLOYING:

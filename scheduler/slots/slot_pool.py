@@ -111,7 +111,8 @@ class DeclarativeSlotPool:
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots without a constraint, used or free, are matched to the profile."""
+        """Return how many slots without a constraint, used or free, fulfil the job's requirement of
+        the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
@@ -237,8 +238,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """Return the slots that the pool of the job's next JobMaster must wait for. These are all
-        slots held here and the slots for which this pool still waits."""
+        """Return the slots that the pool of the job's next JobMaster must wait for: all slots held
+        here, and those for which this pool itself still waits."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 
@@ -269,8 +270,8 @@ class DeclarativeSlotPool:
         return self._lose(lost, reason, now)
 
     def let_go(self, resource_id: ResourceID) -> bool:
-        """Accept no more offers of a TaskExecutor, unless it has a slot of the pool.
-        Returns whether it has none."""
+        """Accept no more offers of a TaskExecutor, unless the pool has a slot there. Returns True
+        if the pool has none, so that the TaskExecutor is let go."""
         if self.slots_of(resource_id):
             return False
         self._task_executors.pop(resource_id, None)
@@ -330,7 +331,8 @@ class DeclarativeSlotPool:
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
-        """Add the slot if it is wanted.  Returns whether it was added."""
+        """Add the slot to the pool if it is wanted. Appends the resulting actions, and returns
+        whether the slot was added."""
         name = _name_of(constraint)
         book = self._books.get(name)
         matched = None if book is None else book.match(slot, now)
@@ -392,9 +394,8 @@ class DeclarativeSlotPool:
 
     @property
     def _patience(self) -> float:
-        """Seconds for which excess slots are kept.
-        0 if the cluster has no room, unless the job restarts and is about to require its slots
-        again."""
+        """Seconds for which slots beyond the requirements are kept. 0 if the cluster has no room,
+        unless the job restarts and is about to require its slots again."""
         is_scarce = self._is_room_missing and not self._job_restarting
         return 0.0 if is_scarce else self._idle_timeout
 
