@@ -235,9 +235,8 @@ class CheckpointCoordinator:
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
     def shutdown(self, status: JobStatus, now: float) -> Actions:
-        """Abort checkpoints in progress and discard the checkpoints that are not kept, because the
-        job is over for this JobMaster (CP-33).
-        """
+        """Abort checkpoints in progress, and discard those complete checkpoints that are not to be
+        kept when the job ends with *status*, because the job is over for this JobMaster (CP-33)."""
         if self._end is not None:
             return []
         self._end = status
@@ -430,7 +429,8 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _give_up_preparation(self, reason: Reason, cause: str) -> Actions:
-        """Fail the checkpoint that is being prepared.  Its id and directory may still arrive."""
+        """Fail the checkpoint that is being prepared. If its id and directory arrive later, they
+        are discarded."""
         if self._preparing is not None:
             self._given_up.add(self._preparing.number)
         return self._end_preparation(reason, cause)
@@ -518,7 +518,8 @@ class CheckpointCoordinator:
     # --- answers of tasks -------------------------------------------------------------------------
 
     def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
-        """Handle the acknowledgement of a task, which has written its state."""
+        """Handle that a task has written its state for a checkpoint. The last acknowledgement
+        completes the checkpoint."""
         if message.job_id != self._job_id:
             return []
         pending = self._pending.get(message.checkpoint_id)
@@ -762,7 +763,7 @@ class CheckpointCoordinator:
     # --- take-over and restore --------------------------------------------------------------------
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Load the checkpoints that an earlier JobMaster left (CP-28), before any event."""
+        """Load the checkpoints that an earlier JobMaster left (CP-28). Called before any event."""
         self._earlier.recovered(checkpoints)
 
     def take_over(
@@ -772,14 +773,14 @@ class CheckpointCoordinator:
         running: Sequence[ExecutionAttemptID],
         now: float,
     ) -> Actions:
-        """Adopt tasks that keep running while this JobMaster takes over from an earlier one.
-        Call this after ``recovered``, in place of the first ``restore``.  The tasks are told that
-        the last complete checkpoint is complete and that begun ones are aborted, in case the
-        earlier JobMaster did not tell them.  The next checkpoint begins at once.
+        """Adopt tasks that keep running while this JobMaster takes over from an earlier one. Called
+        after ``recovered``, in place of the first ``restore``. The tasks are told again that the
+        last complete checkpoint is complete, and that begun ones are aborted, because the earlier
+        JobMaster may not have told them. The next checkpoint begins at once.
 
         Args:
             restores: how often the operators' coordinators have been restored.
-            begun: checkpoints after the last complete one that have an id, with their directories.
+            begun: checkpoints after the last complete one that have an id: id -> directory.
             running: the attempts that keep running.
         """
         latest = self.latest
@@ -825,9 +826,9 @@ class CheckpointCoordinator:
         is_global: bool,
         is_required: bool = False,
     ) -> Restored:
-        """Return the state with which new attempts of the subtasks *tasks* start. *is_global*:
-        coordinators and master hooks are restored, too; otherwise coordinators are told which of
-        their subtasks are reset.  *is_required*: a checkpoint must exist (CP-34).
+        """Return the state with which new attempts of the subtasks *tasks* start. *is_global*: all
+        tasks restart, and coordinators and master hooks are restored, too; otherwise coordinators
+        are told which of their subtasks are reset. *is_required*: a checkpoint must exist (CP-34).
 
         Raises:
             StateRestoreError: the job does not fit the checkpoint, or a required checkpoint is

@@ -25,9 +25,9 @@ Actions = list[CheckpointStep]
 
 
 class KeptCheckpoints:
-    """Keeps the completed checkpoints of a job, and knows which files they share. *pending*: ids of
-    checkpoints in progress.  A file that only these may refer to stays until :meth:`pending_over`
-    has been called for each of them."""
+    """Keeps the completed checkpoints of a job, and knows which files they share. The methods take
+    *pending*: the ids of checkpoints in progress. A file that only these may refer to stays until
+    :meth:`pending_over` has been called for each of them."""
 
     def __init__(self, max_retained: int) -> None:
         self._completed = CompletedCheckpoints(max_retained)
@@ -172,9 +172,8 @@ class SharedStateRegistry:
     def register(
         self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
     ) -> None:
-        """Register the files of a retained checkpoint.
-        *is_foreign*: the files belong to somebody else (a savepoint's user), and are never deleted
-        here."""
+        """Register the files of a retained checkpoint. *is_foreign*: the files belong to the user
+        of a savepoint, and are never deleted here."""
         used = {file.path: file for file in files}
         self._used[checkpoint_id] = used
         for path in used:

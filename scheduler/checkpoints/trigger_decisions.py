@@ -75,9 +75,9 @@ class CheckpointRequestDecider:
     def next(
         self, *, number_of_pending: int, is_pause_over: bool
     ) -> CheckpointRequest | TooEarly | None:
-        """Take the next request out of the queue; None if no request can begin now.
-        TooEarly means that a periodic request was dropped.  Do not call this while a checkpoint is
-        being triggered."""
+        """Remove and return the next request; None if no request can begin now. TooEarly: the first
+        request was periodic and came before the pause was over, and was dropped. Must not be called
+        while a checkpoint is being triggered."""
         if not self._queued:
             return None
         first = self._queued[0]
@@ -130,16 +130,16 @@ class PeriodicTrigger:
 
     def catch_up(self, now: float) -> float | None:
         """Note that checkpoints could not be taken, so that the next one is due soon. Returns the
-        delay of a timer that replaces the current timer; None if periodic checkpoints are stopped.
-        """
+        delay, in seconds, of a timer that replaces the current timer; None if periodic checkpoints
+        are stopped."""
         if not self.is_running:
             return None
         self.are_missing = True
         return self.put_off(now)
 
     def triggered(self) -> float | None:
-        """Note that tasks were told to take a checkpoint. Returns the delay of a timer that
-        replaces the current timer; None if the current timer stays."""
+        """Note that tasks were told to take a checkpoint. Returns the delay, in seconds, of a timer
+        that replaces the current timer; None if the current timer stays."""
         if not self.are_missing or self._period is None:
             return None
         self.are_missing = False

@@ -213,9 +213,9 @@ class Execution:
         return is_deployed
 
     def end(self, failure: Failure, now: float) -> bool:
-        """Record that the attempt ended without finishing.  Returns whether the attempt is now
-        FAILED. An attempt that is being canceled ends as CANCELED, whatever the failure (EX-05).
-        Nothing changes if the attempt has already ended."""
+        """Record that the attempt ended without finishing: as CANCELED if it was being canceled,
+        whatever the failure, otherwise as FAILED (EX-05). Returns whether it is FAILED now. Nothing
+        changes if the attempt has already ended."""
         if self.state.is_terminal:
             return False
         if self.state is ExecutionState.CANCELING:
@@ -401,8 +401,8 @@ class IntermediateResult:
         return was_there
 
     def reset(self, partition: int) -> list[PartitionGroup]:
-        """Prepare to produce the partition again.  Returns the groups that are thereby no longer
-        finished."""
+        """Mark the partition as neither finished nor gone, because it will be produced again.
+        Returns the groups that are thereby no longer finished."""
         self._gone[partition] = False
         undone = []
         for edge in self.edges:
@@ -450,8 +450,8 @@ class ExecutionVertex:
         return f"{job_vertex.vertex.name} ({self.subtask_index + 1}/{job_vertex.parallelism})"
 
     def go_on_from(self, attempt_number: int, now: float) -> None:
-        """Replace the first attempt by an attempt with the number *attempt_number*. For a subtask
-        whose earlier attempts ran under another JobMaster.  Raises IllegalTransitionError if the
+        """Replace the first attempt by one with the number *attempt_number*, because earlier
+        attempts of the subtask ran under another JobMaster. Raises IllegalTransitionError if the
         current attempt has begun."""
         if self.current.state is not ExecutionState.CREATED or self.prior:
             raise self.current.illegal("be replaced: it has begun")

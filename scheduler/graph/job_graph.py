@@ -85,9 +85,9 @@ RestartStrategy = NoRestart | FixedDelayRestart | FailureRateRestart | Exponenti
 @stored("Invokable")
 @message
 class Invokable:
-    """The code that the subtasks of a vertex run, and its runtime: ``kind``, for example
-    ``"spark"``. ``code`` is the user's pickled function, or the key of its blob; only the process
-    that runs the function unpickles it.  ``configuration`` is for the runtime."""
+    """The code that the subtasks of a vertex run. ``kind`` names the runtime that runs the code,
+    for example ``"spark"``. ``code`` is the user's pickled function, or the key of its blob; only
+    the process that runs the function unpickles it. ``configuration`` is for the runtime."""
 
     kind: str
     code: bytes | BlobKey
@@ -394,7 +394,8 @@ class JobGraph:
 
     @property
     def has_coordinated_vertices(self) -> bool:
-        """Whether a coordinator runs any of the vertices (Spark stages)."""
+        """Whether the job has a Spark stage, whose subtasks are run by a coordinator (the Spark
+        driver)."""
         return any(vertex.invokable.kind in COORDINATED_KINDS for vertex in self.vertices)
 
     @property

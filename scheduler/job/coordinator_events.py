@@ -79,7 +79,7 @@ class CoordinatorResult:
 
 @message
 class CoordinatorFailure:
-    """Reports that the coordinator or the user's code in it has failed; its process may still be
+    """Reports that a coordinator, or the user's code in it, has failed. Its process may still be
     alive."""
 
     error_type: str
@@ -134,7 +134,7 @@ class GlobalFormatsCall:
 
 @message
 class GlobalFormatsCalled:
-    """Reports that the StreamCoordinator has carried out a call."""
+    """Reports that the StreamCoordinator has carried out a GlobalFormatsCall."""
 
     call: GlobalFormatsCall
 

@@ -173,8 +173,8 @@ class Failover:
             noted.failures.append(Failure(text, task=first.task_name))
 
     def _repeated(self, noted: _Noted, now: float) -> tuple[Failure, int] | None:
-        """Count the errors of the failures. Returns the first failure whose error has ended too
-        many attempts, with their number; None if there is none."""
+        """Count the errors of the failures. If an error has ended too many attempts, return the
+        first failure with such an error, and the number of attempts; otherwise None."""
         repeated = None
         for place, failure in enumerate(noted.failures):
             if failure.program_error is None:
@@ -270,7 +270,8 @@ class Failover:
         return [t.RestartDue(restart.generation) for restart in self._restarts.due()]
 
     def restart(self, transition: t.RestartDue, now: float) -> Steps:
-        """Reset the regions of a restart, unless a later failure has taken over all of them."""
+        """Reset the regions of a restart, so that they run again. Nothing happens if a later
+        failure has taken over all of them."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 

@@ -119,8 +119,8 @@ class OperatorCoordinator(ABC):
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
         """Handle that the coordinator's process no longer exists. If a stop was requested, the
-        coordinator counts as stopped. *goes_on*: another attempt can replace it without a failure.
-        """
+        coordinator counts as stopped; otherwise as lost. *goes_on*: another attempt can replace it
+        without a failure."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -235,7 +235,8 @@ class JobCoordinator(OperatorCoordinator):
 
     @property
     def tasks_wait(self) -> bool:
-        """Whether no task may be deployed yet, because the coordinator has to prepare something."""
+        """Whether no task may be deployed yet, because the coordinator is starting or has to
+        prepare something."""
         return False
 
     def prepare(self, graph: ExecutionGraph, now: float) -> Steps:
@@ -339,8 +340,8 @@ class OperatorCoordinators:
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Current or last worker group of a vertex; None if no vertex has had one. If several
-        vertices have had one: of the last of these vertices."""
+        """Worker group of the last Spark stage, in the order of the vertices, that has or had one;
+        None if no stage has had one."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 

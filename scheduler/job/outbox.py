@@ -30,7 +30,7 @@ class Outbox:
 
     @property
     def notebook(self) -> JobNotebook:
-        """The notebook of the current execution graph."""
+        """Keeps the notes about the current execution graph for the next JobMaster."""
         assert self._notebook is not None
         return self._notebook
 
@@ -52,7 +52,8 @@ class Outbox:
         self._actions.append(action)
 
     def deploy(self, executions: Sequence[Execution]) -> None:
-        """Send the deployments of these attempts to their TaskExecutors, and note them before."""
+        """Add the deployments of these attempts to the actions, and note the attempts in the notes
+        for the next JobMaster, which are stored before."""
         self.notebook.deployed(executions)
         self.bulk.deploy(executions)
 

@@ -94,8 +94,8 @@ class RegionSlots:
         return AdoptSlots((*adopted.values(), *map(HeldSlot, free)))
 
     def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
-        """Stop requesting slots for these regions. Slots that were assigned to them and that they
-        do not use yet are returned."""
+        """Stop requesting slots for these regions. Return slots that they have got and do not use
+        yet."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -144,7 +144,8 @@ class RegionSlots:
 
     @property
     def requests_made(self) -> int:
-        """Number of slot requests; the job's next RegionSlots must not reuse their ids."""
+        """How many slots have been requested so far. The RegionSlots of the job's next execution
+        graph goes on from this number, so that no request id is used twice."""
         return self._allocator.requests_made
 
     # events of the SlotPool and of TaskExecutors
@@ -270,7 +271,7 @@ class RegionSlots:
             to.append((execution, failure_of(execution, text)))
 
     def _give(self, index: int) -> tuple[AllocatedSlot, ...] | None:
-        """Assign the region's slots to its attempts and return them.
+        """Return the region's slots, in the order of its subtasks, and put its attempts into them.
         None if a slot was lost in the same batch of events; the slot is requested again."""
         shares = []
         for ordinal in self._regions.regions[index].vertices:

@@ -135,7 +135,8 @@ class PartitionTracker:
         return released
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Return whether finished partitions are kept on this TaskExecutor (JM-15)."""
+        """Return whether this TaskExecutor has finished partitions of the job that are not released
+        (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
     def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:

@@ -364,10 +364,11 @@ class TakeOver:
         return vertex.first + index
 
     def _is_noted(self, ordinal: int, found: _Found) -> bool:
-        """Return whether the attempt is the noted current attempt of its subtask.
+        """Return whether the found attempt is the current attempt of its subtask according to the
+        notes.
 
         Raises:
-            CannotTakeOverError: the attempt is later than the noted one.
+            CannotTakeOverError: the attempt is later than the noted one, so there were later notes.
         """
         noted = self._noted[ordinal]
         number = found.attempt_id.attempt_number
@@ -437,7 +438,8 @@ class TakeOver:
     def _contradiction(
         self, vertex: ExecutionVertex, found: _Found, agreed: dict[int, str | None]
     ) -> str | None:
-        """Return why a running attempt must not keep running; None if it may."""
+        """Return why a running attempt must not keep running, because it does not fit the notes or
+        the other attempts; None if it may."""
         task = found.task
         if task.state not in _RUNS:
             return "it was being cancelled"

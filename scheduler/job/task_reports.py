@@ -45,7 +45,8 @@ class TaskReports:
         self._is_stopping = is_stopping
 
     def reported(self, transition: t.TasksReported, now: float) -> Steps:
-        """Divide the reports into states of tasks and answers about checkpoints, in their order."""
+        """Divide the reports, in their order, into steps: states of tasks to apply, and answers
+        about checkpoints for the CheckpointCoordinator."""
         reports = groupby(transition.reports, lambda r: isinstance(r, TaskExecutionState))
         steps: list[Step] = []
         for are_states, alike in reports:
@@ -107,7 +108,8 @@ class TaskReports:
         return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
     def cancellations_failed(self, transition: t.CancellationsFailed, now: float) -> Steps:
-        """Treat the attempts as canceled, because their TaskExecutor could not be told (EX-04)."""
+        """Treat the attempts as canceled, because the cancellation could not be sent to their
+        TaskExecutor (EX-04)."""
         text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
         ends = []
         for attempt_id in transition.attempts:

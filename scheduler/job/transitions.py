@@ -113,7 +113,7 @@ class SlotsTold(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class PoolSlotsChanged(JobEvent):
-    """The slots that the pool holds have changed.  Only elastic jobs need this event."""
+    """The SlotPool has gained or lost slots. Only elastic jobs need this event."""
 
     slots: tuple[AllocatedSlot, ...]
     """All slots that the pool holds, requested or not."""
@@ -305,9 +305,9 @@ class DeployRegion(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancelRegions(Transition):
-    """Cancel all attempts and coordinators of these regions. *keep_created*: attempts that are
-    CREATED stay CREATED, because the regions restart, and these attempts can be scheduled as they
-    are."""
+    """Cancel all attempts and coordinators of these regions. *keep_created*: attempts in the state
+    CREATED are not canceled, because the regions restart, and these attempts can be scheduled as
+    they are."""
 
     regions: tuple[int, ...]
     keep_created: bool
@@ -458,7 +458,7 @@ class StatusEntered(Transition):
 
 @dataclass(frozen=True, slots=True)
 class EndJob(Transition):
-    """End the job with this terminal status."""
+    """End the job with this terminal status, because nothing of it runs any more."""
 
     status: JobStatus
 

@@ -149,7 +149,8 @@ def _ask_shared_workers(
 def _count_shared_workers(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Start as many shared workers as are needed, and cancel requests for more."""
+    """Start as many shared workers as the jobs and the reserve need, and cancel requests for
+    workers beyond that."""
     settings, groups = tracker.settings, tracker.groups
     waiting = {
         job_id: missing

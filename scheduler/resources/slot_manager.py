@@ -124,7 +124,8 @@ class SlotManager:
         report: SlotReport,
         now: float,
     ) -> list[SlotManagerAction]:
-        """Handle a registration; another process replaces the one with the same name (RM-01)."""
+        """Handle the registration of a TaskExecutor. If another process is registered under its
+        name, that one is removed (RM-01)."""
         return self._after(
             register_task_executor(self._tracker, location, total_profile, report, now), now
         )
@@ -203,8 +204,8 @@ class SlotManager:
     def slot_freed(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """Handle that a TaskExecutor has freed a slot. Ignored unless the slot is held by this
-        allocation."""
+        """Handle that a TaskExecutor has freed a slot. Ignored if the slot has another allocation
+        by now."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
             self._tracker.free_slot(slot, "freed by its TaskExecutor", now)

@@ -103,8 +103,8 @@ class LogicalSlot:
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """Return the share to its owner; see :attr:`wants_to_return`.  A second call changes
-        nothing."""
+        """Return the share to the owner of the physical slot, which can take it when
+        :attr:`wants_to_return` is True. A second call changes nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)

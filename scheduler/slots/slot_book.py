@@ -44,7 +44,8 @@ class SlotBook(Protocol):
         """Return the slot with this id, which the book must hold."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
-        """Return whether the slot is reserved for a request; False if it is free or not held."""
+        """Return whether the slot is reserved for a request; False if it is free or not in this
+        book."""
 
     # --- requirements of the job ------------------------------------------------------------------
 
@@ -74,8 +75,8 @@ class SlotBook(Protocol):
         next."""
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """Set whether slots are kept because the job restarts and will request its slots again
-        (SP-26). *required*: requirements of the job when the restart began."""
+        """Set whether all slots are kept and wanted, because the job restarts and will request its
+        slots again (SP-26). *required*: requirements of the job when the restart began."""
 
     # --- requests that end without a slot ---------------------------------------------------------
 

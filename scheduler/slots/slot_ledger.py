@@ -148,7 +148,8 @@ class SlotLedger:
         self.remove(self.on(resource_id))
 
     def told(self, events: Iterable[SlotEvent]) -> None:
-        """Record the pool's events about requests and reserved slots."""
+        """Record answers and losses that the pool has reported: slots given to requests, failed
+        requests, lost slots."""
         for event in events:
             match event:
                 case SlotAllocated(request_id, slot):
@@ -200,8 +201,8 @@ class SlotLedger:
         return replace(set_last, requirements=free + constrained)
 
     def restored(self) -> Iterator[HeldSlot]:
-        """Yield all slots with the requests for which they are reserved, oldest first. The next
-        pool restores them."""
+        """Yield all slots, with the requests for which they are reserved, oldest first, for the
+        pool that replaces a dead one."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)

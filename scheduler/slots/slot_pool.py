@@ -61,10 +61,10 @@ class DeclarativeSlotPool:
     ) -> None:
         """Make a pool without slots.
 
-        *idle_timeout*: seconds for which an excess slot is kept. *takeover_timeout*: seconds of
-        waiting for slots of an earlier JobMaster's pool. *request_timeout*: timeout in seconds of
-        requests that have none of their own. *spread_out*: serve requests from the least utilised
-        TaskExecutor.
+        *idle_timeout*: seconds for which a slot beyond the requirements is kept.
+        *takeover_timeout*: seconds of waiting for slots of an earlier JobMaster's pool.
+        *request_timeout*: timeout in seconds of requests that have none of their own. *spread_out*:
+        serve requests from the least utilised TaskExecutor.
         """
         self._job_id = job_id
         self._job_master_address = job_master_address
@@ -161,7 +161,7 @@ class DeclarativeSlotPool:
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
         """Free reserved slots, which then serve pending requests (SP-02). Each returned slot lowers
-        the total by one (SP-28).  Slots that are not reserved are ignored."""
+        the number of required slots by one (SP-28). Slots that are not reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -193,7 +193,7 @@ class DeclarativeSlotPool:
         return actions + self._release_idle(now)
 
     def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
-        """Forget the known shortages, because the ResourceManager was replaced or is
+        """Forget the shortages that the ResourceManager has reported, because it was replaced or is
         disconnected."""
         return [] if self._closed else self.not_enough_resources((), now)
 
@@ -210,9 +210,9 @@ class DeclarativeSlotPool:
         return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
-        """Restore slots of the job's last pool, which has died, with their reservations.
-        Call this before the requests that were pending in the last pool are made again.  Slots that
-        were lost in the meantime are reported in the usual way."""
+        """Restore slots of the job's last pool, which has died, with their reservations. Called
+        before the requests that were pending in the last pool are made again. Slots that were lost
+        in the meantime are restored, too, until a report of their loss removes them."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:
@@ -360,8 +360,8 @@ class DeclarativeSlotPool:
     def release_slots(
         self, allocations: tuple[AllocationID, ...], reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Return slots to their TaskExecutors, whatever the requirements are.
-        Reserved slots lower the total by one each; free slots do not (SP-25, SP-28)."""
+        """Return slots to their TaskExecutors, whatever the requirements are. Each reserved slot
+        lowers the number of required slots by one; free slots do not (SP-25, SP-28)."""
         found = [slot for a in allocations if (slot := self._held(a)) is not None]
         lost = self._lose([slot.allocation_id for slot in found], reason, now)
         return _free_at_task_executors(found, reason) + lost
