@@ -29,8 +29,9 @@ def first_twice(names: Sequence[Name]) -> Name | None:
 
 
 def path_of(value: object, whose: str, hint: str = "") -> str:
-    """Return *value* as an absolute path, because tasks may have another working directory. The
-    error text has *whose*, with an article, and *hint*. Raises TypeError: *value* is not a path."""
+    """Return *value* as an absolute path, because tasks may have another working directory.
+    *whose*: what the path belongs to, with an article, for the error text; *hint* is appended to
+    the text. Raises TypeError: *value* is not a path."""
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(value)
     raise TypeError(f"a path of {whose} is a str or a pathlib.Path, got {value!r}{hint}")

@@ -23,7 +23,8 @@ _SIMILAR = 0.6
 
 
 class WrittenConfiguration(Protocol):
-    """Interface of a ``flinkray.Configuration``, and of a ReadableConfig."""
+    """Interface to the explicitly set options, which a ``flinkray.Configuration`` and a
+    ReadableConfig have."""
 
     def to_dict(self) -> dict[str, str]: ...
 
@@ -73,7 +74,8 @@ class ReadableConfig:
         return ReadableConfig({**self.to_dict(), **_by_first_name(values)})
 
     def of_job(self) -> dict[str, str]:
-        """Return the explicitly set values of options that a job may set for itself, as texts."""
+        """Return those explicitly set values that a job may override for itself (job options), as
+        texts."""
         return {k: v for k, v in self.to_dict().items() if k in job_options.JOB_OPTIONS}
 
     def to_dict(self) -> dict[str, str]:
@@ -141,9 +143,9 @@ def _check_high_availability(configuration: ReadableConfig) -> None:
 
 
 def find_option(key: str) -> ConfigOption[Any]:
-    """Return the option with this key, or raise ConfigurationError.
-    Raises ConfigurationError: the key is unknown, or is set for a program. The text names a known
-    key that is similar, if there is one."""
+    """Return the option with this key. Raises ConfigurationError: the key is unknown, or belongs to
+    the settings of a stream program, which clusters and jobs do not have. The text names the place
+    for a program's key, or a known key that is similar."""
     option = options.OPTIONS.get(key)
     if option is None:
         if key in PROGRAM_KEYS:

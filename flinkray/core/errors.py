@@ -116,7 +116,8 @@ class RemoteError(RpcError):
 
 
 class FencingTokenError(RpcError):
-    """A call's fencing token is not that of the endpoint: the sender follows an earlier leader."""
+    """A call's fencing token is not that of the endpoint, because the sender knows another leader
+    session than the endpoint's (mostly an earlier one)."""
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ RARELY = (YOUNG, _OLDER, _OLDER)
 
 def spare_what_is_there() -> None:
     """Exclude all present objects from garbage collection, and collect less often from now on.
-    Endpoint processes call this, maybe repeatedly, after importing or building objects that stay.
-    Garbage without reference cycles, which is nearly all, is still freed at once."""
+    Endpoint processes call this, maybe repeatedly, after importing modules or building objects that
+    live as long as the process. Garbage without reference cycles, which is nearly all, is still
+    freed at once."""
     gc.freeze()
     gc.set_threshold(*RARELY)

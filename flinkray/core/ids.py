@@ -142,8 +142,8 @@ class IntermediateDataSetID(AbstractID):
 
 @stored("TriggerID")
 class TriggerID(AbstractID):
-    """Id of a request for a savepoint or checkpoint.
-    Requests with the same id are carried out once."""
+    """Id of a user's request for a savepoint or checkpoint. If a request is repeated under the same
+    id, it is carried out only once."""
 
     __slots__ = ()
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 def lazy_door(
     door: str, modules: Mapping[str, str | None], package: str | None = None
 ) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for a module, which imports the module of each name at first use.
+    """Return a ``__getattr__`` for a module that offers names of other modules, and imports the
+    module of each name when the name is first used.
 
     Args:
         door: full name of the module that offers the names.

@@ -30,8 +30,8 @@ def permit(who: str) -> None:
 
 
 def variables(who: str) -> dict[str, str]:
-    """Return environment variables that decide who may read the files of a new process.
-    Pass the variables to the process. *who* is ``owner`` or ``group``, as for :func:`permit`."""
+    """Return environment variables for a new process that let *who* (``owner`` or ``group``) read
+    the files which the process creates."""
     return {_VARIABLE: who}
 
 
@@ -52,7 +52,8 @@ def _is_for_group() -> bool:
 
 def opener(path: str, flags: int) -> int:
     """Open a file with the mode that the cluster's files have, for ``open(..., opener=opener)``. An
-    existing file gets this mode, too. A link is not followed (OSError)."""
+    existing file gets this mode, too. Raises OSError: *path* is a symbolic link, or cannot be
+    opened."""
     mode = 0o640 if _is_for_group() else 0o600
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:

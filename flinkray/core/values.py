@@ -190,7 +190,7 @@ def _copied(value: Any, memo: Memo) -> Any:
 
 
 def _own_fields(value: Any, memo: Memo) -> Any:
-    """Copy an object whose whole state is its ``__dict__``."""
+    """Copy an object whose whole state is its ``__dict__``. *memo*: the copies made so far."""
     attributes = value.__dict__
     copied = memo[id(value)] = object.__new__(type(value))
     copied.__dict__.update(attributes)

@@ -431,7 +431,7 @@ class Handling(Protocol):
     """True when the handler has ended, or is not to be begun any more."""
 
     def is_held(self) -> None:
-        """Called when the call has to wait because the queue is not open yet."""
+        """Called when the call has to wait because the endpoint does not run handlers yet."""
 
     def begin(self) -> Any:
         """Run the handler until it waits for the first time; return the awaited object.
@@ -475,7 +475,7 @@ class HandlerQueue:
         return list(self._tasks)
 
     def post(self, call: Handling) -> None:
-        """Handle *call* after all calls posted before, but not before the queue was opened."""
+        """Handle *call* after all calls posted before, and not before :meth:`open`."""
         self._waiting.append(call)
         if not self._is_open:
             call.is_held()
@@ -563,7 +563,8 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
 
 
 class _Rest:
-    """Awaitable for the rest of a handler that already waits, in the handler's own context."""
+    """Awaitable that runs the rest of a handler, which waits already, in the handler's own
+    context."""
 
     __slots__ = ("_awaited", "_context", "_coroutine")
 

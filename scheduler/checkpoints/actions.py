@@ -34,8 +34,9 @@ class PrepareCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCoordinators:
-    """Ask the coordinators of these operators to snapshot their state, and then the master hooks.
-    Each snapshot makes a cut between the events before and after the checkpoint.  For each
+    """Ask the coordinators of these operators for snapshots of their state, and then call the
+    master hooks (user code that runs beside the coordinators at each checkpoint). Events that a
+    coordinator sends before its snapshot belong to the checkpoint; later events do not. For each
     coordinator, CoordinatorCheckpointed or CoordinatorNotCheckpointed follows."""
 
     checkpoint_id: int
@@ -118,8 +119,8 @@ class AddRestoredSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class CloseCheckpointStores:
-    """Close the checkpoint stores, because the job is over for this JobMaster.
-    If *status* is globally terminal, also remove the pointers and the id counter."""
+    """Close the checkpoint stores, because the job is over for this JobMaster. If *status* is
+    globally terminal, also remove the pointers to checkpoints and the counter of checkpoint ids."""
 
     status: JobStatus
 
@@ -156,8 +157,9 @@ class RestoreCoordinators:
 
 @dataclass(frozen=True, slots=True)
 class ResetSubtasks:
-    """Tell the operators' coordinators which of their subtasks restart from a checkpoint. Data that
-    earlier attempts received after the checkpoint returns to the coordinators."""
+    """Tell the operators' coordinators which of their subtasks restart from a checkpoint. The
+    coordinators take back the data that earlier attempts of these subtasks received after the
+    checkpoint, and assign the data again."""
 
     checkpoint_id: int
     """Id of the checkpoint; 0 if the subtasks restart without state."""

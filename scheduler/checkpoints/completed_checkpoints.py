@@ -47,11 +47,13 @@ class CompletedCheckpoints:
         return next((c for c in self._retained if c.checkpoint_id == checkpoint_id), None)
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Retain an earlier JobMaster's checkpoints, given in any order; delete none (CP-28)."""
+        """Retain an earlier JobMaster's checkpoints, given in any order. All of them stay retained,
+        even if they are more than *max_retained* (CP-28)."""
         self._retained = sorted(checkpoints, key=lambda each: each.checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
-        """Retain a checkpoint.  Returns the subsumed checkpoints, which are no longer retained."""
+        """Retain a checkpoint. Returns the oldest checkpoints, which are no longer retained because
+        of it (subsumed checkpoints)."""
         insort(self._retained, checkpoint, key=lambda each: each.checkpoint_id)
         surplus = max(len(self._retained) - self._max_retained, 0)
         subsumed, self._retained = self._retained[:surplus], self._retained[surplus:]

@@ -123,8 +123,10 @@ class CheckpointCoordinator:
         """Make the coordinator of a job's checkpoints.
 
         *topology* returns the current execution graph. *coordinators*: ids of the operators that
-        have a coordinator. *epoch_offset*: ``clock.time() - clock.monotonic()``. *random* returns
-        numbers in [0, 1). *spans* receives a span for each checkpoint that is over.
+        have a coordinator. *epoch_offset*: wall clock minus monotonic clock, in seconds, for the
+        timestamps that users see. *random* returns numbers in [0, 1), which spread the first
+        periodic checkpoints of different jobs. *spans* receives a span for each checkpoint that is
+        over.
         """
         self._job_id = job_id
         self._configuration = configuration
@@ -168,8 +170,8 @@ class CheckpointCoordinator:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Numbers of the checkpoints and savepoints in progress that users asked for. If these were
-        aborted now, the users would get an error."""
+        """Numbers (not checkpoint ids) of the checkpoints and savepoints in progress that users
+        asked for. If these were aborted now, the users would get an error."""
         begun: list[_Preparation | PendingCheckpoint] = [*self._pending.values()]
         if self._preparing is not None:
             begun.append(self._preparing)
@@ -233,9 +235,8 @@ class CheckpointCoordinator:
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
     def shutdown(self, status: JobStatus, now: float) -> Actions:
-        """Abort checkpoints in progress and discard the checkpoints that are not kept, because the
-        job is over for this JobMaster (CP-33).
-        """
+        """Abort checkpoints in progress, and discard those complete checkpoints that are not to be
+        kept when the job ends with *status*, because the job is over for this JobMaster (CP-33)."""
         if self._end is not None:
             return []
         self._end = status
@@ -279,8 +280,9 @@ class CheckpointCoordinator:
         return actions + self._request(checkpoint_of(self._configuration), now)
 
     def awaited(self, message: AwaitCheckpoint) -> Actions:
-        """Note that a task waits for the next checkpoint in order to end.
-        A timer is started, so that the task does not wait for the next periodic checkpoint."""
+        """Note that a task, whose input has ended, waits for the next checkpoint before it ends. A
+        timer is started that takes a checkpoint soon, so that the task does not wait for the next
+        periodic one."""
         if self._end is None and self._final.add(message.attempt_id, message.after):
             return [self._final_timer(FIRST_DELAY)]
         return []
@@ -388,7 +390,8 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint was carried out."""
+        """Handle that a PrepareCheckpoint was carried out: the checkpoint has got its id and
+        directory."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
@@ -426,7 +429,8 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _give_up_preparation(self, reason: Reason, cause: str) -> Actions:
-        """Fail the checkpoint that is being prepared.  Its id and directory may still arrive."""
+        """Fail the checkpoint that is being prepared. If its id and directory arrive later, they
+        are discarded."""
         if self._preparing is not None:
             self._given_up.add(self._preparing.number)
         return self._end_preparation(reason, cause)
@@ -514,7 +518,8 @@ class CheckpointCoordinator:
     # --- answers of tasks -------------------------------------------------------------------------
 
     def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
-        """Handle the acknowledgement of a task, which has written its state."""
+        """Handle that a task has written its state for a checkpoint. The last acknowledgement
+        completes the checkpoint."""
         if message.job_id != self._job_id:
             return []
         pending = self._pending.get(message.checkpoint_id)
@@ -541,11 +546,10 @@ class CheckpointCoordinator:
         return self._store_next()
 
     def _late(self, message: AcknowledgeCheckpoint) -> Actions:
-        """Handle a late acknowledgement: the checkpoint is over, or not begun by this JobMaster.
-        The acknowledgement may repeat one that an earlier JobMaster has received.  So the state of
-        a savepoint that this JobMaster did not begin stays: the savepoint may be complete, and
-        belongs to its user.  State of a complete checkpoint stays, too.
-        """
+        """Discard the state in a late acknowledgement: the checkpoint is over, or was not begun by
+        this JobMaster. State of a complete checkpoint stays. So does state of a savepoint that this
+        JobMaster did not begin: an earlier JobMaster may have completed it, and it belongs to its
+        user."""
         checkpoint_id = message.checkpoint_id
         actions: Actions = []
         if not (message.is_savepoint and self._earlier.may_be_complete(checkpoint_id)):
@@ -575,7 +579,8 @@ class CheckpointCoordinator:
     def tasks_ended(
         self, attempts: Iterable[ExecutionAttemptID], *, is_finished: bool, now: float
     ) -> Actions:
-        """Handle that task attempts have ended and will not answer any more."""
+        """Abort the checkpoints that still need an answer of these task attempts, which have ended.
+        *is_finished*: the attempts have finished; otherwise they have failed or were canceled."""
         attempts = frozenset(attempts)
         self._final.ended(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
@@ -694,7 +699,8 @@ class CheckpointCoordinator:
         return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
 
     def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
-        """Abort all checkpoints, except a checkpoint that is being stored and may be durable."""
+        """Abort all checkpoints in progress, except the one that is being stored, which may be
+        durable already."""
         actions = self._give_up_preparation(reason, cause)
         for pending in tuple(self._pending.values()):
             if pending.phase is not PendingPhase.STORING:
@@ -757,7 +763,7 @@ class CheckpointCoordinator:
     # --- take-over and restore --------------------------------------------------------------------
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Load the checkpoints that an earlier JobMaster left (CP-28), before any event."""
+        """Load the checkpoints that an earlier JobMaster left (CP-28). Called before any event."""
         self._earlier.recovered(checkpoints)
 
     def take_over(
@@ -767,14 +773,14 @@ class CheckpointCoordinator:
         running: Sequence[ExecutionAttemptID],
         now: float,
     ) -> Actions:
-        """Adopt tasks that keep running while this JobMaster takes over from an earlier one.
-        Call this after ``recovered``, in place of the first ``restore``.  The tasks are told that
-        the last complete checkpoint is complete and that begun ones are aborted, in case the
-        earlier JobMaster did not tell them.  The next checkpoint begins at once.
+        """Adopt tasks that keep running while this JobMaster takes over from an earlier one. Called
+        after ``recovered``, in place of the first ``restore``. The tasks are told again that the
+        last complete checkpoint is complete, and that begun ones are aborted, because the earlier
+        JobMaster may not have told them. The next checkpoint begins at once.
 
         Args:
             restores: how often the operators' coordinators have been restored.
-            begun: checkpoints after the last complete one that have an id, with their directories.
+            begun: checkpoints after the last complete one that have an id: id -> directory.
             running: the attempts that keep running.
         """
         latest = self.latest
@@ -820,9 +826,9 @@ class CheckpointCoordinator:
         is_global: bool,
         is_required: bool = False,
     ) -> Restored:
-        """Return the state with which new attempts of the subtasks *tasks* start. *is_global*:
-        coordinators and master hooks are restored, too; otherwise coordinators are told which of
-        their subtasks are reset.  *is_required*: a checkpoint must exist (CP-34).
+        """Return the state with which new attempts of the subtasks *tasks* start. *is_global*: all
+        tasks restart, and coordinators and master hooks are restored, too; otherwise coordinators
+        are told which of their subtasks are reset. *is_required*: a checkpoint must exist (CP-34).
 
         Raises:
             StateRestoreError: the job does not fit the checkpoint, or a required checkpoint is

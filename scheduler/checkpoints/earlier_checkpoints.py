@@ -21,7 +21,7 @@ Actions = list[CheckpointStep]
 
 class EarlierCheckpoints:
     """Takes over the checkpoints of earlier JobMasters: retains the complete ones, and aborts the
-    ones that were in progress. Knows by the ids which checkpoints this JobMaster began.
+    ones that were in progress. Tells by a checkpoint's id whether this JobMaster began it.
 
     Args:
         coordinators: ids of the operators that have a coordinator.
@@ -93,9 +93,8 @@ class EarlierCheckpoints:
         return self._last_timestamp
 
     def may_be_complete(self, checkpoint_id: int) -> bool:
-        """Return whether the checkpoint is complete and needed, or was begun by another
-        JobMaster.
-        """
+        """Return whether state of the checkpoint must not be deleted: the checkpoint is complete
+        and still needed, or another JobMaster began it and may have completed it."""
         first = self._first_own_id
         is_own = first is not None and first <= checkpoint_id <= self.last_id
         return not is_own or self._kept.needs(checkpoint_id)

@@ -24,7 +24,8 @@ class CheckpointTimerPurpose(Enum):
 
 
 class _CheckpointEvent(JobEvent):
-    """Base class.  A checkpoint may still be being stored when the job has ended."""
+    """Base class of the events about checkpoints. They are handled even after the end of the job,
+    because a checkpoint may still be being stored then."""
 
     __slots__ = ()
     counts_after_end = True
@@ -32,7 +33,7 @@ class _CheckpointEvent(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPrepared(_CheckpointEvent):
-    """A PrepareCheckpoint was carried out."""
+    """A PrepareCheckpoint was carried out: the checkpoint has an id and a directory."""
 
     number: int
     checkpoint_id: int

@@ -44,10 +44,9 @@ class CheckpointFailureReason(Enum):
 
     @property
     def counts_as_failure(self) -> bool:
-        """Whether this failure counts against the tolerable failures in a row, as in Flink. False
-        for reasons that come from restarts, requests, tasks that end, and master hooks or operator
-        coordinators that cannot begin.
-        """
+        """Whether a checkpoint that failed for this reason counts towards the number of failures in
+        a row that fail the job, as in Flink. False for reasons that come from restarts, requests,
+        tasks that end, and master hooks or operator coordinators that cannot begin."""
         return self in _COUNTED
 
 
@@ -124,13 +123,13 @@ class CheckpointFailureManager:
         *,
         is_triggered: bool,
     ) -> str | None:
-        """Count a failed checkpoint.  Call this once per failed checkpoint. Returns the reason to
-        fail the job, or None if the job continues.
+        """Count a failed checkpoint; called once per failed checkpoint. Returns the reason to fail
+        the job, or None if the job continues.
 
-        *is_triggered*: tasks were told to take the checkpoint.  After a synchronous savepoint the
-        tasks do not continue, whether or not the savepoint is complete; so they must be restarted
-        (CP-20), unless the reason restarts them anyway.  Failures of other savepoints only concern
-        their users.
+        *is_triggered*: tasks were told to take the checkpoint. After a synchronous savepoint (with
+        which the job stops) the tasks do not continue, whether or not the savepoint is complete; so
+        they must be restarted (CP-20), unless the reason restarts them anyway. Failures of other
+        savepoints only concern their users.
         """
         if properties.is_savepoint:
             if properties.is_synchronous and is_triggered and reason not in _WITH_A_RESTART:

@@ -25,9 +25,9 @@ Actions = list[CheckpointStep]
 
 
 class KeptCheckpoints:
-    """Keeps the completed checkpoints of a job, and knows which files they share. *pending*: ids of
-    checkpoints in progress.  A file that only these may refer to stays until :meth:`pending_over`
-    has been called for each of them."""
+    """Keeps the completed checkpoints of a job, and knows which files they share. The methods take
+    *pending*: the ids of checkpoints in progress. A file that only these may refer to stays until
+    :meth:`pending_over` has been called for each of them."""
 
     def __init__(self, max_retained: int) -> None:
         self._completed = CompletedCheckpoints(max_retained)
@@ -61,13 +61,15 @@ class KeptCheckpoints:
     # --- completed checkpoints --------------------------------------------------------------------
 
     def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Retain an earlier JobMaster's checkpoints, or the savepoint to start from (CP-28)."""
+        """Retain an earlier JobMaster's checkpoints, or the savepoint from which the job starts
+        (CP-28)."""
         self._completed.recover(checkpoints)
         for checkpoint in self._completed.retained:
             self._register(checkpoint)
 
     def add_savepoint(self, checkpoint_id: int) -> None:
-        """Note that a savepoint is complete.  The savepoint belongs to its user."""
+        """Note that a savepoint is complete. From now on its files are not deleted here: they
+        belong to its user."""
         self._savepoints.add(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
@@ -77,8 +79,9 @@ class KeptCheckpoints:
         return self._completed.add(checkpoint)
 
     def let_go(self, subsumed: Iterable[CompletedCheckpoint], pending: Collection[int]) -> Actions:
-        """Delete the subsumed checkpoints that :meth:`add` returned. Savepoints are only forgotten:
-        their users keep the files."""
+        """Return the actions that delete the subsumed checkpoints, which :meth:`add` returned. For
+        a savepoint only the pointer is removed: its user keeps the files. *pending*: ids of the
+        checkpoints in progress."""
         actions: Actions = []
         for checkpoint in subsumed:
             if checkpoint.properties.is_discarded_when_subsumed:
@@ -89,16 +92,17 @@ class KeptCheckpoints:
         return actions
 
     def job_ended(self, status: JobStatus, pending: Collection[int]) -> Actions:
-        """Delete the checkpoints that are not kept when the job ends with *status*."""
+        """Return the actions that delete the checkpoints that are not kept when the job ends with
+        *status*. *pending*: ids of the checkpoints in progress."""
         actions: Actions = []
         for checkpoint in self._completed.job_ended(status):
             actions += self._discard(checkpoint, pending)
         return actions
 
     def add_after_the_end(self, checkpoint: CompletedCheckpoint, status: JobStatus) -> Actions:
-        """Add a checkpoint that was being stored when the job ended.
-        The checkpoint is treated like the ones completed before the end.  No other checkpoint is
-        pending at that time."""
+        """Add a checkpoint that was being stored when the job ended with *status*. Returns the
+        actions that delete it or the checkpoints it subsumes, as if it had been completed before
+        the end. No other checkpoint may be pending."""
         self._register(checkpoint)
         actions = self.pending_over(checkpoint.checkpoint_id)
         if checkpoint.properties.is_discarded_at(status):
@@ -124,8 +128,8 @@ class KeptCheckpoints:
         return _discard_files(self._registry.pending_over(checkpoint_id))
 
     def discard_state(self, locations: Iterable[StateLocation]) -> Actions:
-        """Delete state received for an incomplete checkpoint.
-        Files shared with complete checkpoints stay."""
+        """Return the actions that delete state received for an incomplete checkpoint. Files shared
+        with complete checkpoints stay."""
         return _discard_files(
             at
             for at in dict.fromkeys(locations)
@@ -133,8 +137,8 @@ class KeptCheckpoints:
         )
 
     def discard_late_state(self, checkpoint_id: int, locations: Iterable[StateLocation]) -> Actions:
-        """Delete state received for a checkpoint that is over.
-        Files of a complete checkpoint stay."""
+        """Return the actions that delete state received for a checkpoint that is over. Files of a
+        complete checkpoint stay."""
         retained = self._completed.find(checkpoint_id)
         used = set() if retained is None else set(state_locations(retained.metadata))
         return self.discard_state(at for at in locations if at not in used)
@@ -168,9 +172,8 @@ class SharedStateRegistry:
     def register(
         self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
     ) -> None:
-        """Register the files of a retained checkpoint.
-        *is_foreign*: the files belong to somebody else (a savepoint's user), and are never deleted
-        here."""
+        """Register the files of a retained checkpoint. *is_foreign*: the files belong to the user
+        of a savepoint, and are never deleted here."""
         used = {file.path: file for file in files}
         self._used[checkpoint_id] = used
         for path in used:

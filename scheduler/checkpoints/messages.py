@@ -12,8 +12,9 @@ from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 
 @message
 class TriggerCheckpoint:
-    """Orders tasks to begin a checkpoint.  Sent to tasks that receive no barriers. Barriers carry
-    the same information."""
+    """Orders tasks to begin a checkpoint. Sent only to tasks that get no checkpoint barriers,
+    because they read from no running task. Other tasks learn the same information from the
+    barriers."""
 
     checkpoint_id: int
     timestamp: int
@@ -42,7 +43,7 @@ class CheckpointCompleted:
 @message
 class CheckpointAborted:
     """Orders all tasks that take part in the checkpoint to abort it. A task that has not answered
-    declines as soon as it writes nothing more for the checkpoint."""
+    yet sends a DeclineCheckpoint as soon as it writes nothing more for the checkpoint."""
 
     checkpoint_id: int
     latest_completed: int
@@ -100,8 +101,8 @@ class DeclineCheckpoint:
 
 @message
 class AwaitCheckpoint:
-    """Reports that a task's input has ended, and that it ends after a checkpoint later than
-    *after*."""
+    """Reports that a task's input has ended, and that the task waits for the completion of a
+    checkpoint with an id above *after* before it ends."""
 
     job_id: JobID
     attempt_id: ExecutionAttemptID

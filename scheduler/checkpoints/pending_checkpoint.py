@@ -62,9 +62,9 @@ class PendingCheckpoint:
         directory: str,
         coordinators: tuple[str, ...],
     ) -> None:
-        """Make a checkpoint that nobody has acknowledged yet. *number*: number of the attempt to
-        take a checkpoint. *coordinators*: ids of the operators with a coordinator.
-        """
+        """Make a checkpoint that no task or coordinator has acknowledged yet. *number*: how many
+        checkpoints the job has tried to take so far. *coordinators*: ids of the operators with a
+        coordinator."""
         self._job_id = job_id
         self.checkpoint_id = checkpoint_id
         self.request = request
@@ -156,8 +156,9 @@ class PendingCheckpoint:
         return locations
 
     def lost_by_finished_tasks(self) -> str | None:
-        """Return why the fully acknowledged checkpoint still cannot be completed; None if it can.
-        Union state of finished subtasks, whose elements all subtasks must see, would be missing."""
+        """Return why the checkpoint, although fully acknowledged, cannot be completed; None if it
+        can. It cannot if it would lack the union state of finished subtasks: after a restore, every
+        subtask must get the elements of all subtasks."""
         for attempt, state in self._tasks.items():
             vertex = self.plan.vertices[self.plan.running[attempt][0]]
             if state is None or not vertex.finished:

@@ -58,12 +58,13 @@ class CheckpointedVertex(Protocol):
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Ids of the vertices without state that process data which this vertex hands over to
-        them."""
+        """Ids of the vertices without state (Spark stages) that process data which this vertex
+        writes for them."""
 
     @property
     def brings_back_of(self) -> str | None:
-        """Id of the vertex without state whose results this vertex reads; None if there is none."""
+        """Id of the vertex without state (a Spark stage) whose results this vertex reads back into
+        the stream; None if there is none."""
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
         """Return the id of the subtask's current attempt."""
@@ -81,12 +82,13 @@ class CheckpointedTopology(Protocol):
 
     @property
     def unfinished(self) -> Collection[str]:
-        """Ids of vertices without state that have not finished."""
+        """Ids of the vertices without state (Spark stages) that have not finished."""
 
     def by_location(
         self, attempts: Iterable[ExecutionAttemptID]
     ) -> Mapping[WorkerLocation, Sequence[ExecutionAttemptID]]:
-        """Return those of *attempts* that have not ended, by the TaskExecutor that runs them."""
+        """Return those of *attempts* that have not ended, grouped by the TaskExecutor that runs
+        them."""
 
 
 def outcome_orders(
@@ -203,8 +205,13 @@ def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> 
 
 
 def check_all_is_held(topology: CheckpointedTopology) -> None:
-    """Check that a task's state covers all records in transit through vertices without state.
-    Raises TasksMissingError if a task has finished, and vertices still process its records."""
+    """Check that a savepoint would contain all records that are on their way through Spark stages:
+    a stage has no state in savepoints, so the tasks before it must keep its records in theirs.
+
+    Raises:
+        TasksMissingError: a task before a Spark stage has finished, and its records are still being
+            processed by the stage or by the vertex that reads the stage's results.
+    """
     given = {
         taker: vertex.name
         for vertex in topology.vertices
@@ -225,9 +232,12 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
 
 
 def check_queries_are_held(topology: CheckpointedTopology) -> None:
-    """Check that a savepoint would contain the state of queries in vertices without state.
-    The first task that reads the query's results adds the query's state to savepoints.
-    Raises TasksMissingError if this task has finished, and other tasks of the vertex have not."""
+    """Check that a savepoint would contain the state of Spark's streaming queries. The first task
+    of the vertex that reads a query's results adds the query's state to savepoints.
+
+    Raises:
+        TasksMissingError: this task has finished, and other tasks of its vertex have not.
+    """
     given = {taker for vertex in topology.vertices for taker in vertex.hands_over_to}
     for vertex in topology.vertices:
         finished = [_has_finished(vertex, subtask) for subtask in range(vertex.parallelism)]

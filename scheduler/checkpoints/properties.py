@@ -68,10 +68,13 @@ def checkpoint_of(configuration: CheckpointConfiguration) -> CheckpointPropertie
 
 
 def savepoint(*, is_forced: bool = True) -> CheckpointProperties:
-    """Return the properties of a savepoint after which the job keeps running."""
+    """Return the properties of a savepoint after which the job keeps running. *is_forced*: it
+    begins at once, even if other snapshots are in progress."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced)
 
 
 def synchronous_savepoint(*, is_drain: bool, is_forced: bool = True) -> CheckpointProperties:
-    """Return the properties of a savepoint with which the job is stopped."""
+    """Return the properties of a savepoint with which the job is stopped. *is_drain*: event time
+    ends before it, so that all windows and timers fire. *is_forced*: it begins at once, even if
+    other snapshots are in progress."""
     return CheckpointProperties(SnapshotKind.SAVEPOINT, is_forced, True, is_drain)

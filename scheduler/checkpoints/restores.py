@@ -81,27 +81,29 @@ class Restores:
         return self._awaited is not None
 
     def checkpoint_completed(self) -> None:
-        """Note that a checkpoint of this job is complete, whose files later ones can share."""
+        """Note that a checkpoint of this job is complete. Later checkpoints can share its files, so
+        they need not contain all state again."""
         self.must_be_whole = False
 
     def taken_over(self, of_coordinators: int, latest: CompletedCheckpoint | None) -> None:
-        """Note that tasks keep running, which an earlier JobMaster may have restored from *latest*.
-        *of_coordinators*: how often the operators' coordinators have been restored."""
+        """Note that tasks of an earlier JobMaster keep running, which it may have restored from
+        *latest*. *of_coordinators*: how often the operators' coordinators have been restored."""
         self.of_coordinators = of_coordinators
         if latest is not None:
             self.must_be_whole |= latest.properties.is_savepoint
 
     def prepare(self, cause: str, *, is_global: bool) -> Actions:
-        """Note that tasks are going to be restarted, since *cause*. *is_global*: all tasks restart.
-        Returns the actions of :meth:`not_stopped`."""
+        """Note that tasks are going to be restarted, for the reason *cause*. *is_global*: all tasks
+        restart. Returns the answer to a user who waits for the job to stop, as :meth:`not_stopped`
+        does."""
         self._awaited = _AwaitedRestore(cause, is_global)
         return self.not_stopped()
 
     def not_stopped(self) -> Actions:
-        """Answer the user whose job does not stop although its savepoint is complete. The tasks are
-        going to be restarted from the savepoint, for example because a task failed while the
-        savepoint was being stored.  Returns no actions if no restart is awaited, or if no user
-        waits for the answer."""
+        """Return the answer to the user whose job does not stop although its savepoint is complete,
+        for example because a task failed while the savepoint was being stored. Empty if no restart
+        is awaited, or if no user waits for the answer. If only some tasks were to restart, the
+        answer is followed by a failure of the whole job."""
         if self._awaited is None:
             return []
         stopped = self._stop.failed(f"tasks are restarted from it, since {self._awaited.cause}")

@@ -450,8 +450,8 @@ class _Chunks:
 
     @property
     def next_start(self) -> int:
-        """Index of the subtask that gets the first chunk of the next list state. The subtasks from
-        *start* to this one got one element more than the others, if the chunks differ.
+        """Index of the subtask that gets the first chunk of the next list state. It follows the
+        last subtask that got one element more than others, so that larger chunks are spread evenly.
         """
         return (self._start + self._larger) % self._parallelism
 

@@ -47,9 +47,8 @@ class CheckpointStatsTracker:
         kept: KeptCheckpoints,
         now: float,
     ) -> None:
-        """Count a completed checkpoint. Call this before the checkpoint is added to *kept*, which
-        tells files of earlier checkpoints from new ones.
-        """
+        """Count a completed checkpoint. Called before the checkpoint is added to *kept*, so that
+        *kept* still tells which of its files belong to earlier checkpoints and which are new."""
         locations = state_locations(checkpoint.metadata)
         sizes = {location: location.size for location in locations}
         old = sum(s for at, s in sizes.items() if isinstance(at, FileState) and kept.shares(at))

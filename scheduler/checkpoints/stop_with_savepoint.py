@@ -38,7 +38,8 @@ class StopWithSavepoint:
         self._answer = answer
 
     def job_ended(self, status: JobStatus) -> list[SnapshotFinished]:
-        """Return the answer to the user who stopped the job; empty if no user waits for it."""
+        """Return the answer to the user who stopped the job with a savepoint; empty if no user
+        waits for it."""
         if status is not JobStatus.FINISHED:
             return self.failed(f"the job is {status.name}")
         answer, self._answer = self._answer, None

@@ -46,8 +46,8 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class TooEarly:
-    """Says that the decider has dropped a periodic request, because the pause is not over. The
-    request was the first in the queue."""
+    """Tells that the first request in the queue was periodic and was dropped, because the minimum
+    pause after the last checkpoint is not over."""
 
     request: CheckpointRequest
 
@@ -75,9 +75,9 @@ class CheckpointRequestDecider:
     def next(
         self, *, number_of_pending: int, is_pause_over: bool
     ) -> CheckpointRequest | TooEarly | None:
-        """Take the next request out of the queue; None if no request can begin now.
-        TooEarly means that a periodic request was dropped.  Do not call this while a checkpoint is
-        being triggered."""
+        """Remove and return the next request; None if no request can begin now. TooEarly: the first
+        request was periodic and came before the pause was over, and was dropped. Must not be called
+        while a checkpoint is being triggered."""
         if not self._queued:
             return None
         first = self._queued[0]
@@ -99,10 +99,10 @@ CATCH_UP_PAUSE = 0.5
 
 
 class PeriodicTrigger:
-    """Decides when the next periodic checkpoint is due; :attr:`number` is the number of the only
-    timer that counts. While checkpoints could not be taken (:attr:`are_missing`), the next one is
-    due at once, and is tried again every :data:`CATCH_UP_PAUSE` seconds until tasks are triggered,
-    because sinks wait for it to commit.
+    """Decides when the next periodic checkpoint is due. Each timer replaces the one before, and
+    :attr:`number` is the number of the only valid one. While checkpoints could not be taken
+    (:attr:`are_missing`), the next one is due at once, and is tried again every
+    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
     """
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
@@ -130,16 +130,16 @@ class PeriodicTrigger:
 
     def catch_up(self, now: float) -> float | None:
         """Note that checkpoints could not be taken, so that the next one is due soon. Returns the
-        delay of a timer that replaces the current timer; None if periodic checkpoints are stopped.
-        """
+        delay, in seconds, of a timer that replaces the current timer; None if periodic checkpoints
+        are stopped."""
         if not self.is_running:
             return None
         self.are_missing = True
         return self.put_off(now)
 
     def triggered(self) -> float | None:
-        """Note that tasks were told to take a checkpoint. Returns the delay of a timer that
-        replaces the current timer; None if the current timer stays."""
+        """Note that tasks were told to take a checkpoint. Returns the delay, in seconds, of a timer
+        that replaces the current timer; None if the current timer stays."""
         if not self.are_missing or self._period is None:
             return None
         self.are_missing = False
@@ -189,8 +189,9 @@ The earlier checkpoint may have failed, or could not begin because other tasks w
 
 
 class FinalCheckpoints:
-    """Tracks the tasks that wait for a final checkpoint, and decides when such a checkpoint is
-    needed. So no task waits for the next periodic checkpoint, or forever."""
+    """Tracks the tasks that wait for a final checkpoint: a checkpoint after which a task whose
+    input has ended can end. Decides when to take one, so that no task waits for the next periodic
+    checkpoint, or forever."""
 
     def __init__(self) -> None:
         self._waiting: dict[ExecutionAttemptID, int] = {}
@@ -200,9 +201,8 @@ class FinalCheckpoints:
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """Note that the attempt waits for a checkpoint with an id above *after*. Returns whether
-        the caller must start a timer, with the current :attr:`number`.
-        """
+        """Note that the attempt waits for a checkpoint with an id above *after*. Returns True if
+        the caller must start a timer with the current :attr:`number`, because none is running."""
         self._waiting[attempt_id] = after
         return self._start_timer()
 

@@ -59,9 +59,9 @@ class ExecuteWith(Transition):
 
 
 class ElasticJobScheduler(JobScheduler):
-    """Schedules an elastic job: declares all slots that it can use, and runs it with the slots it
-    gets. Each change of the parallelism needs a new execution graph; every failure restarts the
-    whole job."""
+    """Schedules an elastic job: asks the SlotPool for all slots that the job can use, and runs the
+    job with the slots it gets. Each change of the parallelism needs a new execution graph; every
+    failure restarts the whole job."""
 
     wants_all_slots = True
 
@@ -78,10 +78,9 @@ class ElasticJobScheduler(JobScheduler):
         random: Callable[[], float] = lambda: 0.5,
         scaling: ScalingSettings | None = None,
     ) -> None:
-        """Make the scheduler of an elastic job. *scaling* contains timeouts; None means the
-        defaults. The other parameters are those of
-        :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`.
-        """
+        """Make the scheduler of an elastic job. *scaling*: timeouts of the scaling; None means the
+        defaults. For the other parameters see
+        :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
         self._scaling = ElasticScaling(
             job_graph,
             scaling,
@@ -135,14 +134,15 @@ class ElasticJobScheduler(JobScheduler):
     # transitions
 
     def _begin(self, transition: t.StartJob, now: float) -> Steps:
-        """Start the job's coordinators and declare the slots; tasks begin when slots arrive."""
+        """Start the job's coordinators and declare the slots that the job wants. Tasks begin when
+        slots arrive."""
         steps: list[Step] = [*self._job.change(JobStatus.RUNNING, now), t.StartJobCoordinators()]
         return [*steps, *self._declare(), *self._scale(self._scaling.start(now), now)]
 
     def _slots_changed(self, event: t.PoolSlotsChanged, now: float) -> Steps:
-        """Decide about scaling.  SlotsTold reports changes of slots in which tasks run.  Slots
+        """Decide whether the job starts or is scaled with the slots that the pool has now. Slots
         reported before the job starts count, too: after a take-over the pool already has them, and
-        may not report them again."""
+        may not report them again. (SlotsTold reports the loss of slots in which tasks run.)"""
         if self._job.is_ending:
             return ()
         profiles = tuple(slot.profile for slot in event.slots)
@@ -181,8 +181,8 @@ class ElasticJobScheduler(JobScheduler):
         return self._scale(self._scaling.snapshot_is_over(now), now)
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
-        """Run the job with the slots available now, instead of restarting the same execution
-        graph."""
+        """Run the job with the slots available now, in a new execution graph, instead of restarting
+        the regions of the current graph."""
         if self._failover.take_due(transition.generation) is None:
             return ()
         self._is_executing = False
@@ -259,10 +259,9 @@ class ElasticJobScheduler(JobScheduler):
     # decisions
 
     def _declare(self, is_total: bool = False) -> Steps:
-        """Set all slots that the job can use as the pool's requirements. Slots for which requests
-        will follow are left out, because each request raises the requirements itself. With
-        *is_total* they are included, because the requests were made before.
-        """
+        """Return the step that declares to the SlotPool how many slots the job can use. By default,
+        slots for which requests will follow are left out, because each request raises the declared
+        number itself. *is_total*: all slots are declared, because the requests were made before."""
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
             wanted[requirement.profile] += requirement.count

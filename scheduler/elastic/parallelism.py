@@ -66,10 +66,8 @@ def bounds_for(
     bounds: Sequence[ParallelismBounds],
     others: ParallelismRange | None,
 ) -> tuple[ParallelismBounds, ...]:
-    """Return *bounds*, and the range *others* for each vertex that *bounds* does not name. Vertices
-    that can have only one subtask get no range. If *others* is None, *bounds* is returned
-    unchanged.
-    """
+    """Return *bounds*, extended by the range *others* for each vertex that *bounds* does not name
+    and that can have more than one subtask. If *others* is None, *bounds* is returned unchanged."""
     if others is None:
         return tuple(bounds)
     named = {one.vertex_id for one in bounds}
@@ -201,10 +199,9 @@ def _suffices(
     bounds: Sequence[SharingGroupBounds],
     counts: Sequence[int],
 ) -> bool:
-    """Return whether the slots suffice for *counts* slots of each group. Large requirements are
-    matched first; each takes the smallest slot that fits it (as
-    :func:`flinkray.scheduler.shared.slots.missing_slots`, but by counts).
-    """
+    """Return whether the slots suffice for *counts* slots of each group. The groups with the
+    largest slots come first, and each takes the smallest slots that fit. *supply*: (profile, number
+    of slots), smallest profiles first."""
     left = [count for _, count in supply]
     order = sorted(range(len(bounds)), key=lambda i: size_of(bounds[i].profile), reverse=True)
     for index in order:

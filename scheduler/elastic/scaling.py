@@ -126,7 +126,8 @@ class ElasticScaling:
         return self._decide(now)
 
     def take_over(self, parallelism: Parallelism, now: float) -> list[ScalingAction]:
-        """Adopt a job that an earlier JobMaster started.  Call this in place of :meth:`start`."""
+        """Continue to decide for a job that an earlier JobMaster started and that runs with
+        *parallelism*. Called in place of :meth:`start`."""
         self._state = _State.EXECUTING
         self._parallelism = dict(parallelism)
         self._waiting_since = self._changed_at = self._executing_since = now
@@ -134,8 +135,9 @@ class ElasticScaling:
         return self._decide(now)
 
     def slots_changed(self, slots: Sequence[ResourceProfile], now: float) -> list[ScalingAction]:
-        """Handle a change of the slots.  *slots*: all slots that the job has, used or not.
-        If used slots are gone, call :meth:`nothing_runs` after this."""
+        """Handle a change of the slots. *slots*: all slots that the job has, used or not. If used
+        slots are gone, tasks fail: then :meth:`nothing_runs` is called later, when all tasks have
+        ended."""
         if sorted(map(str, slots)) == sorted(map(str, self._slots)):
             return []
         self._slots = tuple(slots)
@@ -152,8 +154,9 @@ class ElasticScaling:
         return self._decide(now)
 
     def nothing_runs(self, now: float) -> list[ScalingAction]:
-        """Handle that all tasks have ended, after a failure and its delay, or for scaling. The job
-        starts at once if the slots allow the desired, previous or planned parallelism."""
+        """Handle that all tasks have ended, either after a failure and the delay of its restart, or
+        for scaling. The job starts at once if there are slots for the desired parallelism, for the
+        previous one, or for the one to which it is being scaled; otherwise it waits for slots."""
         if self._state is not _State.EXECUTING:
             return []
         self._state = _State.WAITING

@@ -79,7 +79,7 @@ def location_text(slot: AllocatedSlot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOfTask:
-    """The process that runs a task, as the coordinator of the task's vertex knows it."""
+    """The process that runs a task of a Spark stage: a Spark executor, which is a Ray actor."""
 
     name: str
     """The coordinator's name for the process: the id of the Spark executor."""
@@ -177,7 +177,7 @@ class Execution:
 
     def adopt(self, slot: AllocatedSlot, state: ExecutionState, since: float) -> None:
         """Bring a new attempt into *state*, because an earlier JobMaster deployed it in *slot*.
-        *since*: monotonic seconds of the deployment."""
+        *since*: monotonic seconds when it was deployed."""
         self._created_at = since
         self.schedule(since)
         self.deploy(slot, since)
@@ -213,9 +213,9 @@ class Execution:
         return is_deployed
 
     def end(self, failure: Failure, now: float) -> bool:
-        """Record that the attempt ended without finishing.  Returns whether the attempt is now
-        FAILED. An attempt that is being canceled ends as CANCELED, whatever the failure (EX-05).
-        Nothing changes if the attempt has already ended."""
+        """Record that the attempt ended without finishing: as CANCELED if it was being canceled,
+        whatever the failure, otherwise as FAILED (EX-05). Returns whether it is FAILED now. Nothing
+        changes if the attempt has already ended."""
         if self.state.is_terminal:
             return False
         if self.state is ExecutionState.CANCELING:
@@ -401,8 +401,8 @@ class IntermediateResult:
         return was_there
 
     def reset(self, partition: int) -> list[PartitionGroup]:
-        """Prepare to produce the partition again.  Returns the groups that are thereby no longer
-        finished."""
+        """Mark the partition as neither finished nor gone, because it will be produced again.
+        Returns the groups that are thereby no longer finished."""
         self._gone[partition] = False
         undone = []
         for edge in self.edges:
@@ -450,8 +450,8 @@ class ExecutionVertex:
         return f"{job_vertex.vertex.name} ({self.subtask_index + 1}/{job_vertex.parallelism})"
 
     def go_on_from(self, attempt_number: int, now: float) -> None:
-        """Replace the first attempt by an attempt with the number *attempt_number*. For a subtask
-        whose earlier attempts ran under another JobMaster.  Raises IllegalTransitionError if the
+        """Replace the first attempt by one with the number *attempt_number*, because earlier
+        attempts of the subtask ran under another JobMaster. Raises IllegalTransitionError if the
         current attempt has begun."""
         if self.current.state is not ExecutionState.CREATED or self.prior:
             raise self.current.illegal("be replaced: it has begun")
@@ -530,9 +530,10 @@ class ExecutionJobVertex:
 
     @property
     def is_coordinated(self) -> bool:
-        """Whether a coordinator of the vertex starts and ends the subtasks, as for Spark stages.
-        The subtasks run when the coordinator reports so, fail together, and are finished when the
-        coordinator has finished."""
+        """Whether the vertex is a Spark stage, whose subtasks are started and ended by a
+        coordinator (the Spark driver) instead of TaskExecutors. The subtasks run when the
+        coordinator reports so, fail together, and are finished when the coordinator has finished.
+        """
         return self.vertex.invokable.kind in COORDINATED_KINDS
 
     @property
@@ -567,12 +568,14 @@ class ExecutionJobVertex:
         return current if current.attempt_number == attempt_id.attempt_number else None
 
     def execution_ended(self, state: ExecutionState) -> None:
-        """Count that a current attempt has ended in *state*.  Only the attempts call this."""
+        """Count that the current attempt of a subtask has ended in *state*. Called only by the
+        attempt itself."""
         self._unended -= 1
         self._finished += state is ExecutionState.FINISHED
 
     def execution_reset(self, state: ExecutionState) -> None:
-        """Count that a subtask, whose attempt ended in *state*, gets a new attempt."""
+        """Count that a subtask gets a new attempt. *state*: the state in which its previous attempt
+        ended."""
         self._unended += 1
         self._finished -= state is ExecutionState.FINISHED
 
@@ -662,9 +665,9 @@ class ExecutionGraph:
         consumer.inputs.append(edge)
 
     def _run_coordinated_vertices_one_after_another(self) -> None:
-        """Make coordinated vertices that share slots run one after the other. Each such vertex uses
-        the whole slots.  It begins when the previous vertex is finished, as if it read a blocking
-        result."""
+        """Make the Spark stages that share slots run one after the other, because each stage uses
+        its slots as a whole. A stage begins when the previous one is finished, as if it read a
+        blocking result."""
         sharing: dict[str, ExecutionJobVertex] = {}
         for vertex in self.vertices:
             if not vertex.is_coordinated:

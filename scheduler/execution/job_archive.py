@@ -88,7 +88,7 @@ def vertex_progress(
 
 
 def places_of_streams(vertices: Iterable[ExecutionJobVertex]) -> tuple[ResourceID, ...]:
-    """Return the ids of the TaskExecutors that may run stream tasks of these vertices now."""
+    """Return the ids of the TaskExecutors that may run tasks of streaming vertices now."""
     places = {
         execution.slot.location.resource_id: None
         for vertex in vertices

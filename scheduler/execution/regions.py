@@ -27,9 +27,9 @@ class PipelinedRegion:
 
 
 class PipelinedRegions:
-    """All regions of a graph.  Time and space are proportional to vertices and groups.
-    A region that reads a group produces all partitions of the group or none, so that a region never
-    waits for a part of a group."""
+    """All pipelined regions of a graph. If a region reads a group of partitions and produces some
+    of them, it produces all of them, so it never waits for a part of a group. Time and space are
+    proportional to vertices and groups."""
 
     def __init__(self, graph: ExecutionGraph) -> None:
         self.of = _regions_of(graph)
@@ -59,7 +59,8 @@ class PipelinedRegions:
         return _distinct(self.of, group.consumer_ordinals)
 
     def consumers(self, group: PartitionGroup) -> list[int]:
-        """Return the indices of the regions that read the group and do not produce it."""
+        """Return the indices of the regions that read the group, without the regions that produce
+        it."""
         producers = set(self.producers(group))
         return [index for index in self.readers(group) if index not in producers]
 
@@ -69,7 +70,8 @@ def _distinct(regions: list[int], ordinals: range) -> list[int]:
 
 
 def _regions_of(graph: ExecutionGraph) -> list[int]:
-    """Return the region of each ordinal.  Regions are numbered in topological order."""
+    """Return for each execution vertex, by ordinal, the number of its region. Regions are numbered
+    in topological order."""
     joined = _join_pipelined(graph)
     while True:
         regions = _components_in_order(graph, joined)

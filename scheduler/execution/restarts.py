@@ -26,8 +26,9 @@ from flinkray.scheduler.graph.job_graph import (
 
 
 class RestartBackoffTimeStrategy(ABC):
-    """Decides whether and when to restart after a failure. Call ``notify_failure`` for every
-    failure, then the other methods, which change nothing (FO-08).  Times are monotonic seconds."""
+    """Decides whether and when to restart after a failure. ``notify_failure`` counts a failure; the
+    other methods answer about the last counted failure and change nothing (FO-08). Times are
+    monotonic seconds."""
 
     is_endless = False
     """Whether the strategy allows any number of restarts."""
@@ -214,9 +215,9 @@ class RepeatedErrors:
         return self._seen[vertex, error.kind].times
 
     def _forget(self, key: tuple[str, str], checkpoints: int) -> None:
-        """Remove the error itself and the errors that no longer count.
-        The latter are errors that name no record and were seen before the last checkpoint, and the
-        oldest errors if there are too many."""
+        """Remove the error *key*. Also remove the errors that no longer count: those that name no
+        record and were seen before the last checkpoint, and the oldest ones if there are too many.
+        """
         self._seen.pop(key, None)
         for other, seen in list(self._seen.items()):
             if seen.checkpoints < checkpoints and not seen.record:
@@ -244,9 +245,9 @@ class PendingRestart:
 
 
 class PendingRestarts:
-    """All pending restarts.  A region waits for at most one restart: that of its last failure.
-    A later failure takes over regions from an earlier restart, and the earlier restart no longer
-    restarts them: decisions for older versions of a vertex have no effect (EX-15)."""
+    """All pending restarts. A region waits for at most one restart: that of its last failure. A
+    later failure takes over regions from an earlier restart, which then no longer restarts them
+    (EX-15)."""
 
     def __init__(self) -> None:
         self._by_generation: dict[int, PendingRestart] = {}
@@ -299,7 +300,7 @@ class PendingRestarts:
         return [restart for restart in self._by_generation.values() if restart.is_due]
 
     def find(self, generation: int) -> PendingRestart | None:
-        """Return the restart of this generation; None if it no longer exists."""
+        """Return the restart with this number (generation); None if it no longer exists."""
         return self._by_generation.get(generation)
 
     def region_ended(self, index: int) -> PendingRestart | None:

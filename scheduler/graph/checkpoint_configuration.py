@@ -107,8 +107,8 @@ _OF_OPTIONS: tuple[tuple[ConfigOption[Any], str, Callable[[Any], Any]], ...] = (
 def checkpoints_of(
     configuration: ReadableConfig, others: CheckpointConfiguration | None = None
 ) -> CheckpointConfiguration:
-    """Return the checkpoint configuration that the options describe. *others*: configuration whose
-    values apply to options that are not set; None means the defaults."""
+    """Return the checkpoint configuration that the options describe. Options that are not set have
+    the values of *others*; None: the defaults."""
     changes = {
         field: convert(configuration.get(option))
         for option, field, convert in _OF_OPTIONS

@@ -85,9 +85,9 @@ RestartStrategy = NoRestart | FixedDelayRestart | FailureRateRestart | Exponenti
 @stored("Invokable")
 @message
 class Invokable:
-    """The code that the subtasks of a vertex run, and its runtime: ``kind``, for example
-    ``"spark"``. ``code`` is the user's pickled function, or the key of its blob; only the process
-    that runs the function unpickles it.  ``configuration`` is for the runtime."""
+    """The code that the subtasks of a vertex run. ``kind`` names the runtime that runs the code,
+    for example ``"spark"``. ``code`` is the user's pickled function, or the key of its blob; only
+    the process that runs the function unpickles it. ``configuration`` is for the runtime."""
 
     kind: str
     code: bytes | BlobKey
@@ -273,8 +273,8 @@ class JobVertex:
 
     @property
     def key_groups(self) -> int:
-        """Number of key groups according to the graph.
-        Unless the max parallelism is configured, a restored state may have another number."""
+        """Number of key groups according to the graph. A restored state may have another number,
+        which then counts, unless the program configures the max parallelism."""
         return (
             self.max_parallelism
             or self.derived_max_parallelism
@@ -394,7 +394,8 @@ class JobGraph:
 
     @property
     def has_coordinated_vertices(self) -> bool:
-        """Whether a coordinator runs any of the vertices (Spark stages)."""
+        """Whether the job has a Spark stage, whose subtasks are run by a coordinator (the Spark
+        driver)."""
         return any(vertex.invokable.kind in COORDINATED_KINDS for vertex in self.vertices)
 
     @property

@@ -41,7 +41,7 @@ def validate(job_graph: JobGraph) -> None:
 
 def topological_order(job_graph: JobGraph) -> tuple[JobVertex, ...]:
     """Return the vertices in topological order: each vertex comes after all vertices that it reads.
-    Otherwise the order of the graph is kept.
+    Vertices that do not depend on each other stay in the order of the graph.
 
     Raises:
         JobSubmissionError: a vertex reads a data set that no vertex produces, or there is a cycle.

@@ -66,6 +66,8 @@ class NotedGraph:
 
         Args:
             graph: new execution graph with the id and the parallelisms of the notes.
+            finished: notes about finished attempts.
+            coordinated: Spark stages whose drivers still exist.
             latest_completed: id of the last complete checkpoint, if the notes are a copy that may
                 be outdated; None if they are the last notes.
 
@@ -89,8 +91,8 @@ class NotedGraph:
 
 
 class JobAdoption:
-    """Brings an execution graph into the state in which the last JobMaster left its tasks.
-    If no task can keep running, the job restarts on the graph."""
+    """Brings an execution graph into the state in which the last JobMaster left its tasks. If no
+    task can keep running, starts the job on the graph from its last checkpoint."""
 
     def __init__(
         self,
@@ -155,9 +157,14 @@ class JobAdoption:
         coordinated: Collection[JobVertexID],
         now: float,
     ) -> Steps:
-        """Adopt all attempts as if this JobMaster had deployed them.
-        Later events, such as ends of attempts, are then applied as if they happened next. The
-        parameters are those of :class:`~flinkray.scheduler.job.transitions.TakeOverJob`."""
+        """Adopt all attempts of *plan* as if this JobMaster had deployed them. What happened to
+        them since, such as their ends, is then applied like later events.
+
+        Args:
+            begun_checkpoints: checkpoints that the last JobMaster began and may not have completed:
+                id -> directory.
+            coordinated: Spark stages whose drivers still exist.
+        """
         subtasks, execution = self._graph.subtasks, self._execution
         since = partial(self._job.since, now=now)
         running = ((subtasks[a.ordinal].current, a.slot) for a in plan.running)

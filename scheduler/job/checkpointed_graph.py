@@ -80,12 +80,14 @@ class ExecutedVertex:
 
     @property
     def hands_over_to(self) -> Collection[str]:
-        """Ids of the Spark vertices to which this vertex hands over its epochs."""
+        """Ids of the Spark stages to which this vertex passes its records, in numbered sections
+        (epochs)."""
         return self._vertex.vertex.invokable.configuration.get(EPOCHS_OF, "").split()
 
     @property
     def brings_back_of(self) -> str | None:
-        """Id of the Spark vertex whose micro-batches this vertex reads; None if there is none."""
+        """Id of the Spark stage whose results (micro-batches) this vertex reads back into the
+        stream; None if there is none."""
         return self._vertex.vertex.invokable.configuration.get(BATCHES_OF)
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
@@ -168,7 +170,8 @@ class CheckpointedGraph:
     def by_location(
         self, attempts: Iterable[ExecutionAttemptID]
     ) -> dict[WorkerLocation, list[ExecutionAttemptID]]:
-        """Return those of *attempts* that have not ended, by the TaskExecutor that runs them."""
+        """Return those of *attempts* that have not ended, grouped by the TaskExecutor that runs
+        them."""
         found: dict[WorkerLocation, list[ExecutionAttemptID]] = {}
         for attempt_id in attempts:
             execution = self._graph.find(attempt_id)

@@ -57,8 +57,9 @@ from flinkray.scheduler.shared.tasks import RestoredTask
 
 
 class NoCheckpoints:
-    """Stands for the checkpoints of a job that takes none.  A restarted task starts without state.
-    :class:`Checkpoints` overrides the methods for jobs that take checkpoints."""
+    """Takes no checkpoints, for jobs that are not streaming jobs: a restarted task starts without
+    state, and requests for snapshots are refused. The subclass :class:`Checkpoints` overrides the
+    methods for jobs that take checkpoints."""
 
     takes_any = False
 
@@ -68,10 +69,11 @@ class NoCheckpoints:
     # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """Work on this execution graph from now on, in place of the previous one."""
+        """Do nothing. In :class:`Checkpoints`: work on this execution graph from now on, in place
+        of the previous one."""
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Load the checkpoints that an earlier JobMaster left."""
+        """Do nothing. In :class:`Checkpoints`: load the checkpoints of an earlier JobMaster."""
 
     def overview(self) -> CheckpointsOverview | None:
         """Return the checkpoint statistics that users see; None if the job takes no checkpoints."""
@@ -121,7 +123,8 @@ class NoCheckpoints:
 
     @property
     def requested_under_way(self) -> frozenset[int]:
-        """Request numbers of the savepoints and checkpoints in progress that users asked for."""
+        """Numbers (not checkpoint ids) of the savepoints and checkpoints in progress that users
+        asked for."""
         return frozenset()
 
     @property
@@ -133,7 +136,7 @@ class NoCheckpoints:
     # --- transitions ------------------------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
-        """Handle the result of a checkpoint action, or a user's request for a snapshot."""
+        """Refuse a user's request for a snapshot; ignore other checkpoint events."""
         if not isinstance(transition, SnapshotRequested):
             return ()
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
@@ -148,29 +151,35 @@ class NoCheckpoints:
         return (t.GlobalFailure(Failure(text, suppress_restarts=True)),)
 
     def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
-        """Adopt checkpoints that an earlier JobMaster has taken."""
+        """Return no steps. In :class:`Checkpoints`: continue the checkpoints of an earlier
+        JobMaster, whose tasks keep running."""
         return ()
 
     def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
-        """Handle that the job has entered another status."""
+        """Return no steps. In :class:`Checkpoints`: start or stop periodic checkpoints, because the
+        job has entered another status."""
         return ()
 
     def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
-        """Take no further checkpoints, because the end of the job has been decided."""
+        """Return no steps. In :class:`Checkpoints`: take no further checkpoints, because the end of
+        the job has been decided."""
         return ()
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Handle attempts that have ended."""
+        """Return no steps. In :class:`Checkpoints`: abort the checkpoints that still need an answer
+        of these attempts, which have ended."""
         return ()
 
     def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
-        """Prepare a restart of tasks: abort incomplete checkpoints.  ReadyToRestore follows when
-        tasks can be restored.  *is_global*: all tasks restart, and the operators' coordinators are
-        restored with them."""
+        """Return ReadyToRestore, because nothing delays a restart of tasks. In
+        :class:`Checkpoints`: abort incomplete checkpoints; ReadyToRestore follows when tasks can be
+        restored. *is_global*: all tasks restart, and the operators' coordinators are restored with
+        them."""
         return (ReadyToRestore(),)
 
     def restore(self, transition: t.RestoreState, now: float) -> Steps:
-        """Set the state with which new attempts start."""
+        """Return the steps that follow a restore; new attempts start without state. In
+        :class:`Checkpoints`: first set the state with which new attempts start."""
         return transition.then
 
 
@@ -191,9 +200,9 @@ class Checkpoints(NoCheckpoints):
         random: Callable[[], float],
         spans: SpanBook,
     ) -> None:
-        """Make the checkpoints of a job. *epoch_offset*, *random* and *spans* are as in the
-        CheckpointCoordinator.
-        """
+        """Make the checkpoints of a job. *epoch_offset*: wall clock minus monotonic clock, in
+        seconds. *random* returns numbers in [0, 1), which spread the first checkpoints of different
+        jobs. *spans* receives a span for each checkpoint that is over."""
         super().__init__(job_graph)
         self._configuration = configuration
         self._outbox = outbox
@@ -381,7 +390,8 @@ class Checkpoints(NoCheckpoints):
             )
 
     def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
-        """Adopt the running tasks.  Tasks deployed later get the state of the latest checkpoint."""
+        """Continue the checkpoints of an earlier JobMaster, whose tasks keep running. Tasks
+        deployed later get the state of the latest checkpoint."""
         self._is_begun, self._is_next_global = True, False
         running = [
             subtask.current.attempt_id
@@ -400,7 +410,7 @@ class Checkpoints(NoCheckpoints):
         return self._steps(self._coordinator.stop_scheduler(now))
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Tell the coordinator which attempts have ended and will not answer any more."""
+        """Tell the CheckpointCoordinator which attempts have ended and will not answer any more."""
         steps: list[Step] = []
         for is_finished in (True, False):
             ended = [
@@ -420,7 +430,7 @@ class Checkpoints(NoCheckpoints):
         return self._steps(self._coordinator.prepare_restore(cause, now, is_global=is_global))
 
     def restore(self, transition: t.RestoreState, now: float) -> Steps:
-        """Set the state with which new attempts start."""
+        """Set the state with which new attempts start: that of the latest complete checkpoint."""
         is_first, self._is_begun = not self._is_begun, True
         is_global = self._is_next_global or transition.is_all
         self._is_next_global = False

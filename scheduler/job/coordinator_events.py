@@ -54,11 +54,9 @@ class CoordinatorID:
 
 @message
 class CoordinatorInput:
-    """A finished result that a coordinated vertex reads.
-    *locations* says where each partition is and which attempt has produced the partition.  If the
-    producer's coordinator has written the result (a Spark stage's Parquet files), then
-    ``locations.coordinator_attempt`` identifies the result.
-    """
+    """A finished result that a coordinated vertex (a Spark stage) reads. *locations* says where
+    each partition is and which attempt has produced it. If a Spark stage has written the result as
+    Parquet files, ``locations.coordinator_attempt`` identifies the result."""
 
     data_set_id: IntermediateDataSetID
     producer_vertex_id: JobVertexID
@@ -81,7 +79,7 @@ class CoordinatorResult:
 
 @message
 class CoordinatorFailure:
-    """Reports that the coordinator or the user's code in it has failed; its process may still be
+    """Reports that a coordinator, or the user's code in it, has failed. Its process may still be
     alive."""
 
     error_type: str
@@ -136,7 +134,7 @@ class GlobalFormatsCall:
 
 @message
 class GlobalFormatsCalled:
-    """Reports that the StreamCoordinator has carried out a call."""
+    """Reports that the StreamCoordinator has carried out a GlobalFormatsCall."""
 
     call: GlobalFormatsCall
 

@@ -39,7 +39,7 @@ def coordinators_of_regions(
     region_slots: RegionSlots,
     outbox: Outbox,
 ) -> tuple[RegionCoordinator, ...]:
-    """Create one coordinator for each coordinated vertex of the graph.
+    """Create one coordinator (Spark driver) for each Spark stage of the graph.
 
     Raises:
         JobSubmissionError: a Spark stage would share a region with other vertices, although it can
@@ -69,14 +69,16 @@ def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoor
 
 
 class SourceEnumerators(JobCoordinator):
-    """Coordinates the enumerators of all sources and the output formats, which run in one process.
+    """Coordinates the process in which the enumerators of all sources run, and the code of output
+    formats that concerns the whole job.
 
     If no other process knows how far the sources have been read, the loss of this process is a
-    failure of the whole job, and the restart starts the next attempt.  Otherwise the next attempt
+    failure of the whole job, and the restart starts the next attempt. Otherwise the next attempt
     starts at once.
 
     Output formats prepare their outputs before the first task is deployed, and finish them when all
-    tasks are finished. A job that fails finishes no output (EG-11)."""
+    tasks are finished. A job that fails finishes no output (EG-11).
+    """
 
     def __init__(self, job_graph: JobGraph, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.SOURCE_ENUMERATORS, "the coordinator of the job's sources")

@@ -51,17 +51,17 @@ BulkAction = CancelTasks | ReleasePartitions | DeployTasks
 
 
 class Deployments:
-    """Collects the messages that an event leads to, and tracks the shared parts sent before.
-    A shared part is sent once to each TaskExecutor.  Keys of shared parts: 0 is the job's, then one
-    per vertex, then one per group of partitions."""
+    """Collects the messages to TaskExecutors that an event leads to. Information that many
+    deployments need (a shared part) is sent to each TaskExecutor once, so this object remembers
+    what was sent. Keys of shared parts: 0 is the job's, then one per vertex, then one per group of
+    partitions."""
 
     def __init__(
         self, graph: ExecutionGraph, *, epoch_offset: float, first_version: int = 0
     ) -> None:
-        """Make the collection for *graph*, with no messages. *epoch_offset*: as in the
-        JobScheduler. *first_version*: first version of all shared parts, above all versions of
-        earlier JobMasters.
-        """
+        """Make an empty collection for *graph*. *epoch_offset*: wall clock minus monotonic clock,
+        in seconds. *first_version*: first version of all shared parts; it must be above all
+        versions that earlier JobMasters have sent."""
         self._graph = graph
         self._epoch_offset = epoch_offset
         self._first_version = first_version
@@ -88,9 +88,8 @@ class Deployments:
         return SharedPart(1 + vertex.index, version, _vertex_information(vertex))
 
     def max_parallelism_changed(self, vertices: Collection[ExecutionJobVertex]) -> None:
-        """Make new versions of the shared parts of these vertices and of the producers of their
-        inputs.
-        """
+        """Make new versions of the shared parts that contain the max parallelism of these vertices:
+        their own, and those of the vertices whose results they read."""
         changed = {vertex.index: vertex for vertex in vertices}
         for vertex in vertices:
             changed.update((e.result.producer.index, e.result.producer) for e in vertex.inputs)
@@ -123,13 +122,14 @@ class Deployments:
         return ()
 
     def deployments_failed(self, transition: t.DeploymentsFailed, now: float) -> Steps:
-        """Forget which parts the TaskExecutor has: the parts in the failed message got lost,
-        too."""
+        """Forget which shared parts the TaskExecutor has, because the message that could not be
+        sent may have contained some."""
         self.forget(transition.resource_id)
         return ()
 
     def forget(self, resource_id: ResourceID) -> None:
-        """Forget the parts sent to a TaskExecutor that is gone or may not have received them."""
+        """Forget which shared parts a TaskExecutor has: it is gone, or may not have received them.
+        They are sent again with the next deployment."""
         self._known.pop(resource_id, None)
 
     @property

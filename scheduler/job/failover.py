@@ -28,7 +28,7 @@ from flinkray.scheduler.shared.transition import StartTimer
 
 
 class _Noted:
-    """Collects all failures that one event has caused, until the decision about them."""
+    """The failures that one event has caused, collected until the decision about them."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
@@ -92,7 +92,7 @@ class Failover:
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """Return a new generation for a timer, which distinguishes the timer from older ones."""
+        """Return a new number for a timer, which tells its event from those of older timers."""
         self._generation += 1
         return self._generation
 
@@ -108,7 +108,8 @@ class Failover:
         return (t.DecideFailover(),)
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Note the results on the TaskExecutor that a region still has to read."""
+        """Note that the results on the lost TaskExecutor must be produced again, as far as a region
+        still has to read them."""
         producers = self._tracker.task_executor_lost(transition.resource_id)
         self._noted.lost += [(vertex.current, transition.cause) for vertex in producers]
         return (t.DecideFailover(),) if producers else ()
@@ -162,7 +163,8 @@ class Failover:
         return [*steps, *self._restart_later(noted, now)]
 
     def _add_lost_results(self, noted: _Noted) -> None:
-        """Add lost results to the failures, unless their producers will run again anyway."""
+        """Add lost results to the failures, except those whose producers are going to run again
+        anyway."""
         of = self._regions.of
         lost = [e for e in noted.lost if of[e[0].vertex.ordinal] not in self._restarts]
         if not lost:
@@ -175,8 +177,8 @@ class Failover:
             noted.failures.append(Failure(text, task=first.task_name))
 
     def _repeated(self, noted: _Noted, now: float) -> tuple[Failure, int] | None:
-        """Count the errors of the failures. Returns the first failure whose error has ended too
-        many attempts, with their number; None if there is none."""
+        """Count the errors of the failures. If an error has ended too many attempts, return the
+        first failure with such an error, and the number of attempts; otherwise None."""
         repeated = None
         for place, failure in enumerate(noted.failures):
             if failure.program_error is None:
@@ -223,7 +225,8 @@ class Failover:
     def _stop(
         self, indices: tuple[int, ...], generation: int, *, is_global: bool
     ) -> Sequence[Step]:
-        """Add these regions to the pending restarts, and cancel their tasks."""
+        """Cancel the tasks of these regions, and add the regions to the pending restarts under the
+        number *generation*."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
         cancelled = t.CancelRegions(indices, keep_created=True)
@@ -261,7 +264,8 @@ class Failover:
         return () if restart is None else (t.RestartDue(restart.generation),)
 
     def _prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
-        """Delay all restarts until no checkpoint that began before can become complete."""
+        """Abort checkpoints in progress, and delay all restarts until it is certain which
+        checkpoint is the latest complete one. *is_global*: all tasks restart."""
         self._is_restore_possible = False
         return self._checkpoints.prepare_restore(cause, now, is_global=is_global)
 
@@ -270,7 +274,8 @@ class Failover:
         return [t.RestartDue(restart.generation) for restart in self._restarts.due()]
 
     def restart(self, transition: t.RestartDue, now: float) -> Steps:
-        """Reset the regions of a restart, unless a later failure has taken over all of them."""
+        """Reset the regions of a restart, so that they run again. Nothing happens if a later
+        failure has taken over all of them."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 

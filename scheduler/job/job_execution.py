@@ -118,12 +118,14 @@ class JobExecution:
     def adopt(
         self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, since: float
     ) -> None:
-        """Adopt an attempt that an earlier JobMaster deployed at *since*; its region has begun."""
+        """Adopt an attempt that an earlier JobMaster deployed at *since* (monotonic seconds). Its
+        region counts as begun."""
         execution.adopt(slot, state, since)
         self._adopted(execution)
 
     def adopt_missing(self, execution: Execution, now: float) -> None:
-        """Adopt an attempt that no longer exists; the caller fails it."""
+        """Adopt an attempt that an earlier JobMaster deployed and that no longer exists. It counts
+        as begun; the caller lets it fail afterwards."""
         execution.schedule(now)
         self._adopted(execution)
 
@@ -133,7 +135,8 @@ class JobExecution:
         self._began(index)
 
     def coordinator_began(self, index: int) -> None:
-        """Count a coordinator of a region, which must end, too, before the region is over."""
+        """Count that a coordinator of the region has begun. The region is over only when the
+        coordinator has ended, too."""
         self._began(index)
 
     def _began(self, index: int) -> None:
@@ -211,8 +214,8 @@ class JobExecution:
     # --- results ----------------------------------------------------------------------------------
 
     def results_finished(self, transition: t.ResultsFinished, now: float) -> Steps:
-        """Mark results as finished, release the partitions that only finished regions had to read,
-        and schedule the regions whose inputs are now complete."""
+        """Mark results as finished. Then release the partitions that no unfinished region has to
+        read, and schedule the regions whose inputs are now complete."""
         for execution in transition.executions:
             self._tracker.finished(execution.vertex)
         groups = []
@@ -232,7 +235,8 @@ class JobExecution:
         return (t.ScheduleRegions(tuple(ready)),) if ready else ()
 
     def take_back_results(self, transition: t.ResultsTakenBack, now: float) -> Steps:
-        """Mark all results of these regions as unfinished, and release them."""
+        """Mark all results of these regions as unfinished, and release their partitions, because
+        the regions are going to run again."""
         for index in transition.regions:
             for execution in self.executions_of(index):
                 self._outbox.bulk.release(self._tracker.reset(execution.vertex))
@@ -254,7 +258,8 @@ class JobExecution:
     # --- restarts ---------------------------------------------------------------------------------
 
     def reset(self, transition: t.ResetRegions, now: float) -> Steps:
-        """Create new attempts.  They get their state before they are scheduled (EX-16)."""
+        """Create new attempts for the subtasks of these regions. Returns the steps that give them
+        their state and then schedule them (EX-16)."""
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)
@@ -285,17 +290,17 @@ class SchedulingStrategy(ABC):
 
     @abstractmethod
     def restart(self, regions: Iterable[int]) -> list[int]:
-        """Return those of the given regions that can be scheduled now.  The regions were reset for
-        a restart."""
+        """Return those of *regions*, which were reset for a restart, that can be scheduled now."""
 
     @abstractmethod
     def groups_finished(self, groups: Iterable[PartitionGroup]) -> list[int]:
-        """Return the regions to schedule now that all partitions of these groups are finished. The
-        caller must skip regions that run already."""
+        """Return the regions to schedule now that all partitions of these partition groups are
+        finished. The caller must skip regions that run already."""
 
     @abstractmethod
     def groups_unfinished(self, groups: Iterable[PartitionGroup]) -> None:
-        """Note that partitions of these groups, which were finished, will be produced again."""
+        """Note that partitions of these partition groups, which were finished, will be produced
+        again."""
 
 
 class EagerSchedulingStrategy(SchedulingStrategy):

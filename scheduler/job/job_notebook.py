@@ -25,9 +25,9 @@ from flinkray.scheduler.shared.tasks import pack_array, unpack_numbers
 
 
 class JobNotebook:
-    """Keeps the notes about one execution graph up to date. The notes change when attempts are
-    deployed, and when new attempts replace them.  So the next JobMaster does not count replaced
-    attempts as lost, and does not restart them again."""
+    """Keeps the notes about one execution graph from which the next JobMaster takes over the job.
+    The notes change when attempts are deployed, and when new attempts replace them, so the next
+    JobMaster does not count replaced attempts as lost."""
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """Make the notebook of *graph*, with no attempt deployed. *takeovers*: how many JobMasters
@@ -43,13 +43,14 @@ class JobNotebook:
         self.source_coordinator: SourceCoordinatorPlace | None = None
 
     def adopt(self, notes: JobNotes) -> None:
-        """Continue the notes of an earlier JobMaster, and store them again."""
+        """Continue the notes of an earlier JobMaster. The next :meth:`take` returns them."""
         self._attempts = unpack_numbers(notes.attempts)
         self._noted_before = notes.task_executors
         self.source_coordinator, self._is_new = notes.source_coordinator, True
 
     def not_deployed(self, subtasks: Iterable[ExecutionVertex]) -> None:
-        """Correct the continued notes: the deployments of these subtasks were never sent."""
+        """Correct the notes of an earlier JobMaster: the deployments of these subtasks were never
+        sent."""
         for subtask in subtasks:
             if self._attempts[subtask.ordinal]:
                 self._attempts[subtask.ordinal] |= NOT_DEPLOYED
@@ -60,7 +61,8 @@ class JobNotebook:
         return ()
 
     def deployed(self, executions: Iterable[Execution]) -> None:
-        """Note deployments.  The notes must be stored before the deployments are sent."""
+        """Note that these attempts are deployed. The notes must be stored before the deployments
+        are sent."""
         for execution in executions:
             self._attempts[execution.vertex.ordinal] = execution.attempt_number + 1
         self._is_new = True
@@ -81,13 +83,13 @@ class JobNotebook:
         return ()
 
     def coordinator_told(self, transition: t.CoordinatorTold, now: float) -> Steps:
-        """Store the notes again if the event contains the job's result."""
+        """Mark the notes as changed if the event contains the result of the job (a SparkResult)."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
     def begins_after(self, notes: JobNotes) -> None:
-        """Replace the notes of an earlier JobMaster, although nothing is deployed yet. A job that
-        is being scaled stays so until its tasks are deployed, in another execution graph."""
+        """Replace the notes of an earlier JobMaster, although nothing is deployed yet in this
+        execution graph. If the job was being scaled, the notes say so until tasks are deployed."""
         self._is_new, self._is_being_scaled = True, notes.is_being_scaled
 
     @property
@@ -96,8 +98,8 @@ class JobNotebook:
         return any(self._attempts)
 
     def take(self) -> JobNotes | None:
-        """Return the notes if they must be stored again; None if they have not changed since the
-        last call."""
+        """Return the notes if they have changed since the last call, so that they must be stored
+        again; otherwise None."""
         if not self._is_new:
             return None
         self._is_new = False

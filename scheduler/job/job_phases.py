@@ -70,22 +70,24 @@ class JobPhases:
         return ()
 
     def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
-        """Begin the phase RESCALE.  Called before the status that follows is entered."""
+        """Begin the phase RESCALE. Called before the job enters RESTARTING, which then begins no
+        phase FAILOVER."""
         if not self._is_restarting:
             self._end_phase(now, brief(transition.cause))
             self._phase = _Phase(RESCALE, now, cause=brief(transition.cause))
         return ()
 
     def taken_over(self, summary: str, now: float) -> None:
-        """End the phase TAKE_OVER.  Called before the status that follows is entered."""
+        """End the phase TAKE_OVER, with *summary* as an attribute of its span. Called before the
+        job enters its next status, which then begins no other phase."""
         if self._phase is not None:
             self._phase.attributes["summary"] = brief(summary)
         self._end_phase(now)
         self._is_adopted = True
 
     def scheduled(self, transition: t.ScheduleRegions, now: float) -> Steps:
-        """Let the phase last until the attempts of these regions run. Called after the regions were
-        scheduled."""
+        """Make the current phase last until the attempts of these regions run. Called after the
+        regions were scheduled."""
         if self._phase is not None:
             for index in transition.regions:
                 for execution in self._executions_of(index):

@@ -89,7 +89,7 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Change the status of the job without notifying any listener.
+        """Change the status of the job without reporting it to any listener.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -97,8 +97,8 @@ class JobRecord:
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """Change the status of the job. Returns the steps that notify listeners inside and outside
-        the job.
+        """Change the status of the job. Returns the steps that report the new status to other
+        decision objects (StatusEntered) and to the JobMaster's listeners.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -107,8 +107,8 @@ class JobRecord:
         return [JobStatusChanged(status), t.StatusEntered(status)]
 
     def since(self, time: float, now: float) -> float:
-        """Convert another JobMaster's *time* from seconds since the epoch to monotonic seconds. The
-        result is at most *now*.  0 means an unknown time, for which *now* is returned."""
+        """Convert *time*, seconds since the epoch by another JobMaster's clock, to monotonic
+        seconds of this one, at most *now*. Returns *now* if *time* is 0 (unknown)."""
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
@@ -129,7 +129,7 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Enter FAILING because of this failure.  Returns the steps that notify listeners."""
+        """Enter FAILING because of this failure. Returns the steps that report the new status."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)

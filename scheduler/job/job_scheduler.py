@@ -301,12 +301,14 @@ class JobScheduler:
         return self._outbox.take()
 
     def checkpoints_recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
-        """Load checkpoints of an earlier JobMaster, in any order.  Call this before the start."""
+        """Load checkpoints of an earlier JobMaster, in any order. Must be called before the job
+        starts."""
         self._checkpoints.recovered(checkpoints)
 
     def forget_parts(self, resource_id: ResourceID) -> None:
-        """Forget which shared parts a TaskExecutor has: it has connected anew, or forgets the job
-        because the job no longer needs it (JM-15)."""
+        """Forget which shared parts of deployments a TaskExecutor has, because it has connected
+        anew, or forgets the job, which no longer needs it (JM-15). They are sent again with the
+        next deployment."""
         self._outbox.bulk.forget(resource_id)
 
     # --- questions of the scheduler and of other processes ----------------------------------------
@@ -385,7 +387,7 @@ class JobScheduler:
 
     @property
     def kv_states(self) -> KvStateLocationRegistry:
-        """The locations of queryable states.  Use this object for queries only."""
+        """The registry of queryable states, for looking them up; only the scheduler changes it."""
         return self._kv_states
 
     def check_current(self, attempt_id: ExecutionAttemptID) -> None:
@@ -547,7 +549,7 @@ class JobScheduler:
         return graph
 
     def _adopted(self, now: float) -> Steps:
-        """Check whether the job is over, after the changes that adopt its tasks."""
+        """Return the steps that end the job if it is over after its tasks were adopted."""
         return (t.NothingRuns(),)
 
     def _cancel(self, event: t.CancelJob, now: float) -> Steps:

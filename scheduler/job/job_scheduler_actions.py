@@ -28,7 +28,7 @@ from flinkray.scheduler.slots.slot_requests import (
 
 @dataclass(frozen=True, slots=True)
 class SetRequirements:
-    """Set the requirements of the SlotPool (elastic jobs)."""
+    """Declare to the SlotPool how many slots the job requires in all (elastic jobs only)."""
 
     requirements: ResourceRequirements
 
@@ -44,8 +44,8 @@ class NoteJob:
 
 @dataclass(frozen=True, slots=True)
 class NoteFinished:
-    """Store notes about finished tasks in the SlotPool.  No action waits for this. Each note
-    replaces notes about earlier attempts of the same subtask."""
+    """Store notes about finished tasks in the SlotPool, for the next JobMaster. No action waits for
+    this. Each note replaces notes about earlier attempts of the same subtask."""
 
     tasks: tuple[FinishedTask, ...]
 
@@ -53,11 +53,12 @@ class NoteFinished:
 @dataclass(frozen=True, slots=True)
 class AdoptSlots:
     """At a take-over: adopt these slots of the job's last JobMaster, whether in use or free. This
-    is the first action that concerns slots.  Call ``adopted`` of the SlotLedger, and start the
-    SlotPool with these slots, without offers and requests.
+    is the first action that concerns slots. The JobMaster calls ``adopted`` of the SlotLedger, and
+    starts the SlotPool with these slots, without offers and requests.
 
-    The TaskExecutor vacates each reported slot that is missing here, and offers the slot when it is
-    empty.  If no task keeps running, ``slots`` is empty, and this applies to all reported slots.
+    Slots that TaskExecutors have reported and that are missing here are vacated: the TaskExecutor
+    ends their tasks and offers them again. If no task keeps running, ``slots`` is empty, and all
+    reported slots are vacated.
     """
 
     slots: tuple[HeldSlot, ...]

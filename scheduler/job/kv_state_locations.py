@@ -62,10 +62,14 @@ class KvStateLocationRegistry:
         )
 
     def refusal(self, registration: KvStateRegistration) -> FlinkRayError | ValueError | None:
-        """Return the error for which :meth:`registered` refuses a registration; None if it is
-        accepted. KvStateNameClashError: another operator uses the name, and the job fails.
-        KvStateJobNotFoundError: another job.  ValueError: unknown vertex or key groups.
-        AttemptDisposedError: the attempt is not the current attempt of its subtask, or has ended.
+        """Return the error for which :meth:`registered` refuses a registration; None if it accepts.
+
+        Returns:
+            KvStateNameClashError: another operator uses the name; the job fails.
+            KvStateJobNotFoundError: the state belongs to another job.
+            ValueError: the vertex or the key groups are unknown.
+            AttemptDisposedError: the attempt is not the current attempt of its subtask, or has
+                ended.
         """
         if registration.job_id != self._job_id:
             return KvStateJobNotFoundError(registration.job_id)
@@ -90,8 +94,8 @@ class KvStateLocationRegistry:
         self, registration: KvStateRegistration
     ) -> FlinkRayError | ValueError | None:
         """Return the error to report for a registration that cannot be removed; None if it can be.
-        The cause is another job, a name that is not registered or belongs to another operator, or
-        key groups that are not registered."""
+        It cannot be removed if it names another job, a name that is not registered or belongs to
+        another operator, or key groups that are not registered."""
         if registration.job_id != self._job_id:
             return KvStateJobNotFoundError(registration.job_id)
         state = self._states.get(registration.name)

@@ -119,8 +119,8 @@ class OperatorCoordinator(ABC):
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
         """Handle that the coordinator's process no longer exists. If a stop was requested, the
-        coordinator counts as stopped. *goes_on*: another attempt can replace it without a failure.
-        """
+        coordinator counts as stopped; otherwise as lost. *goes_on*: another attempt can replace it
+        without a failure."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -186,10 +186,11 @@ class RegionCoordinator(OperatorCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Adopt the attempts of an earlier JobMaster up to *attempt_number*.
+        """Continue the attempt numbers that an earlier JobMaster used, up to *attempt_number*, and
+        adopt the last of these attempts if it exists.
 
         Args:
-            is_there: whether the last of these attempts exists and obeys this JobMaster.
+            is_there: whether the last attempt exists and obeys this JobMaster.
             finished_at: monotonic seconds when the vertex finished; None if it has not.
         """
 
@@ -234,22 +235,25 @@ class JobCoordinator(OperatorCoordinator):
 
     @property
     def tasks_wait(self) -> bool:
-        """Whether no task may be deployed yet."""
+        """Whether no task may be deployed yet, because the coordinator is starting or has to
+        prepare something."""
         return False
 
     def prepare(self, graph: ExecutionGraph, now: float) -> Steps:
-        """Do the work without which :attr:`tasks_wait`, because regions have their slots."""
+        """Begin the work that must be done before tasks are deployed (see :attr:`tasks_wait`),
+        because the first regions have their slots. Returns the next steps."""
         return ()
 
     def tasks_were_deployed(self) -> None:
-        """Note that an earlier JobMaster has deployed tasks, so that nothing is to be prepared."""
+        """Note that an earlier JobMaster has deployed tasks, so that no preparation is needed any
+        more."""
 
     has_finished = True
     """Whether the work that follows the end of all tasks is done, so that the job may finish."""
 
     def finish(self, graph: ExecutionGraph, now: float) -> Steps:
-        """Do the work that follows the end of all tasks. Called again while tasks are finished and
-        :attr:`has_finished` is False."""
+        """Do the work that follows the end of all tasks, such as finishing outputs. It may be
+        called again, until :attr:`has_finished` is True."""
         return ()
 
 
@@ -280,16 +284,19 @@ class OperatorCoordinators:
     # --- taking over ------------------------------------------------------------------------------
 
     def adopt(self, kind: CoordinatorKind, attempt_number: int, now: float) -> None:
-        """Adopt a running attempt of a coordinator of the job from an earlier JobMaster."""
+        """Adopt the running attempt of the job's coordinator of this kind, which an earlier
+        JobMaster started."""
         self._all[kind, None].adopt(attempt_number, now)
 
     def tasks_were_deployed(self) -> None:
-        """Note that an earlier JobMaster has deployed tasks of the job."""
+        """Note that an earlier JobMaster has deployed tasks, so that coordinators need not prepare
+        anything before the next deployments."""
         for coordinator in self._of_job:
             coordinator.tasks_were_deployed()
 
     def replace_adopted(self, kind: CoordinatorKind, attempt_number: int, now: float) -> Steps:
-        """Adopt a running attempt and stop it; the next attempt starts afterwards."""
+        """Adopt the running attempt of the coordinator of this kind, and stop it. The next attempt
+        starts when it has ended."""
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
 
@@ -300,12 +307,13 @@ class OperatorCoordinators:
         finished: Mapping[JobVertexID, float],
         now: float,
     ) -> Steps:
-        """Adopt coordinators of regions that an earlier JobMaster has started.
+        """Adopt the coordinators of Spark stages that an earlier JobMaster has started.
 
         Args:
+            attempts: the last attempt of each coordinator.
             there: vertices whose coordinators obey this JobMaster; others no longer exist.
-            finished: vertex -> monotonic seconds when all its subtasks had finished, which were
-                adopted as running.
+            finished: vertex -> monotonic seconds when all its subtasks had finished, although they
+                were adopted as running.
         """
         steps: list[Step] = []
         for attempt in attempts:
@@ -332,8 +340,8 @@ class OperatorCoordinators:
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Current or last worker group of a vertex; None if no vertex has had one. If several
-        vertices have had one: of the last of these vertices."""
+        """Worker group of the last Spark stage, in the order of the vertices, that has or had one;
+        None if no stage has had one."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 
@@ -407,7 +415,8 @@ class OperatorCoordinators:
         return all(coordinator.has_finished for coordinator in self._of_job)
 
     def finish(self, now: float) -> Steps:
-        """Do the work that follows the end of all tasks."""
+        """Do the work that follows the end of all tasks, such as finishing outputs. Returns the
+        steps."""
         return [step for c in self._of_job for step in c.finish(self._graph, now)]
 
     def job_ends(self, now: float) -> Steps:

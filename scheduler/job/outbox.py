@@ -30,13 +30,14 @@ class Outbox:
 
     @property
     def notebook(self) -> JobNotebook:
-        """The notebook of the current execution graph."""
+        """Keeps the notes about the current execution graph for the next JobMaster."""
         assert self._notebook is not None
         return self._notebook
 
     def open(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
-        """Collect actions for *graph* from now on; actions for the previous graph come first.
-        *takeovers*: how many JobMasters have taken over the graph."""
+        """Collect actions for the execution graph *graph* from now on. Actions that were collected
+        for the previous graph come first. *takeovers*: how many JobMasters have taken over the
+        graph."""
         if self._bulk is not None:
             self._actions += self._take_bulk()
         self._bulk = Deployments(
@@ -51,7 +52,8 @@ class Outbox:
         self._actions.append(action)
 
     def deploy(self, executions: Sequence[Execution]) -> None:
-        """Send the deployments of these attempts to their TaskExecutors, and note them before."""
+        """Add the deployments of these attempts to the actions, and note the attempts in the notes
+        for the next JobMaster, which are stored before."""
         self.notebook.deployed(executions)
         self.bulk.deploy(executions)
 

@@ -43,9 +43,10 @@ from flinkray.scheduler.slots.slot_sharing import SharingVertex, slot_sharing_gr
 
 
 class RegionSlots:
-    """Requests slots for regions and assigns them; a region gets all its slots together. The slots
-    come from the SlotPool; the subtasks of a slot-sharing group share slots.  If a group has a
-    coordinated vertex, then its slot i is bundle i of a worker group, and holds subtask i."""
+    """Requests slots for regions from the SlotPool and assigns them; a region gets all its slots
+    together. The subtasks of a slot-sharing group share slots. If a group contains a Spark stage (a
+    coordinated vertex), its slots are the bundles of one Ray placement group (a worker group): slot
+    i is bundle i and holds subtask i."""
 
     def __init__(
         self, graph: ExecutionGraph, regions: PipelinedRegions, *, requests_made: int = 0
@@ -81,8 +82,9 @@ class RegionSlots:
     def adopt(
         self, running: Iterable[tuple[Execution, AllocatedSlot]], free: Iterable[AllocatedSlot]
     ) -> AdoptSlots:
-        """Assign to adopted attempts the slots in which they run already. *free*: slots of the job
-        that nothing uses."""
+        """Assign to attempts of an earlier JobMaster the slots in which they run. Returns the
+        action that tells the SlotPool to take over these slots and *free*: slots of the job that
+        nothing uses."""
         adopted: dict[AllocationID, HeldSlot] = {}
         for execution, slot in running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
@@ -92,8 +94,8 @@ class RegionSlots:
         return AdoptSlots((*adopted.values(), *map(HeldSlot, free)))
 
     def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
-        """Stop requesting slots for these regions. Slots that were assigned to them and that they
-        do not use yet are returned."""
+        """Stop requesting slots for these regions. Return slots that they have got and do not use
+        yet."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -108,21 +110,22 @@ class RegionSlots:
         return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Return the slot shares of ended attempts (EX-06).
-        Shares of coordinated attempts are returned only when their coordinator has ended, too."""
+        """Return to the SlotPool the slot shares of ended attempts (EX-06). Shares of a Spark
+        stage's attempts are kept until its driver has ended, too."""
         return self._take_back(
             e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
         )
 
     def coordinator_ended(self, transition: t.CoordinatorEnded, now: float) -> Steps:
-        """Return the slot shares of ended attempts whose coordinator has left the slots."""
+        """Return to the SlotPool the slot shares of a Spark stage's ended attempts, because the
+        stage's driver no longer uses the slots."""
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 
     def _take_back(self, executions: Iterable[Execution]) -> Steps:
         return self._follow(self._allocator.payload_ended([e.attempt_id for e in executions]))
 
     def pass_on(self, lost: Execution, after: Execution) -> None:
-        """Pass the lost attempt's share of its slot on to the subtask's next attempt."""
+        """Let the next attempt of a subtask run in the slot of the lost attempt."""
         logical = self._allocator.logical_slot(lost.vertex.vertex_id)
         if logical is not None:
             logical.replace_payload(lost.attempt_id, after.attempt_id)
@@ -141,13 +144,15 @@ class RegionSlots:
 
     @property
     def requests_made(self) -> int:
-        """Number of slot requests; the job's next RegionSlots must not reuse their ids."""
+        """How many slots have been requested so far. The RegionSlots of the job's next execution
+        graph goes on from this number, so that no request id is used twice."""
         return self._allocator.requests_made
 
     # events of the SlotPool and of TaskExecutors
 
     def slots_told(self, transition: t.SlotsTold, now: float) -> Steps:
-        """Handle events of the SlotPool, in their order.  A loss may be reported repeatedly."""
+        """Handle events of the SlotPool, in their order: slots that were given, refused or lost. A
+        loss may be reported repeatedly."""
         return self._told(transition.events)
 
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
@@ -170,7 +175,8 @@ class RegionSlots:
         return self._told((SlotsLost(lost, transition.cause),))
 
     def resources_short(self, transition: t.ResourcesShort, now: float) -> Steps:
-        """Store why slots are missing.  The SlotPool fails requests that cannot be fulfilled."""
+        """Store why slots are missing, for :meth:`why_pending`. Requests that cannot be fulfilled
+        are failed by the SlotPool, not here."""
         self.shortages = transition.shortages
         return ()
 
@@ -238,7 +244,8 @@ class RegionSlots:
         return steps
 
     def use(self, regions: Iterable[int]) -> Steps:
-        """Deploy regions in their slots. Regions that were canceled or lost a slot are left out."""
+        """Return the steps that deploy these regions in their slots. Regions that were canceled or
+        lost a slot are left out."""
         steps = []
         for index in regions:
             slots = self._give(index) if self._missing.get(index) == 0 else None
@@ -264,7 +271,7 @@ class RegionSlots:
             to.append((execution, failure_of(execution, text)))
 
     def _give(self, index: int) -> tuple[AllocatedSlot, ...] | None:
-        """Assign the region's slots to its attempts and return them.
+        """Return the region's slots, in the order of its subtasks, and put its attempts into them.
         None if a slot was lost in the same batch of events; the slot is requested again."""
         shares = []
         for ordinal in self._regions.regions[index].vertices:
@@ -320,8 +327,8 @@ def _sharing_vertex(vertex: ExecutionJobVertex) -> SharingVertex:
 
 
 def _near(vertex: ExecutionJobVertex, subtask: ExecutionVertexID) -> list[ExecutionVertexID]:
-    """Return the subtasks near which the subtask should run: producers of inputs with few
-    producers."""
+    """Return the subtasks near which the subtask should run: the producers of its inputs, except of
+    inputs with many producers."""
     near = []
     for edge in vertex.inputs:
         group = edge.group_of_consumer(subtask.subtask_index)
@@ -336,7 +343,7 @@ _FEW = 8
 
 
 def _not_there(number: int, profile: ResourceProfile) -> str:
-    """Describe missing slots to users, until the ResourceManager reports a reason."""
+    """Return a text for users about missing slots, until the ResourceManager reports a reason."""
     each = "" if profile.is_zero() else f" ({profile} each)"
     what, has = ("slot", "has") if number == 1 else ("slots", "have")
     return f"{number} {what}{each} {has} not come yet."

@@ -19,12 +19,12 @@ PlacedPartition = tuple[WorkerLocation, ResultPartitionID]
 
 
 class PartitionTracker:
-    """Tracks finished blocking partitions on TaskExecutors, and decides when to release them.
-    A partition can be released when every region that reads the partition is finished.  A
-    partition without a reader stays until the job ends.  TaskExecutors do not keep stored
-    partitions; these stay until the job ends, too.
+    """Tracks finished blocking partitions on TaskExecutors, and decides when to release them. A
+    partition can be released when every region that reads it is finished. A partition without a
+    reader stays until the job ends, and so do partitions in the cluster's storage, which are not on
+    TaskExecutors.
 
-    A restarted region reads its inputs again.  Inputs that were released before are gone, and the
+    A restarted region reads its inputs again. Inputs that were released before are gone, and the
     same failover produces them again.
     """
 
@@ -45,9 +45,8 @@ class PartitionTracker:
             self._tracked.setdefault(where, {})[vertex.ordinal] = None
 
     def disown(self, execution: Execution) -> list[PlacedPartition]:
-        """Return the blocking partitions of an attempt that is treated as failed. The caller
-        releases them: the attempt may have finished or may still finish, but nobody reads its
-        partitions."""
+        """Return the blocking partitions that an attempt has or may have produced, although it
+        counts as failed. The caller must release them, because nobody will read them."""
         if execution.slot is None:
             return []
         vertex = execution.vertex
@@ -80,13 +79,13 @@ class PartitionTracker:
         return released
 
     def region_unfinished(self, index: int) -> None:
-        """Note that a finished region is going to run again."""
+        """Note that a finished region is going to run again and to read its inputs again."""
         for group in self._regions.regions[index].reads:
             group.readers += 1
 
     def reset(self, vertex: ExecutionVertex) -> list[PlacedPartition]:
-        """Forget the partitions of a subtask that is going to be executed again.
-        Returns the partitions to release."""
+        """Stop tracking the partitions of a subtask that is going to be executed again. Returns the
+        partitions to release."""
         released: list[PlacedPartition] = []
         for result in _blocking_results(vertex):
             released += self._take(result, vertex.subtask_index)
@@ -136,11 +135,13 @@ class PartitionTracker:
         return released
 
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
-        """Return whether finished partitions are kept on this TaskExecutor (JM-15)."""
+        """Return whether this TaskExecutor has finished partitions of the job that are not released
+        (JM-15)."""
         return bool(self._tracked.get(resource_id))
 
     def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
-        """Stop tracking the partition and return it; empty if the partition was not there."""
+        """Stop tracking the partition. Returns it with its place, or nothing if the partition was
+        gone."""
         if not result.lose(partition):
             return ()
         assert result.data_set_id is not None

@@ -99,8 +99,8 @@ class SparkDriverCoordinator(RegionCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Adopt the driver.  It sends all events again that it has sent to the earlier
-        JobMaster."""
+        """Adopt the driver that an earlier JobMaster started, with its attempts up to
+        *attempt_number*. The driver sends all its events again to this JobMaster."""
         vertex = self._vertex
         vertex.coordinator_attempt = attempt_number
         steps: list[Step] = []
@@ -149,7 +149,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         return [t.SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
 
     def _on_stopped(self, now: float) -> Steps:
-        """Finish the results of the stage, unless the stage will run again."""
+        """Return the end of the coordinator, preceded by the end of the stage's results if all its
+        subtasks have finished and the stage will not run again."""
         ended = self._ended()
         if not self._vertex.is_finished or self.region in self._restarts:
             return (ended,)

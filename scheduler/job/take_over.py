@@ -63,7 +63,7 @@ class CannotTakeOverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
-    """An attempt that runs in a slot of the job."""
+    """An attempt that a TaskExecutor runs at the take-over, and the slot in which it runs."""
 
     ordinal: int
     slot: AllocatedSlot
@@ -248,12 +248,16 @@ class TakeOver:
         sharing: Iterable[ExecutionSlotSharingGroup],
         coordinated: Collection[JobVertexID] = (),
     ) -> None:
-        """Prepare the decision.  Raises CannotTakeOverError if the notes belong to another graph.
+        """Prepare the decision.
 
         Args:
             graph: execution graph with the id and the parallelisms of the notes.
+            notes: notes of the last JobMaster.
             sharing: slot-sharing groups of the graph's subtasks.
-            coordinated: vertices whose coordinators exist.
+            coordinated: Spark stages whose drivers exist.
+
+        Raises:
+            CannotTakeOverError: the notes belong to another graph.
         """
         self._graph = graph
         self._notes = notes
@@ -360,10 +364,11 @@ class TakeOver:
         return vertex.first + index
 
     def _is_noted(self, ordinal: int, found: _Found) -> bool:
-        """Return whether the attempt is the noted current attempt of its subtask.
+        """Return whether the found attempt is the current attempt of its subtask according to the
+        notes.
 
         Raises:
-            CannotTakeOverError: the attempt is later than the noted one.
+            CannotTakeOverError: the attempt is later than the noted one, so there were later notes.
         """
         noted = self._noted[ordinal]
         number = found.attempt_id.attempt_number
@@ -433,7 +438,8 @@ class TakeOver:
     def _contradiction(
         self, vertex: ExecutionVertex, found: _Found, agreed: dict[int, str | None]
     ) -> str | None:
-        """Return why a running attempt must not keep running; None if it may."""
+        """Return why a running attempt must not keep running, because it does not fit the notes or
+        the other attempts; None if it may."""
         task = found.task
         if task.state not in _RUNS:
             return "it was being cancelled"
@@ -460,8 +466,8 @@ class TakeOver:
         return None
 
     def _disagreement(self, group: PartitionGroup, part: SharedPart | None) -> str | None:
-        """Return how the producers in a deployment differ from the current ones; None if they
-        agree."""
+        """Return how the producers that a deployment names (*part*) differ from the current
+        attempts that produce the group; None if they agree."""
         locations = None if part is None else part.content
         if not isinstance(locations, PartitionLocations):
             return "nobody knows which producers it reads"
@@ -489,9 +495,9 @@ class TakeOver:
         reports: Iterable[TaskExecutorReport],
         seen: dict[int, None],
     ) -> None:
-        """Add the vertices that a coordinator has finished as a whole.
-        The tasks that occupied their slots on TaskExecutors have been or will be canceled.  As long
-        as the coordinator exists, the slots are in use."""
+        """Add the Spark stages that have finished as a whole. The tasks that occupied their slots
+        on TaskExecutors have been or will be canceled. The slots are in use as long as the stage's
+        driver exists."""
         slots = {slot.allocation_id: slot for report in reports for slot in report.slots}
         by_ordinal: dict[int, FinishedTask] = {}
         for task in finished:

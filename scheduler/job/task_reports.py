@@ -34,10 +34,10 @@ class TaskReports:
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Apply reports to *graph*. *epoch_offset*: as in the JobScheduler. *is_stopping* returns
-        whether the job is being stopped with a savepoint. Tasks that end with the savepoint are not
-        noted as finished, because the next JobMaster restarts from the savepoint.
-        """
+        """Apply reports to *graph*. *epoch_offset*: wall clock minus monotonic clock, in seconds,
+        for the timestamps that users see. *is_stopping* returns whether the job is being stopped
+        with a savepoint. Tasks that end with the savepoint are not noted as finished, because the
+        next JobMaster restarts from the savepoint."""
         self._graph = graph
         self._tracker = tracker
         self._outbox = outbox
@@ -45,7 +45,8 @@ class TaskReports:
         self._is_stopping = is_stopping
 
     def reported(self, transition: t.TasksReported, now: float) -> Steps:
-        """Divide the reports into states of tasks and answers about checkpoints, in their order."""
+        """Divide the reports, in their order, into steps: states of tasks to apply, and answers
+        about checkpoints for the CheckpointCoordinator."""
         reports = groupby(transition.reports, lambda r: isinstance(r, TaskExecutionState))
         steps: list[Step] = []
         for are_states, alike in reports:
@@ -107,7 +108,8 @@ class TaskReports:
         return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
     def cancellations_failed(self, transition: t.CancellationsFailed, now: float) -> Steps:
-        """Treat the attempts as canceled, because their TaskExecutor could not be told (EX-04)."""
+        """Treat the attempts as canceled, because the cancellation could not be sent to their
+        TaskExecutor (EX-04)."""
         text = f"its TaskExecutor could not be told to cancel it: {transition.cause}"
         ends = []
         for attempt_id in transition.attempts:
@@ -118,7 +120,8 @@ class TaskReports:
         return (t.AttemptsFailed(tuple(ends)),) if ends else ()
 
     def partitions_missing(self, transition: t.PartitionsMissing, now: float) -> Steps:
-        """Release the partitions, too: perhaps only the connection to them has failed."""
+        """Mark as gone the partitions that a reader could not read. Also tell their TaskExecutors
+        to release them, in case only the connection to them has failed."""
         for partition in transition.partitions:
             self._outbox.bulk.release(self._tracker.missing(partition))
         return ()
@@ -128,15 +131,16 @@ class TaskReports:
             self._disown(execution)
 
     def _disown(self, execution: Execution) -> None:
-        """Release the partitions of an attempt that is treated as failed: nobody reads them."""
+        """Release the blocking partitions of an attempt that counts as failed, because nobody will
+        read them."""
         self._outbox.bulk.release(self._tracker.disown(execution))
 
 
 def finished_task(
     execution: Execution, state: TaskExecutionState, epoch_offset: float
 ) -> FinishedTask:
-    """Create the note about an attempt that has finished in its slot. *epoch_offset* converts
-    monotonic seconds to seconds since the epoch."""
+    """Create the note about an attempt that has finished in its slot. *epoch_offset*: wall clock
+    minus monotonic clock, in seconds."""
     assert execution.slot is not None
     entered = execution.entered
     deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]
@@ -144,14 +148,16 @@ def finished_task(
 
 
 def _is_disowned(execution: Execution) -> bool:
-    """Return whether the attempt counts, or will count, as ended without finishing."""
+    """Return whether the attempt is CANCELING, CANCELED or FAILED, so that its results are not
+    used."""
     ending = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
     return execution.state in ending
 
 
 def _proceed(execution: Execution, state: ExecutionState, now: float) -> None:
-    """Advance the state; never go back, because a report may be late.
-    Coordinated tasks are skipped: they run when their coordinator says so."""
+    """Change the attempt's state to a reported INITIALIZING or RUNNING. A late report never brings
+    it back to an earlier state. Subtasks of Spark stages are skipped: the stage's driver reports
+    when they run."""
     if execution.vertex.job_vertex.is_coordinated:
         return
     if state is ExecutionState.INITIALIZING and execution.state is ExecutionState.DEPLOYING:

@@ -127,7 +127,8 @@ class TransitionLoop:
             changes.append(waiting.popleft())
 
     def _forget_much(self, last: int) -> None:
-        """Replace transitions that hold much data by their texts, among the *last* transitions."""
+        """Replace transitions that hold much data by their texts in the transcript, among the
+        *last* transitions."""
         transcript = self._transcript
         for index in range(max(0, len(transcript) - last), len(transcript)):
             transition = transcript[index].transition

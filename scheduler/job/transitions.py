@@ -36,7 +36,8 @@ class StartJob(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class AwaitReports(JobEvent):
-    """Wait for the reports of TaskExecutors, in the status RECONCILING; TakeOverJob follows."""
+    """The JobMaster takes over the job and waits for the reports of TaskExecutors, in the status
+    RECONCILING. TakeOverJob follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class SlotsTold(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class PoolSlotsChanged(JobEvent):
-    """The slots that the pool holds have changed.  Only elastic jobs need this event."""
+    """The SlotPool has gained or lost slots. Only elastic jobs need this event."""
 
     slots: tuple[AllocatedSlot, ...]
     """All slots that the pool holds, requested or not."""
@@ -252,7 +253,7 @@ class SnapshotIsOver(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsAdopted(Transition):
-    """Adopt the checkpoints of an earlier JobMaster, some of which may be in progress."""
+    """Continue the checkpoints of an earlier JobMaster, some of which may be in progress."""
 
     restores: int
     """How often the earlier JobMaster had restored the operators' coordinators."""
@@ -289,7 +290,7 @@ class RequestSlotsAgain(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RegionsReady(Transition):
-    """These regions have all their slots."""
+    """These regions have all their slots, so that they can be deployed."""
 
     regions: tuple[int, ...]
 
@@ -304,9 +305,9 @@ class DeployRegion(Transition):
 
 @dataclass(frozen=True, slots=True)
 class CancelRegions(Transition):
-    """Cancel all attempts and coordinators of these regions. *keep_created*: attempts that are
-    CREATED stay CREATED, because the regions restart, and these attempts can be scheduled as they
-    are."""
+    """Cancel all attempts and coordinators of these regions. *keep_created*: attempts in the state
+    CREATED are not canceled, because the regions restart, and these attempts can be scheduled as
+    they are."""
 
     regions: tuple[int, ...]
     keep_created: bool
@@ -333,7 +334,7 @@ class AttemptsFailed(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsOver(Transition):
-    """Attempts have ended and need their slots no more (EX-06)."""
+    """Attempts have ended and no longer need their slots (EX-06)."""
 
     executions: tuple[Execution, ...]
 
@@ -350,8 +351,8 @@ class ResultsFinished(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ResultsTakenBack(Transition):
-    """The regions are going to run again: mark their results as not finished from now on. If this
-    waited until the restart, other regions could still begin to read the results."""
+    """The regions are going to run again: mark their results as not finished from now on. Otherwise
+    other regions could still begin to read the results until the restart."""
 
     regions: tuple[int, ...]
 
@@ -457,7 +458,7 @@ class StatusEntered(Transition):
 
 @dataclass(frozen=True, slots=True)
 class EndJob(Transition):
-    """End the job with this terminal status."""
+    """End the job with this terminal status, because nothing of it runs any more."""
 
     status: JobStatus
 

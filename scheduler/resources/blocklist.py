@@ -7,7 +7,8 @@ from flinkray.core.message import message
 
 @message
 class BlockedNode:
-    """Asks the ResourceManager to block a node for a while."""
+    """A node that the ResourceManager is asked to block for a while, so that nothing is started on
+    it and its slots are not given to jobs."""
 
     node_id: str
     cause: str

@@ -13,8 +13,9 @@ from flinkray.scheduler.resources.worker_groups import WorkerGroup
 def look_after_groups(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Check for each changed group whether it is needed, and start or stop its idle timeout. Shared
-    groups that have no TaskExecutors and are not needed are released."""
+    """Check each worker group that has changed since the last call: start the idle timeout of a
+    group that no job needs, and stop the timeout of a group that is needed. Release unneeded shared
+    groups that have no TaskExecutors."""
     while tracker.to_look_after:
         to_look_after, tracker.to_look_after = tracker.to_look_after, {}
         for group_id in to_look_after:
@@ -33,9 +34,10 @@ def room_is_missing(tracker: ResourceTracker, now: float, actions: list[SlotMana
 def idle_timeout_over(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Handle a group that was not needed for the idle timeout.
-    TaskExecutors that any job might use are asked whether they can be released (SM-15); a group
-    that its job does not claim is released at once."""
+    """Handle a group that was not needed for the idle timeout. The TaskExecutors of a shared group
+    are asked whether they can be released (SM-15); a job's own group, or a group without
+    TaskExecutors, is released at once. A shared group stays if the reserve of free slots needs it.
+    """
     if group.unneeded_since is None:
         return
     workers = tracker.workers_of(group) if group.is_shared else []
@@ -53,9 +55,9 @@ def idle_timeout_over(
 def may_be_released(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Release the group, whose TaskExecutors have agreed, unless it is needed again. Other groups
-    asked at the same time may have been released since, and jobs may have taken slots of other
-    groups, so the remaining reserve of slots is checked again."""
+    """Release the group, whose TaskExecutors have agreed, unless it is needed again by now or the
+    reserve of free slots needs it. (Other groups may have been released in the meantime, and jobs
+    may have taken slots.)"""
     since = group.unneeded_since
     if since is None or now < since + _patience(tracker, group, now):
         return
@@ -112,9 +114,9 @@ def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
 
 
 def _is_redundant_reserve(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Return whether the group must stay, because otherwise the reserve of free slots would be too
-    small. Only needed while jobs run.
-    """
+    """Return whether the group must stay, because otherwise fewer slots would be free than the
+    reserve that the settings ask for (redundant workers). Always False if no job uses shared
+    workers."""
     settings = tracker.settings
     if not settings.redundant_workers or not tracker.users_of_shared_workers:
         return False

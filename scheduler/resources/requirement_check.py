@@ -24,10 +24,9 @@ from flinkray.scheduler.shared.slots import (
 
 
 def check_requirements(tracker: ResourceTracker, now: float) -> list[SlotManagerAction]:
-    """Start workers and request slots as the requirements demand, and release worker groups that
-    are not needed. Only changes since the last call are considered, so that a second call in a row
-    changes nothing.
-    """
+    """Request the slots that jobs require, start workers for the missing slots, and release worker
+    groups that are not needed. Considers only what has changed since the last call, so that a
+    second call in a row does nothing."""
     actions: list[SlotManagerAction] = []
     while tracker.has_changes:
         _check_jobs(tracker, now, actions)
@@ -109,7 +108,8 @@ def _check_own_group(
 def _give_up_request(
     tracker: ResourceTracker, owner: WorkerGroupOwner, actions: list[SlotManagerAction]
 ) -> None:
-    """Cancel the owner's request for a group.  An existing group waits for the idle timeout."""
+    """Cancel the owner's unanswered request for a group. If the group exists already, it is
+    released after the idle timeout."""
     request = tracker.groups.request_of_owner(owner)
     if request is not None:
         tracker.cancel_request(request, actions)
@@ -149,7 +149,8 @@ def _ask_shared_workers(
 def _count_shared_workers(
     tracker: ResourceTracker, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Start as many shared workers as are needed, and cancel requests for more."""
+    """Start as many shared workers as the jobs and the reserve need, and cancel requests for
+    workers beyond that."""
     settings, groups = tracker.settings, tracker.groups
     waiting = {
         job_id: missing
@@ -186,8 +187,8 @@ def _count_shared_workers(
 def _jobs_without_workers(
     tracker: ResourceTracker, waiting: dict[JobID, list[ResourceRequirement]]
 ) -> list[JobID]:
-    """Return the jobs for which the workers that are being started are too few. Jobs are served in
-    their order; the reserve belongs to no job."""
+    """Return the jobs that must go without workers, because the workers being started are too few
+    for all. The workers are counted for the jobs in the order of the jobs' ranks."""
     settings, groups = tracker.settings, tracker.groups
     coming = groups.number_of_shared_workers_coming + len(groups.shared_requests)
     jobs = sorted(waiting, key=tracker.order.__getitem__)
@@ -212,9 +213,10 @@ def _redundant_workers(tracker: ResourceTracker) -> int:
 def workers_for(
     missing: Iterable[ResourceRequirement], worker: ResourceProfile, slot_profile: ResourceProfile
 ) -> int:
-    """Return the number of workers needed to hold the missing slots (SM-10), without impossible
-    slots. The largest slots come first, each in the first worker with room.  Workers with the same
-    content are counted together, so that the time does not depend on the number of slots."""
+    """Return how many workers are needed to hold the missing slots (SM-10); slots larger than a
+    worker are left out. The largest slots come first, each in the first worker with room. Workers
+    with the same content are counted together, so that the time does not depend on the number of
+    slots."""
     wanted: dict[ResourceProfile, int] = {}
     for requirement in missing:
         service = service_of(requirement.profile, worker, slot_profile)

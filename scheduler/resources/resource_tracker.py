@@ -129,7 +129,8 @@ class ResourceTracker:
                 self.bundles_wanted[owner] = (requirement.profile,) * requirement.count
 
     def forget_requirements(self, job_id: JobID) -> None:
-        """Remove the job's requirements.  The job keeps its rank among the jobs."""
+        """Remove the job's requirements. The job keeps its place in the order in which jobs are
+        served."""
         requirements = self.jobs.pop(job_id, None)
         if requirements is not None:
             self.workers_to_count = True
@@ -147,7 +148,8 @@ class ResourceTracker:
         self.users_of_shared_workers.discard(job_id)
 
     def forget_failures(self, job_id: JobID) -> None:
-        """Forget failed starts of the job's own worker groups, which delay the next attempt."""
+        """Forget how often starts of the job's own worker groups have failed, so that the next
+        start is not delayed."""
         for owner in [o for o in self.groups.failures if o is not None and o.job_id == job_id]:
             del self.groups.failures[owner]
             self.timetable.remove(("retry", owner))
@@ -232,12 +234,14 @@ class ResourceTracker:
         actions.append(CancelWorkerGroupRequest(request.number))
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """Remove a request that is answered or canceled.  None if it was removed before."""
+        """Remove and return a request that is answered or canceled. Returns None if it was removed
+        before."""
         self.timetable.remove(("room", number))
         return self.groups.take_request(number)
 
     def is_waiting_for_room(self, now: float) -> bool:
-        """Return whether there is no room for a requested worker group."""
+        """Return whether a requested worker group has been waiting for so long that no node seems
+        to have room for it."""
         oldest = next(iter(self.groups.requests.values()), None)
         return oldest is not None and oldest.waits_for_room(now)
 
@@ -284,7 +288,8 @@ class ResourceTracker:
         actions.append(ReleaseWorkerGroup(group.group_id, reason, resource_ids))
 
     def note_released(self, group_id: WorkerGroupId, now: float) -> None:
-        """Remember that the group is released; if its TaskExecutors register, they are stopped."""
+        """Remember for a while that the group is released: if its TaskExecutors register, they are
+        stopped."""
         self.groups.released[group_id] = None
         self.timetable.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
 
@@ -299,9 +304,8 @@ class ResourceTracker:
         self.group_changed(group)
 
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
-        """Make the worker give its slots to the owner of the group, or to nobody if the group is
-        not known or the node is blocked. Call this after the worker's group or node has changed.
-        """
+        """Update who may get slots of the worker: the owner of its group, or nobody if the group is
+        not known yet or the node is blocked. Called when the worker's group or node has changed."""
         self.index.remove_worker(worker)
         worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
@@ -382,8 +386,8 @@ class ResourceTracker:
 
 
 def owner_of(job_id: JobID, requirement: ResourceRequirement) -> WorkerGroupOwner | None:
-    """Return the owner of the worker group for a job's requirement; None: any shared worker
-    suffices."""
+    """Return the owner of the worker group in which the required slots must be; None if slots of
+    any shared worker will do."""
     constraint = requirement.constraint
     return None if constraint is None else WorkerGroupOwner(job_id, constraint.name)
 

@@ -14,7 +14,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner, size_of
 
 
 class Service(Enum):
-    """The ways in which a worker can provide a slot of a profile; see :func:`service_of`."""
+    """The ways in which a worker can provide a slot of a given profile (see :func:`service_of`)."""
 
     STATIC = "by one of its static slots"
     DYNAMIC = "by a slot that is cut out of what is free"
@@ -111,7 +111,7 @@ class SlotIndex(WorkerListener):
         return list(self._owned.get(owner, ()))
 
     def shared_totals(self) -> list[ResourceProfile]:
-        """Return the different total profiles of the existing shared workers, busy or not."""
+        """Return the different total resources of the existing shared workers, busy or not."""
         return [total for total, number in self._shared_totals.items() if number]
 
     def best_shared(self, profile: ResourceProfile) -> ManagedSlot | None:
@@ -179,7 +179,7 @@ class SlotIndex(WorkerListener):
         worker.is_usable = is_usable
 
     def refuse(self, slot: ManagedSlot) -> None:
-        """Exclude this free slot from being given, until :meth:`allow` is called."""
+        """Exclude this free slot: it is given to no job until :meth:`allow` is called."""
         if not slot.is_refused and slot.state is SlotState.FREE:
             slot.is_refused = True
             slot.worker.refused_static += 1
@@ -286,9 +286,8 @@ class SlotIndex(WorkerListener):
             )
 
     def _compact(self, key: _Key, bucket: _Bucket) -> None:
-        """Remove outdated entries from the heap.
-        A worker that comes and goes leaves an entry each time, and only the search for slots
-        removes them."""
+        """Remove the entries of workers that are gone from the heap, which has too many of them: a
+        worker that comes and goes leaves an entry each time."""
         if len(bucket.heap) > 16 + 4 * len(self._bucket_of):
             there = ((n, w) for n, w in bucket.heap if self._bucket_of.get(w) == (key, n))
             bucket.heap = list(dict.fromkeys(there))

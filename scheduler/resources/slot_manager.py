@@ -48,9 +48,9 @@ REFUSED_SLOT_DELAY = 0.5
 
 class SlotManager:
     """Matches requirements of jobs with existing slots, and starts and releases worker groups.
-    Methods return actions in the order in which they must be carried out.  ``now`` is in monotonic
-    seconds.  After every event, call :meth:`check` at :meth:`next_check_time`.  The time for an
-    event is proportional to what it changes, not to the size of the cluster."""
+    Methods return actions in the order in which they must be carried out. ``now`` is in monotonic
+    seconds. After every event, the caller asks :meth:`next_check_time` when to call :meth:`check`.
+    The time for an event is proportional to what it changes, not to the size of the cluster."""
 
     def __init__(self, settings: SlotManagerSettings) -> None:
         self._tracker = ResourceTracker(settings)
@@ -78,10 +78,12 @@ class SlotManager:
         self, job_id: JobID, job_ended: bool, now: float
     ) -> list[SlotManagerAction]:
         """Remove the requirements of a job whose JobMaster is gone.
-        *job_ended*: the job's own worker groups are released and its slots on shared workers freed.
-        Otherwise a new JobMaster is expected: requests in progress are canceled, and TaskExecutors
-        free slots that the job has not taken (SM-18).  The job's own groups stay as long as its
-        taken slots, or until the idle timeout."""
+
+        *job_ended*: the job's own worker groups are released, and its slots on shared workers are
+        freed. Otherwise a new JobMaster is expected: requests in progress are canceled, and
+        TaskExecutors free the slots that the old JobMaster had not accepted yet (SM-18). The job's
+        own groups stay as long as they have accepted slots, or until the idle timeout.
+        """
         tracker = self._tracker
         tracker.forget_requirements(job_id)
         actions: list[SlotManagerAction] = []
@@ -108,7 +110,9 @@ class SlotManager:
         return actions + self.check(now)
 
     def set_fail_unfulfillable(self, fail: bool) -> None:
-        """Set whether impossible requirements are reported as unfulfillable (SM-14, RM-09)."""
+        """Set whether requirements that no node can ever fulfil are reported as such, so that the
+        jobs' requests fail (SM-14, RM-09). Not while the cluster is starting up, when larger nodes
+        may still come."""
         self._tracker.fail_unfulfillable = fail
 
     # --- TaskExecutors ----------------------------------------------------------------------------
@@ -120,7 +124,8 @@ class SlotManager:
         report: SlotReport,
         now: float,
     ) -> list[SlotManagerAction]:
-        """Handle a registration; another process replaces the one with the same name (RM-01)."""
+        """Handle the registration of a TaskExecutor. If another process is registered under its
+        name, that one is removed (RM-01)."""
         return self._after(
             register_task_executor(self._tracker, location, total_profile, report, now), now
         )
@@ -128,7 +133,8 @@ class SlotManager:
     def report_slot_status(
         self, resource_id: ResourceID, report: SlotReport, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a heartbeat's report; it is ignored if the TaskExecutor is not registered."""
+        """Update the slots of a TaskExecutor from its heartbeat; ignored if it is not
+        registered."""
         worker = self._tracker.workers.get(resource_id)
         if worker is None:
             return []
@@ -138,8 +144,8 @@ class SlotManager:
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a TaskExecutor that died or left.
-        Its allocations fail.  If its group is wanted, a new TaskExecutor is started in the same
+        """Handle a TaskExecutor that died or left. Its slots are lost, and the jobs that had them
+        are notified. If its group is still needed, a new TaskExecutor is started in the same
         bundle."""
         worker = self._tracker.workers.get(resource_id)
         if worker is None:
@@ -198,7 +204,8 @@ class SlotManager:
     def slot_freed(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """Handle ``notify_slot_available``; ignored unless this allocation holds the slot."""
+        """Handle that a TaskExecutor has freed a slot. Ignored if the slot has another allocation
+        by now."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
             self._tracker.free_slot(slot, "freed by its TaskExecutor", now)
@@ -241,9 +248,9 @@ class SlotManager:
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
-        """Adopt a group of an earlier ResourceManager.
-        It is released after the idle timeout if no job claims it. *live_bundles*: bundles whose
-        TaskExecutor is alive and will register again.  Until then they count as starting."""
+        """Adopt a worker group that an earlier ResourceManager started. If no job claims it, it is
+        released after the idle timeout. *live_bundles*: bundles whose TaskExecutor is alive and
+        will register again; until then they count as starting."""
         recovered = recover_group(
             self._tracker, group_id, bundles, slots_per_bundle, owner, live_bundles, now
         )

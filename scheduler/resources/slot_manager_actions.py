@@ -48,7 +48,7 @@ class AskWhetherReleasable:
 @dataclass(frozen=True, slots=True)
 class StartTaskExecutor:
     """Start a TaskExecutor in a bundle after *delay* seconds, unless the group is released before.
-    If it cannot be started, call ``task_executor_start_failed``."""
+    If it cannot be started, call ``task_executor_start_failed`` of the SlotManager."""
 
     group_id: WorkerGroupId
     bundle_index: int
@@ -93,7 +93,8 @@ class ReclaimSlot:
 
 @dataclass(frozen=True, slots=True)
 class FreeInactiveSlots:
-    """Ask a TaskExecutor to free the slots of a job that the job does not use (SM-18)."""
+    """Ask a TaskExecutor to free the slots that are allocated to the job but that its JobMaster has
+    not accepted (SM-18)."""
 
     resource_id: ResourceID
     job_id: JobID

@@ -26,7 +26,9 @@ def register_task_executor(
     report: SlotReport,
     now: float,
 ) -> list[SlotManagerAction]:
-    """Register a TaskExecutor; see :meth:`SlotManager.register_task_executor`."""
+    """Register a TaskExecutor, in place of another process that registered under the same name.
+    Returns a StopTaskExecutor if it is not wanted: its group is released, its bundle has a
+    TaskExecutor already, or its resources are too small."""
     actions: list[SlotManagerAction] = []
     resource_id = location.resource_id
     if location.worker_group in tracker.groups.released:
@@ -83,8 +85,8 @@ def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, n
 def start_failed(
     tracker: ResourceTracker, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
 ) -> None:
-    """Note that a TaskExecutor could not be started. Ignored unless a TaskExecutor is being started
-    in the bundle."""
+    """Note that the TaskExecutor that is being started in the bundle could not be started. Ignored
+    if none is being started there."""
     group = tracker.groups.started.get(group_id)
     bundle = group.bundles.get(bundle_index) if group else None
     if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
@@ -92,7 +94,7 @@ def start_failed(
 
 
 def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
-    """Update the workers of a node that was blocked or unblocked."""
+    """Update who may get slots of the workers on a node that was blocked or unblocked."""
     for worker in tracker.workers.values():
         group = tracker.groups.started.get(worker.location.worker_group)
         if worker.location.node_id == node_id and group is not None:
@@ -114,7 +116,8 @@ def task_executor_info(worker: Worker) -> TaskExecutorInfo:
 def group_started(
     tracker: ResourceTracker, request_number: int, group_id: WorkerGroupId, now: float
 ) -> list[SlotManagerAction]:
-    """Add a worker group that was created; see :meth:`SlotManager.worker_group_started`."""
+    """Add a worker group whose placement group exists now, and start its TaskExecutors. If the
+    request for it was canceled, release it."""
     request = tracker.take_request(request_number)
     if request is None:
         tracker.note_released(group_id, now)
@@ -131,7 +134,8 @@ def group_started(
 
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
-    """Note that a worker group was not created; see :meth:`SlotManager.worker_group_failed`."""
+    """Note that a worker group could not be created. It is requested again after a delay that grows
+    with each failure."""
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
@@ -148,7 +152,8 @@ def recover_group(
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
-    """Adopt an earlier ResourceManager's group; see :meth:`SlotManager.recover_worker_group`."""
+    """Adopt a worker group that an earlier ResourceManager started. It is released if it was
+    released before, or if its owner has another group."""
     if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
     known = tracker.groups.started.get(group_id)
@@ -182,8 +187,8 @@ def recover_group(
 def _group_of(
     tracker: ResourceTracker, location: WorkerLocation, total_profile: ResourceProfile
 ) -> WorkerGroup:
-    """Return the group that a registering TaskExecutor names, with the TaskExecutor's bundle. An
-    unknown group is added with ``is_known`` False."""
+    """Return the group that a registering TaskExecutor names. The group has the TaskExecutor's
+    bundle; an unknown group is added, with ``is_known`` False."""
     group = tracker.groups.started.get(location.worker_group)
     if group is None:
         group = WorkerGroup(location.worker_group, 0, None, is_known=False)

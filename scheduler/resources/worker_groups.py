@@ -110,7 +110,7 @@ class WorkerGroup:
 
 @dataclass(slots=True, eq=False)
 class GroupRequest:
-    """A request for a worker group (StartWorkerGroup) that was not answered yet."""
+    """An unanswered request for a worker group (StartWorkerGroup)."""
 
     number: int
     profiles: tuple[ResourceProfile, ...]
@@ -131,8 +131,8 @@ class GroupRequest:
 
 @dataclass(slots=True)
 class GroupFailures:
-    """Counts failed requests for worker groups in a row, of one owner or (None) of shared
-    workers."""
+    """Counts how many requests for worker groups have failed in a row: of one owner, or (owner
+    None) of shared workers."""
 
     count: int = 0
     not_before: float = 0.0
@@ -141,8 +141,8 @@ class GroupFailures:
 
 @dataclass(slots=True)
 class GroupBooks:
-    """Indexes all groups and requests, oldest first. Call :meth:`noted` for each group that was
-    added, changed or removed."""
+    """Indexes all worker groups and the requests for groups, oldest first. :meth:`noted` must be
+    called for each group that was added, changed or removed."""
 
     started: dict[WorkerGroupId, WorkerGroup] = field(default_factory=dict)
     requests: dict[int, GroupRequest] = field(default_factory=dict)
@@ -174,8 +174,8 @@ class GroupBooks:
         return self._request_of_owner.get(owner)
 
     def owners_of_job(self, job_id: JobID) -> tuple[WorkerGroupOwner, ...]:
-        """Return the job's owners that have a group or an unanswered request, in order of
-        creation."""
+        """Return the owners of worker groups in this job that have a group or an unanswered
+        request, in order of creation."""
         return tuple(self._owners.get(job_id, ()))
 
     def _note_owner(self, owner: WorkerGroupOwner) -> None:
@@ -234,7 +234,7 @@ class GroupBooks:
         return request
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """Remove and return a request that is answered or canceled.  None if it was removed
+        """Remove and return a request that is answered or canceled. Returns None if it was removed
         before."""
         request = self.requests.pop(number, None)
         if request is not None:

@@ -88,9 +88,8 @@ class ManagedSlot:
         return self.state is not SlotState.FREE and self.allocation_id == allocation_id
 
     def is_in(self, status: SlotStatus | None) -> bool:
-        """Return whether the status reported for this slot's index belongs to this slot. Indices of
-        dynamic slots are reused.
-        """
+        """Return whether *status*, reported for the index of this slot, is about this slot. It is
+        about another slot if the index of a dynamic slot was used again."""
         if status is None:
             return False
         return not self.is_dynamic or status.allocation_id == self.allocation_id
@@ -178,7 +177,8 @@ class Worker:
         return True
 
     def new_dynamic_slot(self, profile: ResourceProfile) -> ManagedSlot:
-        """Create a dynamic slot, which the caller must request at once."""
+        """Create a free dynamic slot of this size. The caller must request it at once, because a
+        dynamic slot does not stay free."""
         return ManagedSlot(SlotID(self.location.resource_id, -1), profile, self, is_dynamic=True)
 
     def dynamic_slot_confirmed(self, slot: ManagedSlot, slot_id: SlotID) -> None:
@@ -197,12 +197,12 @@ class Worker:
 
     @property
     def free_profile(self) -> ResourceProfile:
-        """Resources that no requested or allocated slot uses."""
+        """Resources of the worker that belong to no requested or allocated slot."""
         free = self.total_profile.reduced_by(self.slot_profile.times(self.used_static))
         return free.reduced_by(self.dynamic_used) if self.dynamic else free
 
     def available_static(self) -> int:
-        """Return how many static slots can be requested now."""
+        """Return how many static slots can be requested now, within the resources that are free."""
         if not self.is_usable:
             return 0
         free = self.number_static - self.used_static - self.refused_static

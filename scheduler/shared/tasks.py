@@ -97,8 +97,8 @@ class JobInformation:
 
 @message
 class ConsumerInformation:
-    """A consumer of a result.
-    Together with the number of producers it determines the number of subpartitions of a partition
+    """One consumer of a result: its distribution pattern and parallelism. With the number of
+    producers, these determine the number of subpartitions of a partition
     (:func:`flinkray.scheduler.graph.distribution.number_of_subpartitions`)."""
 
     pattern: DistributionPattern
@@ -119,8 +119,8 @@ class ResultInformation:
 
 @message
 class InputInformation:
-    """A result that a vertex reads.
-    Pattern, parallelisms and subtask determine which part a subtask reads."""
+    """A result that a vertex reads. Together with the vertex's own parallelism, the pattern and the
+    producer's parallelism determine which part each subtask reads."""
 
     data_set_id: IntermediateDataSetID
     result_type: ResultPartitionType
@@ -191,9 +191,9 @@ class PartitionLocations:
 
 @message
 class SharedPart:
-    """Information that many deployments refer to by its key. It is sent to each TaskExecutor once.
-    The TaskExecutor keeps it for the execution graph, until a newer version of the same key
-    replaces it."""
+    """Information that many deployments need and refer to by its key. It is sent to each
+    TaskExecutor once per version. The TaskExecutor keeps it for the execution graph, until a newer
+    version of the same key replaces it."""
 
     key: int
     version: int
@@ -216,7 +216,7 @@ class RestoredTask:
 @message
 class TaskDeployment:
     """Tells a TaskExecutor to run one attempt of a subtask. ``vertex`` and ``inputs`` are keys of
-    shared parts (see SharedPart)."""
+    information that is sent separately, once for many deployments (SharedPart)."""
 
     vertex: int
     subtask_index: int

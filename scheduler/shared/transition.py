@@ -46,7 +46,7 @@ class Transition:
 
     @property
     def is_large(self) -> bool:
-        """Whether the transcript keeps only the text of the transition."""
+        """Whether the transition holds much data, so that the transcript keeps only its text."""
         if self.holds_much:
             return True
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]

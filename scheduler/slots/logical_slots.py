@@ -47,9 +47,9 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """A subtask's share of a slot: holds one attempt at a time, and is returned once. The attempt's
-    side returns the share with :meth:`release_slot`; the slot's owner takes the share away with
-    :meth:`release`.  Both fail an attempt that is still in the slot."""
+    """A subtask's share of a physical slot: holds one attempt at a time, and is returned once. The
+    attempt's side returns the share with :meth:`release_slot`; the owner of the physical slot takes
+    the share away with :meth:`release`. Both fail an attempt that is still in the slot."""
 
     __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
 
@@ -71,12 +71,14 @@ class LogicalSlot:
 
     @property
     def is_released(self) -> bool:
-        """Whether the attempt has ended and the owner has taken the share back."""
+        """Whether the share is at its end: the attempt has ended, and the owner of the physical
+        slot has taken the share back."""
         return self._state is _State.RELEASED
 
     @property
     def wants_to_return(self) -> bool:
-        """Whether the owner can take the share back: it was returned and no attempt runs in it."""
+        """Whether the owner of the physical slot can take the share back: it was returned, and no
+        attempt runs in it."""
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
     def try_assign_payload(self, attempt_id: ExecutionAttemptID) -> bool:
@@ -101,8 +103,8 @@ class LogicalSlot:
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """Return the share to its owner; see :attr:`wants_to_return`.  A second call changes
-        nothing."""
+        """Return the share to the owner of the physical slot, which can take it when
+        :attr:`wants_to_return` is True. A second call changes nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)
@@ -112,7 +114,7 @@ class LogicalSlot:
         self._payload_has_ended = True
 
     def taken_back(self) -> None:
-        """Note that the owner has taken the share back."""
+        """Note that the owner of the physical slot has taken the share back."""
         self._state = _State.RELEASED
 
     def _begin_release(self, cause: str) -> list[FailPayload]:
@@ -133,7 +135,7 @@ class LogicalSlotAllocated:
 
 @dataclass(frozen=True, slots=True)
 class LogicalSlotFailed:
-    """Tells the scheduler that a subtask gets no slot; ``allocate`` may be called again."""
+    """Tells the scheduler that a subtask gets no slot. The scheduler may request one again."""
 
     vertex: ExecutionVertexID
     failure: SlotRequestFailure
@@ -198,9 +200,13 @@ class ExecutionSlotAllocator:
         near: dict[ExecutionVertexID, tuple[ResourceID, ...]] | None = None,
         timeout: float | None = None,
     ) -> list[SlotAllocatorAction]:
-        """Request slots for subtasks that have none, with one SlotRequests per kind of slot.
-        A group prefers the slot that it had before.  *near*: locations of each subtask's inputs.
-        Raises ValueError if a subtask has a slot, or waits for one."""
+        """Request slots for subtasks that have none, with one SlotRequests message per kind of
+        slot. A slot-sharing group prefers the slot that it had before. *near*: subtask ->
+        TaskExecutors on which its inputs are.
+
+        Raises:
+            ValueError: a subtask has a slot, or waits for one.
+        """
         actions: list[SlotAllocatorAction] = []
         wanted: dict[tuple[ResourceProfile, SameWorkerGroup | None], list[SlotRequest]] = {}
         for vertex in vertices:

@@ -14,7 +14,9 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, size_of
 
 @dataclass(slots=True, eq=False)
 class PooledSlot:
-    """A slot in the pool, and the request that uses it.  Only :class:`PooledSlots` changes it."""
+    """A slot in the pool, and the request that uses it. It is matched to a required profile, whose
+    requirement it fulfils and which may be smaller than its own profile. Only :class:`PooledSlots`
+    changes it."""
 
     slot: AllocatedSlot
     matched: ResourceProfile
@@ -97,16 +99,16 @@ class PooledSlots:
         return None if host is None else host.by_index.get(slot_index)
 
     def fulfilled(self, profile: ResourceProfile) -> int:
-        """Return the number of slots that are matched to the profile."""
+        """Return how many slots are matched to the profile: they fulfil the job's requirement of
+        it."""
         return self._fulfilled.get(profile, 0)
 
     def fulfilled_profiles(self) -> list[ResourceProfile]:
         return [profile for profile, number in self._fulfilled.items() if number]
 
     def own_profiles(self, matched: ResourceProfile) -> Iterator[tuple[ResourceProfile, int]]:
-        """Yield (own profile, number) of the slots that are matched to the profile *matched*, used
-        slots first.
-        """
+        """Yield (own profile, number) of the slots that fulfil the job's requirement of *matched*,
+        used slots first. Their own profile may be larger than *matched*."""
         for counters in (self._used, self._unused):
             if matched in counters:
                 yield from counters[matched].items()
@@ -124,7 +126,7 @@ class PooledSlots:
         )
 
     def idle(self, matched: ResourceProfile) -> OrderedDict[AllocationID, PooledSlot]:
-        """Return the free slots matched to a profile, longest idle first."""
+        """Return the free slots that are matched to a profile, the longest idle first."""
         return self._idle.get(matched, OrderedDict())
 
     # changes
@@ -163,7 +165,7 @@ class PooledSlots:
             del self._hosts[slot.location.resource_id]
 
     def rematch(self, pooled: PooledSlot, profile: ResourceProfile) -> None:
-        """Match a slot to another profile."""
+        """Let a slot fulfil the job's requirement of another profile than before."""
         own = pooled.slot.profile
         if pooled.is_free:
             del self._idle[pooled.matched][pooled.slot.allocation_id]
@@ -187,7 +189,7 @@ class PooledSlots:
         self._utilization_changed(resource_id)
 
     def free(self, pooled: PooledSlot, now: float) -> None:
-        """Mark a used slot as free; it stays matched to its profile (SP-24)."""
+        """Mark a used slot as free at *now*. It still fulfils the same required profile (SP-24)."""
         pooled.request_id, pooled.idle_since = None, now
         self._used[pooled.matched][pooled.slot.profile] -= 1
         self._hosts[pooled.slot.location.resource_id].number_used -= 1
@@ -198,9 +200,10 @@ class PooledSlots:
     def best_free(
         self, profile: ResourceProfile, near: tuple[ResourceID, ...], spread_out: bool
     ) -> PooledSlot | None:
-        """Choose a free slot that holds the profile; None if there is none. The smallest slot on a
-        TaskExecutor of *near* is preferred; otherwise the smallest slot, with *spread_out* on the
-        least utilised TaskExecutor."""
+        """Choose a free slot for a request of this profile; None if none is large enough. The
+        smallest slot on a TaskExecutor of *near* is preferred. Without one, the smallest slot is
+        chosen; of equally large slots, with *spread_out*, one on the least utilised TaskExecutor.
+        """
         fitting = sorted(
             (held for held, hosts in self._free.items() if hosts and profile.fits_into(held)),
             key=size_of,

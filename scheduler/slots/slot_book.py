@@ -18,8 +18,8 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class SlotBook(Protocol):
-    """Manages the slots and requests of a pool under one constraint of its job, or without a
-    constraint. Times are in monotonic seconds.  After every change the pool reads the
+    """Interface to the slots and requests of a pool that belong to one constraint of its job (a
+    worker group), or to none. Times are in monotonic seconds. After every change the pool reads the
     :meth:`requirements`."""
 
     # --- questions --------------------------------------------------------------------------------
@@ -41,23 +41,28 @@ class SlotBook(Protocol):
     def holds(self, allocation_id: AllocationID) -> bool: ...
 
     def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
-        """Return the slot with this id.  The book must hold the slot."""
+        """Return the slot with this id, which the book must hold."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
-        """Return whether the slot is reserved for a request; False if it is free or not held."""
+        """Return whether the slot is reserved for a request; False if it is free or not in this
+        book."""
 
     # --- requirements of the job ------------------------------------------------------------------
 
     def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
-        """Set all requirements that the job declares without requests (SP-21)."""
+        """Set how many slots the job requires beyond those of its requests (SP-21)."""
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
         """Return the requirements to declare to the ResourceManager, after all changes until
         *now*."""
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Serve requests from free slots; the others wait for *timeout* seconds.
-        Raises ValueError if a request is pending already, or is not possible."""
+        """Serve requests from free slots. Requests without a fitting free slot wait for *timeout*
+        seconds.
+
+        Raises:
+            ValueError: a request is pending already, or is not possible.
+        """
 
     def serve(self) -> list[SlotAllocated]:
         """Reserve free slots for waiting requests."""
@@ -66,11 +71,12 @@ class SlotBook(Protocol):
         """Cancel requests.  Requests that are not pending are ignored."""
 
     def give_back(self, allocation_id: AllocationID, now: float) -> None:
-        """Free a reserved slot that the job has returned.  Call :meth:`serve` afterwards."""
+        """Free a reserved slot that the job has returned. The caller must call :meth:`serve`
+        next."""
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """Set whether slots are kept because the job restarts and will request its slots again
-        (SP-26). *required*: requirements of the job when the restart began."""
+        """Set whether all slots are kept and wanted, because the job restarts and will request its
+        slots again (SP-26). *required*: requirements of the job when the restart began."""
 
     # --- requests that end without a slot ---------------------------------------------------------
 
@@ -90,26 +96,28 @@ class SlotBook(Protocol):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that no longer exists, because *slot* was offered; None if there is
-        none. This holds whether or not *slot* is wanted, and for any constraint."""
+        """Return the held slot that no longer exists, because its TaskExecutor offers *slot* in its
+        place; None if there is none. The answer does not depend on whether *slot* is wanted."""
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """Return the required profile that an offered slot should fulfil; None if it is not
+        """Return the required profile that an offered slot would fulfil; None if the slot is not
         wanted."""
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the slot that must be removed before this wanted slot can be added; None if none
-        must be."""
+        """Return the held slot that must be removed before *slot*, which is wanted, can be added;
+        None if there is none."""
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
-        """Add a free slot with its matched profile.  Call :meth:`serve` afterwards."""
+        """Add a free slot that fulfils the required profile *matched*. Then the caller must call
+        :meth:`serve`."""
 
     def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a free slot that the job had under an earlier JobMaster, even if it is not required
-        yet. Returns False if no requirement could use the slot.  Call :meth:`serve` afterwards."""
+        yet. Returns False if no requirement could use the slot. If True, the caller must call
+        :meth:`serve`."""
 
     def restore(self, restored: HeldSlot, now: float) -> None:
-        """Restore a slot that the last pool held, reserved or free."""
+        """Restore a slot that the job's previous pool held, reserved or free."""
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
         """Remove a held slot that no longer exists, with the request that had the slot."""
@@ -120,7 +128,7 @@ class SlotBook(Protocol):
     # --- time -------------------------------------------------------------------------------------
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """Return the excess slots that were idle for *timeout* seconds (SP-07)."""
+        """Return the slots beyond the requirements that were idle for *timeout* seconds (SP-07)."""
 
     def idle_deadline(self, timeout: float) -> float:
         """Return when :meth:`idle_too_long` next returns slots. Infinite if another event must come

@@ -38,12 +38,12 @@ class _Use:
 
 
 class SlotLedger:
-    """Records the pool's slots, its requests and its answers, for the case that the pool dies. Then
-    the JobMaster sends the record to the next pool, and the job continues.
+    """A JobMaster's record of its SlotPool's slots, requests and answers, for the case that the
+    pool dies. Then the JobMaster sends the record to the next pool, and the job continues.
 
-    A message that was lost with its pool may or may not have had an effect.  The ledger counts
-    every message sent to the pool, and trusts every message received.  Heartbeats of TaskExecutors
-    correct errors.  Slots are indexed by TaskExecutor, for the heartbeats to each (JM-08).
+    A message that was lost with its pool may or may not have had an effect. The ledger counts every
+    message sent to the pool, and trusts every message received. Heartbeats of TaskExecutors correct
+    errors. Slots are indexed by TaskExecutor, for the heartbeats to each (JM-08).
     """
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class SlotLedger:
         self._worker_groups[constraint.name] = requirement
 
     def job_restarting(self, is_restarting: bool) -> None:
-        """Note that a restart of the job begins or ends.
-        Worker groups that are required when it begins stay required until it ends."""
+        """Note that a restart of the job begins or ends. Worker groups that are required when it
+        begins stay required until it ends."""
         if not is_restarting:
             self._kept.clear()
             return
@@ -110,7 +110,8 @@ class SlotLedger:
     # --- events of slots --------------------------------------------------------------------------
 
     def add(self, slot: AllocatedSlot, constraint: SameWorkerGroup | None = None) -> None:
-        """Record that the pool has the slot. *constraint*: with which the slot was offered."""
+        """Record that the pool has the slot. *constraint*: the worker group constraint under which
+        the slot was offered; None for other slots."""
         self._slots[slot.allocation_id] = slot
         self._on.setdefault(slot.location.resource_id, {})[slot.allocation_id] = None
         if constraint is not None:
@@ -147,7 +148,8 @@ class SlotLedger:
         self.remove(self.on(resource_id))
 
     def told(self, events: Iterable[SlotEvent]) -> None:
-        """Record the pool's events about requests and reserved slots."""
+        """Record answers and losses that the pool has reported: slots given to requests, failed
+        requests, lost slots."""
         for event in events:
             match event:
                 case SlotAllocated(request_id, slot):
@@ -186,8 +188,8 @@ class SlotLedger:
     # --- information for another pool -------------------------------------------------------------
 
     def requirements(self) -> ResourceRequirements | None:
-        """Return the requirements without the parts for pending requests and reserved slots. None
-        if no requirements were ever set."""
+        """Return the slots that the job has declared without requests: the total without the slots
+        of pending requests and reserved slots. None if no requirements were ever set."""
         set_last = self._requirements
         if set_last is None:
             return None
@@ -199,8 +201,8 @@ class SlotLedger:
         return replace(set_last, requirements=free + constrained)
 
     def restored(self) -> Iterator[HeldSlot]:
-        """Yield all slots with the requests for which they are reserved, oldest first. The next
-        pool restores them."""
+        """Yield all slots, with the requests for which they are reserved, oldest first, for the
+        pool that replaces a dead one."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)
@@ -210,22 +212,22 @@ class SlotLedger:
                 yield HeldSlot(slot, constraint, use.request_id, use.profile)
 
     def pending(self) -> list[SlotRequests]:
-        """Return the unanswered requests, in their order; similar ones are combined in one
-        message."""
+        """Return the unanswered requests, in their order. Requests of the same profile are combined
+        in one message."""
         alike: dict[SlotRequests, list[SlotRequest]] = {}
         for request, made_in in self._pending.values():
             alike.setdefault(made_in, []).append(request)
         return [replace(made_in, requests=tuple(some)) for made_in, some in alike.items()]
 
     def kept_worker_groups(self) -> tuple[ResourceRequirement, ...]:
-        """Return the requirements of the worker groups that stay required because the job restarts.
-        They do not depend on requests and reservations."""
+        """Return the requirements of the worker groups that stay required because the job restarts,
+        whether or not their slots are requested or reserved."""
         return tuple(self._worker_groups[name] for name in self._kept)
 
     # --- questions --------------------------------------------------------------------------------
 
     def on(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """Return the allocations on one TaskExecutor, oldest first."""
+        """Return the allocations of the recorded slots on one TaskExecutor, oldest first."""
         return tuple(self._on.get(resource_id, ()))
 
     def all(self) -> tuple[AllocatedSlot, ...]:

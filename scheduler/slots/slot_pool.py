@@ -61,10 +61,10 @@ class DeclarativeSlotPool:
     ) -> None:
         """Make a pool without slots.
 
-        *idle_timeout*: seconds for which an excess slot is kept. *takeover_timeout*: seconds of
-        waiting for slots of an earlier JobMaster's pool. *request_timeout*: timeout in seconds of
-        requests that have none of their own. *spread_out*: serve requests from the least utilised
-        TaskExecutor.
+        *idle_timeout*: seconds for which a slot beyond the requirements is kept.
+        *takeover_timeout*: seconds of waiting for slots of an earlier JobMaster's pool.
+        *request_timeout*: timeout in seconds of requests that have none of their own. *spread_out*:
+        serve requests from the least utilised TaskExecutor.
         """
         self._job_id = job_id
         self._job_master_address = job_master_address
@@ -111,7 +111,8 @@ class DeclarativeSlotPool:
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots without a constraint, used or free, are matched to the profile."""
+        """Return how many slots without a constraint, used or free, fulfil the job's requirement of
+        the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
@@ -160,7 +161,7 @@ class DeclarativeSlotPool:
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
         """Free reserved slots, which then serve pending requests (SP-02). Each returned slot lowers
-        the total by one (SP-28).  Slots that are not reserved are ignored."""
+        the number of required slots by one (SP-28). Slots that are not reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -192,7 +193,7 @@ class DeclarativeSlotPool:
         return actions + self._release_idle(now)
 
     def resource_manager_changed(self, now: float) -> list[SlotPoolAction]:
-        """Forget the known shortages, because the ResourceManager was replaced or is
+        """Forget the shortages that the ResourceManager has reported, because it was replaced or is
         disconnected."""
         return [] if self._closed else self.not_enough_resources((), now)
 
@@ -211,8 +212,8 @@ class DeclarativeSlotPool:
     def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
         """Restore slots of the job's last pool, which has died, with their reservations.
         Call this before the requests that were pending in the last pool are made again, and before
-        TaskExecutors are registered.  Slots that were lost in the meantime are reported in the
-        usual way."""
+        TaskExecutors are registered. Slots that were lost in the meantime are restored, too, until
+        a report of their loss removes them."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:
@@ -237,8 +238,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """Return the slots that the pool of the job's next JobMaster must wait for. These are all
-        slots held here and the slots for which this pool still waits."""
+        """Return the slots that the pool of the job's next JobMaster must wait for: all slots held
+        here, and those for which this pool itself still waits."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 
@@ -269,8 +270,8 @@ class DeclarativeSlotPool:
         return [action for action in actions if not isinstance(action, TaskExecutorWithoutSlots)]
 
     def let_go(self, resource_id: ResourceID) -> bool:
-        """Accept no more offers of a TaskExecutor, unless it has a slot of the pool.
-        Returns whether it has none."""
+        """Accept no more offers of a TaskExecutor, unless the pool has a slot there. Returns True
+        if the pool has none, so that the TaskExecutor is let go."""
         if self.slots_of(resource_id):
             return False
         self._task_executors.pop(resource_id, None)
@@ -330,7 +331,8 @@ class DeclarativeSlotPool:
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
-        """Add the slot if it is wanted.  Returns whether it was added."""
+        """Add the slot to the pool if it is wanted. Appends the resulting actions, and returns
+        whether the slot was added."""
         name = _name_of(constraint)
         book = self._books.get(name)
         matched = None if book is None else book.match(slot, now)
@@ -358,8 +360,8 @@ class DeclarativeSlotPool:
     def release_slots(
         self, allocations: tuple[AllocationID, ...], reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Return slots to their TaskExecutors, whatever the requirements are.
-        Reserved slots lower the total by one each; free slots do not (SP-25, SP-28)."""
+        """Return slots to their TaskExecutors, whatever the requirements are. Each reserved slot
+        lowers the number of required slots by one; free slots do not (SP-25, SP-28)."""
         found = [slot for a in allocations if (slot := self._held(a)) is not None]
         lost = self._lose([slot.allocation_id for slot in found], reason, now)
         return _free_at_task_executors(found, reason) + lost
@@ -392,9 +394,8 @@ class DeclarativeSlotPool:
 
     @property
     def _patience(self) -> float:
-        """Seconds for which excess slots are kept.
-        0 if the cluster has no room, unless the job restarts and is about to require its slots
-        again."""
+        """Seconds for which slots beyond the requirements are kept. 0 if the cluster has no room,
+        unless the job restarts and is about to require its slots again."""
         is_scarce = self._is_room_missing and not self._job_restarting
         return 0.0 if is_scarce else self._idle_timeout
 

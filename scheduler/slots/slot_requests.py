@@ -91,7 +91,7 @@ class ReturnSlots:
 
 @register
 class SlotRequestFailure(Enum):
-    """Why a request failed."""
+    """Why a request for a slot failed."""
 
     TIMED_OUT = "timed out"
     """No slot came in time."""
@@ -104,7 +104,7 @@ class SlotRequestFailure(Enum):
 
 @message
 class SlotAllocated:
-    """Answers a request: the slot is reserved for it."""
+    """Answers a request: the slot is reserved for the request."""
 
     request_id: SlotRequestId
     slot: AllocatedSlot
@@ -138,7 +138,8 @@ class TaskExecutorWithoutSlots:
 
 @message
 class HeldSlot:
-    """A slot that a SlotPool holds, as told to the JobMaster and to the next SlotPool."""
+    """A slot that a SlotPool has, and what it is reserved for. JobMasters pass these records on to
+    the next SlotPool."""
 
     slot: AllocatedSlot
     constraint: SameWorkerGroup | None = None

@@ -30,8 +30,8 @@ from flinkray.scheduler.slots.slot_requests import (
 
 
 class UnconstrainedSlots(SlotBook):
-    """Manages the slots and requests of the pool that have no constraint. There is a total of slots
-    per profile, and each request raises a total by one."""
+    """Manages the slots and requests of the pool that have no constraint. For each profile there is
+    a total of required slots, which each request raises by one."""
 
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
         """Make a book without slots and requests. *late_slots_for*: seconds for which a slot for a
@@ -51,9 +51,8 @@ class UnconstrainedSlots(SlotBook):
 
     @property
     def is_over(self) -> bool:
-        """Whether the pool can drop this book. It never can, because the book remembers timed-out
-        requests, for which slots may still come, even if it has neither slots nor requests.
-        """
+        """Return False: the pool never drops this book. Even without slots and requests, the book
+        remembers timed-out requests, for which slots may still come."""
         return False
 
     @property
@@ -85,7 +84,7 @@ class UnconstrainedSlots(SlotBook):
         return self._needs.required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Return the number of slots, used or free, that are matched to the profile."""
+        """Return how many slots, used or free, fulfil the job's requirement of the profile."""
         return self._slots.fulfilled(profile)
 
     # --- requirements of the job ------------------------------------------------------------------
@@ -94,7 +93,8 @@ class UnconstrainedSlots(SlotBook):
         self._needs.set(requirements)
 
     def requirements(self, now: float) -> tuple[ResourceRequirement, ...]:
-        """Return the requirements to declare, after free excess slots were matched anew."""
+        """Return the requirements to declare to the ResourceManager. Before, free slots beyond the
+        requirements are matched to profiles that lack slots."""
         self._needs.update(now)
         return self._needs.declared()
 
@@ -109,7 +109,8 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.cancel(request_ids)
 
     def give_back(self, allocation_id: AllocationID, now: float) -> None:
-        """Free a reserved slot; the total of its matched profile decreases by one (SP-28)."""
+        """Free a reserved slot. The total of the required profile that it fulfilled decreases by
+        one (SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -137,16 +138,15 @@ class UnconstrainedSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that has the same index on the TaskExecutor as the offered *slot*.
-        It no longer exists, because a slot has one allocation at a time. None: no such slot is
-        held.
-        """
+        """Return the held slot with the index on the TaskExecutor that the offered *slot* has; None
+        if there is none. The held slot no longer exists, because an index has one allocation at a
+        time."""
         older = self._slots.at(slot.location.resource_id, slot.slot_index)
         return None if older is None else older.slot
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """Return the profile that an offered slot should fulfil; None if the slot is not wanted.
-        This is a required profile, or that of a timed-out request.  While the job restarts, every
+        """Return the profile whose requirement an offered slot would fulfil: a required profile, or
+        that of a timed-out request. None if the slot is not wanted. While the job restarts, every
         slot is wanted, at least for its own profile."""
         missing = self._needs.missing_profile_for(slot.profile)
         if missing is not None:
@@ -224,7 +224,8 @@ class PendingRequest:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Requests with the same profile, kind and timeout, which time out in the order of arrival."""
+    """Waiting requests with the same profile, kind (batch or streaming) and timeout. They time out
+    in the order of arrival."""
 
     profile: ResourceProfile
     is_batch: bool
@@ -304,10 +305,10 @@ class PendingRequests:
 
     def whom_to_serve(self, slot: AllocatedSlot, matched: ResourceProfile) -> PendingRequest | None:
         """Return the request that gets the slot; None if no request can use it. *matched*: the
-        profile to which the slot is matched.
+        profile whose requirement the slot fulfils.
 
-        Order of preference: the request that had the slot before; a request that prefers its
-        TaskExecutor; the oldest request of the matched profile; the oldest request of the largest
+        Order of preference: the request that had the slot before; a request that prefers the slot's
+        TaskExecutor; the oldest request of the profile *matched*; the oldest request of the largest
         profile that fits.
         """
         for preferred in (slot.allocation_id, slot.location.resource_id):
@@ -355,8 +356,9 @@ class PendingRequests:
 
 class PoolRequirements:
     """Counts the required slots per profile, and finds missing and excess slots. Each slot is
-    matched to one profile and counts for its total.  Slots beyond the total are *excess*, and are
-    returned when they are idle for too long.  Each operation takes constant time per profile."""
+    matched to one profile, and counts as one of that profile's required slots. Slots beyond the
+    required number are *excess*, and are returned when they are idle for too long. Each operation
+    takes constant time per profile."""
 
     def __init__(self, slots: PooledSlots) -> None:
         self._slots = slots
@@ -535,7 +537,8 @@ class SlotReservations:
         return allocated
 
     def serve(self, freed: Iterable[PooledSlot]) -> list[SlotAllocated]:
-        """Reserve each of these free slots for the request that it suits best, if there is one."""
+        """Reserve each of these free slots for the waiting request that suits it best, if there is
+        one."""
         allocated = []
         for pooled in freed:
             pending = self._pending.whom_to_serve(pooled.slot, pooled.matched)
@@ -613,7 +616,8 @@ class SlotReservations:
         return None
 
     def slot_came(self, profile: ResourceProfile) -> None:
-        """Stop the timeout of batch requests that the new slot could hold (SP-15)."""
+        """Stop the timeouts of waiting batch requests that a slot of this profile could serve later
+        (SP-15)."""
         for lane in self._pending.batch_lanes():
             if lane.profile.fits_into(profile):
                 lane.starved_since = inf

@@ -94,9 +94,8 @@ class WorkerGroupSlots(SlotBook):
     # --- requirements of the job ------------------------------------------------------------------
 
     def declare(self, requirements: Sequence[ResourceRequirement], now: float) -> None:
-        """Declare whether and how large a worker group the job requires. Empty *requirements*:
-        none; otherwise the last one defines the size and the profile.
-        """
+        """Set how large a worker group the job requires beyond its requests: the last of
+        *requirements* gives size and profile. Empty: the job requires none."""
         self._is_declared = bool(requirements)
         for requirement in requirements:
             self._profile, self._size = requirement.profile, requirement.count
@@ -204,13 +203,14 @@ class WorkerGroupSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return None: a held slot stays in its bundle until a wanted slot replaces it."""
+        """Return None: an offer never shows that a held slot is gone. The held slot stays until a
+        wanted slot of the same bundle replaces it."""
         return None
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
-        """Return the profile of the group's slots if the offered slot is wanted; None if it is not.
-        The pool may hold slots of another worker group at the same time.
-        """
+        """Return the profile of the worker group's slots if the offered slot is wanted; None if it
+        is not. Slots of another worker group are wanted, too, even if the pool holds some of the
+        current one."""
         return self._profile if self.is_required and self._fits(slot) else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
@@ -290,9 +290,8 @@ class WorkerGroupSlots(SlotBook):
         return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
 
     def _present(self) -> dict[int, _Held]:
-        """Return the held slots, by bundle, of the worker group in use, otherwise of the newest
-        group.
-        """
+        """Return the held slots of one worker group, by bundle: of the group whose bundles are
+        reserved, otherwise of the newest group."""
         if self._reserved:
             for bundles in self._groups.values():
                 if any(held.request_id is not None for held in bundles.values()):

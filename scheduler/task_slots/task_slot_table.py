@@ -30,8 +30,8 @@ class EndTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanSlot:
-    """End the processes that tasks left behind in a slot; then call ``slot_cleaned``. The slot has
-    no tasks and is being freed or vacated."""
+    """End the processes that tasks left behind in a slot, and then call ``slot_cleaned``. The slot
+    has no tasks, and is being freed, or emptied for the job's next JobMaster."""
 
     slot_id: SlotID
     job_id: JobID
@@ -53,7 +53,8 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """Differences between the slots that a JobMaster knows and the table (TM-16)."""
+    """Differences between the slots that a JobMaster knows and the slots in the TaskExecutor's
+    table (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
     """Allocations that the table does not have; they are reported to the JobMaster as failed."""
@@ -102,8 +103,11 @@ def _names(slot: _TaskSlot) -> str:
 
 
 class TaskSlotTable:
-    """Decides about the slots of a TaskExecutor: allocates, offers, activates and frees them.
-    Methods return actions to be carried out.  ``now`` is in monotonic seconds."""
+    """Decides about the slots of a TaskExecutor: allocates, offers, activates and frees them. A
+    slot is *active* when its JobMaster has accepted it. If the JobMaster is lost, active slots are
+    *held* with their tasks until the next one adopts some; the others are *vacated* (their tasks
+    are ended) and then *kept* empty, to be offered again. Methods return actions to be carried out.
+    ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -167,8 +171,9 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def mark_slot_active(self, allocation_id: AllocationID) -> bool:
-        """Mark the slot as active, because the job uses it.
-        Returns False if the slot is unknown, held, or being freed or vacated."""
+        """Mark the slot as active, because its JobMaster has accepted it or deploys a task in it.
+        Returns False if the slot is unknown, waits with its tasks for another JobMaster, or is
+        being freed or emptied."""
         slot = self._slots.get(allocation_id)
         if slot is None or slot.state in (_State.HELD, _State.VACATING, _State.RELEASING):
             return False
@@ -176,9 +181,9 @@ class TaskSlotTable:
         return True
 
     def hold_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
-        """Hold the slots of a job whose JobMaster is lost, and ignore its late answers.
-        Active slots keep their tasks until another JobMaster adopts them, for at most the keep
-        timeout.  Slots that the lost JobMaster had not accepted are freed."""
+        """Hold the slots of a job whose JobMaster is lost, and ignore its late answers. Active
+        slots keep their tasks until another JobMaster adopts them, for at most the keep timeout.
+        Slots that the lost JobMaster had not accepted yet are freed."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
@@ -194,8 +199,8 @@ class TaskSlotTable:
         return actions
 
     def job_master_registered(self, job_id: JobID, now: float) -> None:
-        """Restart the keep timeout of held slots, because the job has a JobMaster again. The
-        JobMaster then has the whole timeout to adopt slots."""
+        """Restart the keep timeout of the slots that are held for the job's next JobMaster, because
+        it has registered now. It then has the whole timeout to adopt slots."""
         self._now = now
         for slot in self._slots_of(job_id):
             if slot.state is _State.HELD:
@@ -204,9 +209,9 @@ class TaskSlotTable:
     def adopt_slots(
         self, job_id: JobID, allocations: Container[AllocationID], now: float
     ) -> list[SlotTableAction]:
-        """Activate the held slots that the job's JobMaster adopts, with their tasks.
-        The other held slots are vacated: their tasks are ended, and they can be offered when they
-        are clean, for at most the keep timeout.  Slots that are not held are unchanged."""
+        """Activate those slots of the lost JobMaster that the new one adopts (*allocations*), with
+        their tasks. In its other held slots tasks are ended; then the slots are kept empty for the
+        keep timeout and can be offered to the job. Slots that are not held are unchanged."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
@@ -223,8 +228,8 @@ class TaskSlotTable:
         return actions
 
     def offer_slots(self, job_id: JobID) -> Offering | None:
-        """Return the job's slots that are to be offered (allocated or kept); None if there are
-        none."""
+        """Return the job's slots to offer to its JobMaster: those that it has not accepted yet, and
+        those kept empty from an earlier JobMaster. None if there are none."""
         slots = [s for s in self._slots_of(job_id) if s.state in _NOT_ACTIVE]
         if not slots:
             return None
@@ -312,9 +317,9 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """Handle that a CleanSlot was carried out. Returns the id of the freed slot, which must be
-        reported to the ResourceManager.  None if the slot is kept for its job and can be offered.
-        """
+        """Handle that a CleanSlot was carried out. Returns the id of the slot if it is free now,
+        which must be reported to the ResourceManager. None if the slot is kept empty for its job
+        and can be offered."""
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -333,8 +338,8 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free all slots of a job, except slots held or kept for its next JobMaster. The caller's
-        JobMaster has lost these slots, and no longer decides about them."""
+        """Free the job's slots that its current JobMaster has or was offered, because this
+        JobMaster has lost them. Slots of an earlier JobMaster that wait for the next one stay."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state in (_State.ALLOCATED, _State.ACTIVE):
@@ -342,7 +347,8 @@ class TaskSlotTable:
         return actions
 
     def free_inactive_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free the slots that the job was given and does not use (SM-18)."""
+        """Free the slots that are allocated to the job but that its JobMaster has not accepted
+        (SM-18)."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state is _State.ALLOCATED:
@@ -350,8 +356,8 @@ class TaskSlotTable:
         return actions
 
     def free_timed_out_slots(self, now: float) -> list[SlotTableAction]:
-        """Free slots that were not activated within the slot timeout.
-        Free held, vacated and kept slots that no JobMaster has taken within the keep timeout."""
+        """Free slots that no JobMaster accepted within the slot timeout. Also free slots of a lost
+        JobMaster that no other JobMaster took within the keep timeout."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in list(self._slots.values()):
@@ -404,24 +410,24 @@ class TaskSlotTable:
         return slot is not None and slot.state is _State.RELEASING
 
     def is_kept(self, allocation_id: AllocationID) -> bool:
-        """Return whether the slot is empty and kept for its job's next JobMaster."""
+        """Return whether the slot is kept empty, to be offered to the job's next JobMaster."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.KEPT
 
     def holds_slots_of(self, job_id: JobID) -> bool:
-        """Return whether slots of the job are held, because no new JobMaster has decided about them
-        yet.
-        """
+        """Return whether slots of the job wait with their tasks for a new JobMaster, because the
+        last one is lost."""
         return any(slot.state is _State.HELD for slot in self._slots_of(job_id))
 
     def held_tasks_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
-        """Return the tasks in the held slots of the job."""
+        """Return the job's tasks that keep running until a new JobMaster decides about their slots,
+        because the last JobMaster is lost."""
         held = [slot for slot in self._slots_of(job_id) if slot.state is _State.HELD]
         return frozenset(attempt_id for slot in held for attempt_id in slot.tasks)
 
     def slots_in_use(self, job_id: JobID) -> tuple[SlotOffer, ...]:
-        """Return the job's active and held slots, ordered by index.  A JobMaster has accepted
-        them."""
+        """Return the job's slots that a JobMaster has accepted, even if it has been lost since,
+        ordered by index."""
         used = (_State.ACTIVE, _State.HELD)
         slots = [slot for slot in self._slots_of(job_id) if slot.state in used]
         return tuple(SlotOffer(s.allocation_id, s.index, s.profile, s.constraint) for s in slots)

@@ -11,9 +11,8 @@ T = TypeVar("T")
 
 
 class CallInHandling(Protocol):
-    """The deadlines of the call that a running handler handles.
-    Implemented by :class:`flinkray.rpc.serving.dispatch.HandlerCall`.
-    """
+    """The deadlines of a received call, which the code of its handler can ask for. Implemented by
+    :class:`flinkray.rpc.serving.dispatch.HandlerCall`."""
 
     deadline: float | None
     """The loop's time at which the caller stops waiting; None: no limit, or handler ended."""

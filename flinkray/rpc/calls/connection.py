@@ -116,8 +116,8 @@ class PendingAnswer:
 class Resolution(PendingAnswer):
     """A pending request for the number by which the other process knows an endpoint.
 
-    When the answer arrives, the connection adds the number to ``followed`` before the caller runs
-    again. The notice of the endpoint's end may arrive in between.
+    When the answer arrives, the number is added to ``followed`` (the endpoints whose end will be
+    reported) before the caller runs again, because the report of the end may arrive in between.
     """
 
     __slots__ = ()
@@ -130,9 +130,11 @@ class Resolution(PendingAnswer):
 
 
 class ClientConnection:
-    """A connection to one incarnation of one process; a lost connection stays lost.
+    """A connection to one incarnation of a process, that is, one run of it; a lost connection stays
+    lost.
 
-    Proxies continue with the successor connection: :mod:`flinkray.rpc.calls.connection_pool`.
+    Proxies then use another connection to the same incarnation:
+    :mod:`flinkray.rpc.calls.connection_pool`.
     """
 
     def __init__(
@@ -186,7 +188,8 @@ class ClientConnection:
         return self.lost_reason is not None
 
     def end_of(self, target: int) -> str | None:
-        """Return why endpoint number *target* can not be reached any more; None: it can."""
+        """Return why endpoint number *target* cannot be reached any more; None: it can be
+        reached."""
         return self.ended_with.get(target, ENDED) if self.has_ended(target) else self.lost_reason
 
     def has_ended(self, target: int) -> bool:
@@ -452,7 +455,8 @@ class ClientConnection:
     def use(self, transport: Transport, frames: Iterable[tuple[bytes, int | None]]) -> None:
         """Send all frames over *transport*, which is now open.
 
-        The frames queued until now are sent first, each in its lane.
+        *frames* are (frame, lane) that were queued until now, and are sent first. A frame keeps its
+        order only among the frames of its lane (usually one lane per endpoint).
         """
         if self.is_lost:  # it was closed while the transport was being opened
             transport.close()

@@ -36,7 +36,7 @@ _PING_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A new connection to a process, opened by a service."""
+    """A connection to a process that a service has just opened."""
 
     transport: Transport
     """The open transport; nobody receives from it yet."""

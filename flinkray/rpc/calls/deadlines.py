@@ -89,7 +89,8 @@ class DeadlineHeap(ABC):
 
 
 class Deadlines(DeadlineHeap):
-    """Ends received calls at the moment when their callers stop waiting, by plain loop time.
+    """Ends received calls at the moment when their callers stop waiting, measured in the loop's
+    time.
 
     For deadlines after which this process takes a peer for dead use
     :mod:`flinkray.rpc.calls.peer_deadlines`.

@@ -70,8 +70,10 @@ class Deadline:
 
 
 class PatientDeadlines(DeadlineHeap):
-    """Schedules deadlines of one process that leave out the time in which it stood still.
-    The module describes the rules. Call all methods on the loop.
+    """Schedules deadlines of one process, not counting the time in which the process stood still.
+
+    After a stall, nothing expires before the unread input has been handled. Call all methods on the
+    loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,7 +95,8 @@ class PatientDeadlines(DeadlineHeap):
         return now - self._stood_still
 
     def begin(self, now: float, seconds: float, expirable: Expirable) -> None:
-        """Expire *expirable* after *seconds*, if it is not over by then.
+        """Expire *expirable* after *seconds* of counted time (see :meth:`time`), if it is not over
+        by then.
 
         *now* is the loop's time.
         """
@@ -104,7 +107,11 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(seconds, now)
 
     def call_after(self, seconds: float, call: Callable[[], object]) -> Deadline:
-        """Call *call* after *seconds*, outside of any handler's context; return the deadline."""
+        """Call *call* after *seconds* of counted time (see :meth:`time`), outside of any handler's
+        context.
+
+        Returns the deadline, by which the call can be cancelled.
+        """
         deadline = Deadline(call, outside_of_handler(copy_context))
         self.begin(self._loop.time(), seconds, deadline)
         return deadline
@@ -159,9 +166,9 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(max(nearest, self._respite_until, counted) - counted, now)
 
     def _goes_on(self, now: float) -> None:
-        """Note a stall: the process stood still from the time the look was due until *now*.
+        """Note that the process stood still from the moment when its timer was due until *now*.
 
-        The stall does not count for deadlines, and nothing expires for a while.
+        This time does not count for deadlines, and nothing expires for a while.
         """
         stall = now - self._timer_at
         counted = self._timer_at - self._stood_still

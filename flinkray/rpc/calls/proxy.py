@@ -68,7 +68,8 @@ class Binding:
         successor_of: Callable[[ClientConnection], ClientConnection],
         recorder: RpcRecorder,
     ) -> None:
-        """Create the binding of a proxy. *successor_of* is :meth:`ConnectionPool.successor_of`."""
+        """Create the binding of a proxy. *successor_of* returns the connection that replaces a lost
+        one."""
         self.connection = connection
         self.successor_of = successor_of
         self.number = number

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class TerminationWatch:
-    """Calls a function once, with the reason, on the loop of the watching service."""
+    """Calls a function once, with the reason, when an endpoint or a process ends, on the loop of
+    the watching service."""
 
     def __init__(self, address: str, on_terminated: Callable[[str], None]) -> None:
         self.address = address
@@ -57,7 +58,7 @@ class TerminationWatch:
     ) -> None:
         """Wait for the end of the watched endpoint, and fire; for services.
 
-        *reached* returns (connection, endpoint number). The number of the control lane means that
+        *reached* returns (connection, endpoint number). The number :data:`CONTROL_LANE` means that
         the whole process is watched, not one endpoint.
         """
         try:

@@ -128,7 +128,7 @@ class RayActors:
         await self._head.ask(create)
 
     def forget(self, process_name: str) -> None:
-        """Forget a child process that has ended by itself."""
+        """Note that a child process has ended by itself, so that it need not be killed any more."""
         self._children.pop(process_name, None)
 
     def children(self) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ class RayActors:
         return head_node_id() if self.avoids_head_node else None
 
     async def _bury(self, process_name: str) -> None:
-        """Free the name of an actor that died a moment ago."""
+        """Wait until Ray has noticed that an actor died a moment ago, and free its name."""
 
         def ask() -> tuple[ActorHandle[Any], Any]:
             handle = ray.get_actor(process_name, self._namespace)

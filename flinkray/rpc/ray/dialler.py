@@ -40,7 +40,7 @@ class Whereabouts:
 
 
 class RayDialler:
-    """Opens streams to processes with a record in the directory, and does the handshake."""
+    """Opens streams to processes whose addresses are in the directory, and does the handshake."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class RayDialler:
         frame_limit: Callable[[], int],
     ) -> None:
         """Create a dialler for the process *identity*.
-        *node_id* is Ray's node id; None: this process is not on a Ray node.
 
-        *run* runs blocking calls off the loop; *frame_limit* returns the limit in bytes.
+        *node_id* is Ray's node id; None: this process is not on a Ray node. *run* runs blocking
+        calls off the loop; *frame_limit* returns the largest size of a frame in bytes.
         """
         self._namespace = namespace
         self._identity = identity

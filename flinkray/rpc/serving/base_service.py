@@ -160,9 +160,8 @@ class BaseRpcService(RpcService):
                 peer.endpoint_terminated(number, reason)
 
     def find_endpoint(self, endpoint_id: str) -> tuple[int, HostedEndpoint | None]:
-        """Return (number, endpoint) for an endpoint id; (0, None): there is none.
-        For connections.
-        """
+        """Return (number, endpoint) for an endpoint id, or for the newest running endpoint if the
+        id is a prefix with ``*``; (0, None): there is none. Called by connections."""
         if not endpoint_id.endswith(WILDCARD):
             return self._endpoints.get(endpoint_id, (0, None))
         prefix = endpoint_id.removesuffix(WILDCARD)
@@ -176,13 +175,12 @@ class BaseRpcService(RpcService):
         return f"{prefix}_{self._names}"
 
     def endpoint_by_number(self, number: int) -> HostedEndpoint | None:
-        """Return the endpoint with *number*; None: it has ended or never existed.
-        For connections.
-        """
+        """Return the endpoint with *number*; None: it has ended or never existed. Called by
+        connections."""
         return self._by_number.get(number)
 
     def end_of(self, number: int) -> str:
-        """Return why an endpoint of this process has ended. For connections."""
+        """Return the text why an endpoint of this process has ended. Called by connections."""
         return self.ended_with.get(number, ENDED)
 
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:
@@ -279,18 +277,17 @@ class BaseRpcService(RpcService):
     # --- called side --------------------------------------------------------------------------
 
     def refuse_frame(self, peer: str, reason: str) -> None:
-        """Count and log a frame that was refused. For connections."""
+        """Count and log a frame from *peer* that was refused. Called by connections."""
         self.refused_frames += 1
         self._refusals.refused(f"{self.process_name} refused a frame from {peer}", reason)
 
     def peer_lost(self, peer: ServerConnection) -> None:
-        """Forget a peer whose connection is lost. For connections."""
+        """Forget a peer whose connection is lost. Called by connections."""
         self._peers.pop(peer, None)
 
     def stop_requested(self, answer: Callable[[], None]) -> None:
-        """Close all endpoints, answer the request with *answer*, and end the process.
-        For connections.
-        """
+        """Close all endpoints, answer the request with *answer*, and end the process. Called by
+        connections."""
 
         async def stop() -> None:
             await self._close_endpoints()

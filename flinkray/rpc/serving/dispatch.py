@@ -1,4 +1,5 @@
-"""The called side of a connection: requests come in, become handlers, and are answered."""
+"""The called side of a connection: requests come in, become handlers, and are answered. A call with
+a wrong fencing token is refused here."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ MAX_PENDING_BYTES = 67_108_864
 
 
 class _Lane(AtMostOnce):
-    """The requests of one connection to one endpoint, or to the process (number 0), in order."""
+    """The requests of one connection to one endpoint, in order; or to the process itself (number
+    0)."""
 
     __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
@@ -244,7 +246,8 @@ class ServerConnection:
     # --- calls under way ----------------------------------------------------------------------
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
-        """Expire *call* at *deadline*, in the loop's time, if it is not over by then. For calls."""
+        """End *call* at *deadline*, in the loop's time, if it is not over by then. Called by
+        calls."""
         self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
@@ -262,7 +265,7 @@ class ServerConnection:
             self._transport.resume_reading()
 
     def succeeded(self, call: HandlerCall, result: object) -> None:
-        """Send the result of a call whose handler has returned. For calls."""
+        """Send the result of a call whose handler has returned. Called by the call."""
         self._done(call)
         if call.sequence == 0:
             return
@@ -279,7 +282,8 @@ class ServerConnection:
             self._refuse(call.method.name, call.sequence, unsendable)
 
     def failed(self, call: HandlerCall, error: BaseException) -> None:
-        """Send the error of a call whose handler has failed, or could not begin. For calls."""
+        """Send the error of a call whose handler has failed, or could not begin. Called by the
+        call."""
         call.recorder.failures += 1
         self._done(call)
         self._refuse(call.method.name, call.sequence, error)

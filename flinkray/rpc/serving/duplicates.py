@@ -16,7 +16,8 @@ class AtMostOnce:
         self.last_sequence = 0
 
     def takes(self, sequence: int) -> bool:
-        """Return whether the request is later than all requests before; if so, note its number."""
+        """Return whether the request's number is higher than all before; if so, remember the
+        number. A request with a lower or equal number was handled before."""
         if sequence <= self.last_sequence:
             return False
         self.last_sequence = sequence

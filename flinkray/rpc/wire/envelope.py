@@ -72,9 +72,8 @@ def ended_with(error: BaseException | None) -> str:
 
 
 def remember(causes: dict[int, str], number: int, reason: str) -> None:
-    """Add to *causes* why endpoint *number* has ended, if it has failed.
-    Drops the oldest entry above the limit.
-    """
+    """Add *reason*, why endpoint *number* has failed, to *causes*; without an entry it ended
+    normally. Only the newest :data:`MAX_CAUSES` failures are kept."""
     if reason != ENDED:
         causes[number] = reason
         if len(causes) > MAX_CAUSES:

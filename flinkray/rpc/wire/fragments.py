@@ -62,7 +62,8 @@ class _LargeFrame:
 
 
 class FrameSplitter:
-    """The sending side: takes frames by lane, returns bytes for the stream.
+    """The sending side: takes frames by lane (order is kept within a lane only), returns bytes for
+    the stream.
 
     Small frames and fragments of large frames alternate, fragment by fragment.
     """

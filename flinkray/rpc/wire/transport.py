@@ -17,7 +17,8 @@ class FrameReceiver(Protocol):
     """Interface of an object that a transport gives the received frames."""
 
     def frame_received(self, frame: bytes | memoryview) -> None:
-        """Handle a frame. Frames arrive whole, each once, and in order within a lane.
+        """Handle a frame. Frames arrive whole, each once, and in the order in which they were sent
+        in a lane.
 
         If *frame* is a view, its memory is used again after the call.
         """
@@ -45,8 +46,9 @@ class Transport(ABC):
     def send(self, frame: bytes, lane: int | None = None) -> None:
         """Queue a frame; the frame is dropped if the connection is lost.
 
-        Frames of one lane arrive in the order they were sent, and a large frame delays only its own
-        lane. A large frame without a lane may be overtaken by any other frame.
+        Frames with the same *lane* (usually an endpoint's number) arrive in the order in which they
+        were sent, and a large frame delays only its own lane. None: a large frame may be overtaken
+        by any other frame.
         """
 
     def send_parts(self, parts: Sequence[bytes], lane: int | None = None) -> None:
