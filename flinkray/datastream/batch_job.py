@@ -61,7 +61,7 @@ class Stage:
 
 @dataclass
 class _Part:
-    """The vertices of a stage in the job, and its result."""
+    """The vertices of a stage in the job graph, and the result that later stages may read."""
 
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
@@ -73,7 +73,7 @@ class _Part:
 
     def built(self) -> tuple[JobVertex, ...]:
         """Return the stage's vertices for the job graph.
-        A result without a reader is not written."""
+        Results that no other stage reads are left out, so they are not written."""
         if self.is_program or self.is_read:
             return self.vertices
         return tuple(replace(vertex, results=()) for vertex in self.vertices)
@@ -83,9 +83,9 @@ class _Part:
 class BatchJob:
     """Builder of a batch job; each stage reads results of stages that were added before.
 
-    A stage begins when all that it reads is finished.  Results lie as Parquet files in the
-    cluster's storage until the job ends; one that is lost is produced again.  The DataFrame that
-    the last Spark stage returns, which nobody reads, is the job's result.
+    A stage begins when all stages whose results it reads have finished.  Results are Parquet files
+    in the cluster's storage until the job ends.  A result that is lost is produced again.  The
+    result of the job is the DataFrame that the last Spark stage returns; no stage reads it.
 
     Example::
 
@@ -291,7 +291,7 @@ class BatchJob:
         return graph
 
     def _next_owner(self) -> str:
-        """Return the hex id from which the ids of the next stage's vertices are made."""
+        """Return the hex id from which the ids of the next stage's vertices are derived."""
         return f"{self.job_id}{len(self._parts):08x}"
 
     def _add(self, stage: Stage, part: _Part) -> Stage:

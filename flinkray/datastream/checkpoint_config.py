@@ -19,7 +19,8 @@ from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCh
 
 class CheckpointConfig:
     """Settings that say when and how a program takes checkpoints. Times are milliseconds.
-    Without a cluster, batch programs and programs with a clock of their own take no checkpoints."""
+    Without a cluster, batch programs and programs with a clock of their own (the environment's
+    argument *clock*) take no checkpoints."""
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
     DEFAULT_TIMEOUT = 600_000

@@ -52,7 +52,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
     'file:///checkpoints'
 
     Raises:
-        ValueError: the threshold is negative or too large.
+        ValueError: *file_state_size_threshold* is negative, or more than 1 MiB.
     """
 
     MAX_FILE_STATE_THRESHOLD = 1 << 20

@@ -46,7 +46,7 @@ class CloseableIterator(Iterator[T]):
 
 
 class MapsBatches(Protocol):
-    """An object with a method that ``map_batches`` calls with whole record batches."""
+    """Interface of an object with a method that ``map_batches`` calls with whole record batches."""
 
     def map_batch(self, batch: pa.RecordBatch, /) -> Any: ...
 

@@ -55,10 +55,10 @@ def job_of(
     *,
     runs_here: bool = False,
 ) -> JobGraph:
-    """Make the job of a program, with those of *spark_stages* that it uses.
-    *files*: that its functions import from or ask for. *runs_here*: its tasks will run in this
-    process. Raises ConfigurationError: an invalid setting. StreamError: a part of the program
-    cannot be sent. JobSubmissionError: the job could never run."""
+    """Return the job graph of a program, with the stages of *spark_stages* that the program uses.
+    *files*: files that the program's functions import from or ask for. *runs_here*: whether the
+    tasks will run in this process. Raises ConfigurationError: an invalid setting. StreamError: a
+    part of the program cannot be sent. JobSubmissionError: the job could never run."""
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
         known |= _with_whole_epochs(known)
@@ -77,8 +77,8 @@ def job_of(
 
 
 def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
-    """Return the Spark stages that sources of the program read or that take epochs of its streams.
-    Each stage is in the list once, even if it does both."""
+    """Return the ids of the program's Spark stages, each once: stages whose rows a source reads,
+    and stages to which a sink hands the rows of each checkpoint (an epoch)."""
     heads = (node.operator for node in graph.nodes)
     sources = (head.source for head in heads if isinstance(head, SourceOperator))
     read = [source.vertex_id for source in sources if isinstance(source, SparkSource)]
@@ -92,8 +92,8 @@ def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
 
 
 def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that to_spark needs: when a checkpoint is complete, its committer has the
-    whole epoch. The settings are aligned checkpoints and EXACTLY_ONCE. They override the cluster's
+    """Return the settings that to_spark needs: aligned checkpoints, and EXACTLY_ONCE. Without them
+    a complete checkpoint might lack some of the rows before it. They override the cluster's
     options. Raises ConfigurationError: the program sets other values."""
     configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
@@ -110,9 +110,9 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the setting (EXACTLY_ONCE) by which each row of a table is read exactly once.
-    A row that is read twice would be a duplicate key. Raises ConfigurationError: the program sets
-    other values."""
+    """Return the setting EXACTLY_ONCE, which a program with a look-up table needs: a row of the
+    table that is read twice would be a duplicate key. Raises ConfigurationError: the program sets
+    another mode."""
     mode = ReadableConfig(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
         raise ConfigurationError(
@@ -128,9 +128,10 @@ def vertices_of(
     settings: dict[str, str],
     owner: str,
 ) -> tuple[JobVertex, ...]:
-    """Return the vertices of a program that is a part of a job
-    (:func:`~flinkray.client.stream_job.stream_vertices`). Raises ConfigurationError: the program
-    sets something for the whole job. StreamError: a part of it cannot be sent."""
+    """Return the vertices of a program that is one stage of a job
+    (:func:`~flinkray.client.stream_job.stream_vertices`). *owner*: hex id from which the vertex ids
+    are derived. Raises ConfigurationError: the program sets something for the whole job.
+    StreamError: a part of the program cannot be sent."""
     for key in settings:
         if _is_of_job(key):
             raise ConfigurationError(
@@ -152,7 +153,7 @@ def vertices_of(
 
 def _is_of_job(key: str) -> bool:
     """Return whether a setting of a program is passed on to the job.
-    The program itself uses the other settings, or only Flink knows them."""
+    All other settings are used by the program itself, or only Flink knows them."""
     return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
@@ -180,11 +181,12 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
 def run(
     cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
 ) -> JobExecutionResult:
-    """Submit the job, wait for its end, and report its progress.
-    *cluster* None: one in this process, which ends with the job. Raises ConfigurationError for
-    ``execution.shutdown-on-attached-exit`` in *settings*, JobSubmissionError: the job could never
-    run, JobExecutionError with the user's traceback, JobCancelledError. KeyboardInterrupt: the job
-    has ended, unless Ctrl-C came twice."""
+    """Submit the job, report its progress, and return its result when it has ended.
+    *cluster* None: run the job on a new cluster in this process, which ends with the job. Raises
+    ConfigurationError: ``execution.shutdown-on-attached-exit`` in *settings* cannot be met.
+    JobSubmissionError: the job could never run. JobExecutionError, with the user's traceback: the
+    job failed. JobCancelledError. KeyboardInterrupt: Ctrl-C was pressed. The job has then ended,
+    unless Ctrl-C was pressed a second time during the wait for the end."""
     if cluster is None:
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))
@@ -216,15 +218,15 @@ def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> b
 
 
 def _progress(*, is_in_process: bool = False) -> Progress:
-    """Return the receiver of the program's progress.
+    """Return an object that receives the progress of the program and shows it to the user.
     *is_in_process*: the JobMaster runs in this process and logs the failures here itself."""
     progress: Progress | None = execution_target().progress
     return progress or ProgressLog(time.monotonic, shows_failures=not is_in_process)
 
 
 def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
-    """Submit the job and return its client. *cluster* None: one in this process, which ends with
-    the job. Raises JobSubmissionError: the job could never run."""
+    """Submit the job and return its client. *cluster* None: start a cluster in this process, which
+    ends with the job. Raises JobSubmissionError: the job could never run."""
     if cluster is not None:
         return ClusterJobClient(cluster, cluster.submit(job))
     own = cluster_for(job)
@@ -236,8 +238,8 @@ def start(cluster: ClusterClient | None, job: JobGraph) -> JobClient:
 
 
 class ClusterJobClient(JobClient):
-    """Client of a program in the slots of a cluster.
-    The program continues when the client is gone."""
+    """Client of a program that runs as a job of a cluster. If this process ends, the program runs
+    on."""
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         self._session = session_of(cluster)
@@ -282,15 +284,16 @@ class ClusterJobClient(JobClient):
 
 
 async def _result(session: ClientSession, job_id: JobID) -> JobExecutionResult:
-    """Return the job's result.
-    This is a function, because a method's error would keep its object, the job's client, alive."""
+    """Wait for the job's end and return its result.
+    This is a function and no method: the traceback of an error would keep the object of a method,
+    the job's client, alive."""
     return JobExecutionResult.of(await session.job_result(job_id))
 
 
 class InProcessJobClient(ClusterJobClient):
-    """Client of a program on a cluster in this process.
+    """Client of a program on a cluster of threads in this process.
     The cluster ends when the program has ended and the caller has dropped the client. A failure of
-    the program is logged, because nobody may ask for its result."""
+    the program is logged, because the caller may never ask for the result."""
 
     def __init__(self, cluster: ClusterClient, handle: JobHandle) -> None:
         super().__init__(cluster, handle)

@@ -50,8 +50,9 @@ def two_input_stream(
     keyed: bool,
     sort_keys: tuple[Keys | None, Keys | None] | None = None,
 ) -> DataStream:
-    """Add an operator on two streams and return its results.
-    Batch mode sorts the inputs by *sort_keys*."""
+    """Add an operator on two streams and return the stream of its results.
+    *sort_keys*: for each input, the keys by which batch mode sorts it; None: the input is not
+    sorted."""
     transformation = OperatorTransformation(
         name,
         output_type,

@@ -269,7 +269,7 @@ class EnvironmentSettings:
         )
 
     def _state_options(self) -> dict[str, str]:
-        """Return the options of the state backend, as far as the program sets them."""
+        """Return the options of the state backend that the program sets, by name."""
         configured = self._configuration.to_dict()
         options = {key: value for key, value in configured.items() if key in STATE_KEYS}
         backend = None if self._state_backend is None else self._state_backend.options()
@@ -311,8 +311,9 @@ class EnvironmentSettings:
         return self
 
     def _warn_of_settings_without_effect_here(self) -> None:
-        """Warn of settings without effect on a program in this process that cannot recover.
-        Called before the program runs, if it is a batch program or has a clock of its own."""
+        """Log a warning for each setting without effect on a program that runs in this process
+        without recovery: a batch program, or a program with a clock of its own. Called before such
+        a program runs."""
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))

@@ -188,10 +188,10 @@ def why_without_effect(key: str) -> str | None:
 
 
 def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a setting has no effect in a program of one process that cannot recover.
-    Such a program is a batch program, or has a clock of its own. None: the setting may have an
-    effect. Call this only for settings that have an effect on clusters. *settings*: all settings of
-    the program."""
+    """Return why a setting has no effect in a program that runs in this process without recovery: a
+    batch program, or a program with a clock of its own. None: the setting may have an effect.
+    *settings*: all settings of the program. Only for settings for which :func:`why_without_effect`
+    returns None."""
     which = "a program of one process in batch mode, or with a clock of its own,"
     if key.startswith(_OF_CHECKPOINTS):
         return f"{which} takes no checkpoints"

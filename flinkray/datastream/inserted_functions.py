@@ -33,7 +33,7 @@ class KeyAndValue(MapFunction[Any, Row]):
 
 
 class Tag(MapFunction[Any, Any]):
-    """Map function that tags a value with the number of its stream: (number, value)."""
+    """Map function that replaces a value by the pair (number of its stream, value)."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -43,7 +43,8 @@ class Tag(MapFunction[Any, Any]):
 
 
 class KeyOfTagged(KeySelector[Any, Any]):
-    """Key selector for the pairs of :class:`Tag`, which uses the keys of the value's stream."""
+    """Key selector for the pairs of :class:`Tag`. It passes the value of a pair to the key selector
+    of the value's stream."""
 
     def __init__(self, *keys: Keys) -> None:
         self._keys = keys
@@ -62,8 +63,9 @@ class KeyOfTagged(KeySelector[Any, Any]):
 
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
-    """Window function that separates a window's tagged records by stream into two lists.
-    It calls the user's function once with both lists, and returns the results."""
+    """Window function for a stream of :class:`Tag` pairs: divides the values of a window into two
+    lists, one for each stream. It calls the user's function once with both lists, and returns the
+    results."""
 
     def __init__(self, function: Any, method: str) -> None:
         self._function = function
@@ -89,7 +91,8 @@ class OfBoth(WindowFunction[Any, Any, Any, Any]):
 
 
 class OfPairs(OfBoth):
-    """Window function that calls a function with each pair of records of the two streams."""
+    """Window function that calls the user's function with each pair of a value of the first stream
+    and a value of the second stream, and returns the results."""
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call

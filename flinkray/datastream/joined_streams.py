@@ -135,7 +135,7 @@ class JoinKeys(Generic[_Windows, T2]):
 
 class _TwoInWindows(InWindows, Generic[T1, T2]):
     """A join or co-group with its windows, before its function is set.
-    A trigger or evictor is given (number of the stream, value) for each record."""
+    A trigger or evictor gets each record as the pair (number of the stream, value)."""
 
     def __init__(
         self,

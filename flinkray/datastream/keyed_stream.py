@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 
 def _summed(kind: TypeInformation | None, position: Position) -> TypeInformation | None:
-    """Return the type of rows after a sum over a column: the sum is a long or a 64-bit float."""
+    """Return the type of rows whose column *position* was summed: the sum is a long or a 64-bit
+    float. All other columns keep their types."""
     if not isinstance(kind, RowTypeInfo) or position not in kind.field_names:
         return kind
     types, place = kind.get_field_types(), kind.get_field_index(str(position))
@@ -77,7 +78,7 @@ def _unsupported(what: str) -> Any:
 
 
 class LooksUp(Protocol[IN, OUT]):
-    """An object with a method that :meth:`KeyedStream.look_up` calls."""
+    """Interface of an object with a method ``look_up``, for :meth:`KeyedStream.look_up`."""
 
     def look_up(self, value: IN, row: Row | None, /) -> OUT: ...
 
@@ -160,8 +161,9 @@ class KeyedStream(DataStream[T], Generic[T, K]):
     def process_batches(
         self, func: KeyedBatchFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
-        """Apply *func* to whole Arrow batches, with the slots of their keys in arrays of state.
+        """Apply *func* to whole Arrow batches, with state in arrays: a number for each key.
 
+        ``ctx.slots`` has, for each row of the batch, the index of the row's key in these arrays.
         Streams of Python values are converted to columns.
 
         >>> import numpy as np, pyarrow as pa
@@ -340,7 +342,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         return self._origin._keyed_by(key_selector, key_type)
 
     def _values(self) -> DataStream[T]:
-        """Return this stream for operators that ignore keys.
+        """Return this stream without its keys, for operators that do not use keys.
         The key selector is called for each record all the same, as in PyFlink."""
         return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 

@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
-    """Unpack a local program's archives and return the folder of each, by the name by which
-    functions ask for it. Raises JobFileError: an archive cannot be read, or is no archive."""
+    """Unpack the archives of a program that runs in this process. Returns the folder of each, by
+    the name with which functions ask for the archive. Raises JobFileError: a file cannot be read,
+    or is no archive."""
     return {
         name: _unpacked(os.path.abspath(path), name, _changed_at(path)).name
         for name, path in archives.items()
@@ -45,8 +46,9 @@ def _changed_at(path: str) -> int | None:
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Unpack an archive, once per process, and return its folder. The folder is removed when the
-    process ends. *changed_at*: an archive that was changed is unpacked again."""
+    """Unpack an archive and return its folder, which is removed when the process ends. A second
+    call with the same arguments returns the same folder. *changed_at*: time of the last change of
+    the archive, so that a changed archive is unpacked again."""
     from flinkray.actors.shared.job_files import unpack
     from flinkray.client.job_files import take_archive_along
 
@@ -60,7 +62,8 @@ def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.Temporar
 
 @cache
 def warn_of_archive(path: str, name: str) -> None:
-    """Warn once that functions in this process find an archive only by its name."""
+    """Warn, once for each archive, that it is not in the working directory of functions here, as it
+    would be on a cluster: functions find it only by its name in the distributed cache."""
     logger.warning(
         "In this process the archive %s is not in the working directory of functions, as on a "
         "cluster: they find it by runtime_context.get_distributed_cache().get_file(%r).",
@@ -74,9 +77,9 @@ LONGEST_END = 10.0
 
 
 class LocalJobClient(JobClient):
-    """Client of a program that runs in a thread of this process.
-    *make_job* is called in that thread. The program is cancelled when the process ends: the
-    interpreter would otherwise end the thread in the middle of a greenlet, and crash."""
+    """Client of a program that runs in a new thread of this process.
+    That thread calls *make_job* and runs the job. When the process ends, the program is cancelled
+    first: otherwise the interpreter would end the thread in the middle of a greenlet, and crash."""
 
     def __init__(self, job_id: JobID, name: str, make_job: Callable[[], LocalJob]) -> None:
         self._job_id = job_id

@@ -13,7 +13,7 @@ class StateBackend:
     """Backend that keeps state while a program runs."""
 
     def options(self) -> dict[str, str] | None:
-        """Return the backend as options of the job. None: no options express this backend."""
+        """Return the job's options that choose this backend. None: no options can express it."""
         return None
 
 

@@ -116,8 +116,8 @@ class StreamProgram(EnvironmentSettings, ABC):
         return tuple(self._transformations)
 
     def add_spark_stage(self, stage: JobVertex) -> None:
-        """Add a Spark stage to the program.
-        Sources read the stage, or sinks hand over epochs to it."""
+        """Add a Spark stage whose rows a source of the program reads, or to which a sink of the
+        program hands the rows of each checkpoint."""
         self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
@@ -138,11 +138,12 @@ class StreamProgram(EnvironmentSettings, ABC):
         name: str,
         type_info: TypeInformation[Row] | None,
     ) -> DataStream[Row]:
-        """Add a Spark stage that takes a stream's epochs, and return the stream of its results."""
+        """Add a Spark stage that gets the rows of each checkpoint of a stream (an epoch), and
+        return the stream of the rows that the stage makes of them."""
 
     @abstractmethod
     def from_table(self, table: SparkTable) -> DataStream[Row]:
-        """Return the rows of a table as a stream. They are read once for all look-ups."""
+        """Return the rows of a table as a stream, the same stream for all look-ups in the table."""
 
     @abstractmethod
     def collect_results(
@@ -616,7 +617,7 @@ class DataStream(StreamSettings, Generic[T]):
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
     def _values(self) -> DataStream[T]:
-        """Return this stream for operators that ignore keys."""
+        """Return this stream, for operators that do not use keys."""
         return self
 
     def _collected(self) -> DataStream[T]:
@@ -639,8 +640,9 @@ class DataStream(StreamSettings, Generic[T]):
         output_type: TypeInformation | None,
         typed: bool = True,
     ) -> DataStream:
-        """Add the operator of a function on this stream, and return the stream of its results.
-        A keyed stream adds *keyed_operator* if the function may use keyed state."""
+        """Add the operator that runs *func* on this stream, and return the stream of its results.
+        On a keyed stream whose function may use keyed state, *keyed_operator* makes the operator,
+        on other streams *operator*."""
         return self._then(name, operator(func), output_type, typed)
 
     def _then(
@@ -651,8 +653,8 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
         **settings: Any,
     ) -> DataStream:
-        """Add an operator on this stream, and return the stream of its results.
-        *typed*: whether results are converted to *output_type*."""
+        """Add *operator* on this stream, and return the stream of its results.
+        *typed*: whether results are converted to *output_type*. If not, the type is only noted."""
         transformation = OperatorTransformation(
             name,
             output_type,

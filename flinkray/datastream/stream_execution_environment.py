@@ -86,9 +86,10 @@ class StreamExecutionEnvironment(StreamProgram):
 
     Args:
         configuration: settings by their names in Flink (see :meth:`configure`).
-        clock: of a program in this process, for processing time; the machine's when None.
-        cluster: see :func:`flinkray.connect`; None: the program runs in this process, also under
-            ``flinkray run``, for which :meth:`get_execution_environment` is.
+        clock: clock for processing time, for a program in this process. None: the machine's clock.
+        cluster: the cluster that runs programs (:func:`flinkray.connect`). None: programs run in
+            this process, even under ``flinkray run``. To run them on the cluster of ``flinkray
+            run``, use :meth:`get_execution_environment`.
 
     >>> env = StreamExecutionEnvironment.get_execution_environment()
     >>> _ = env.from_collection(["a", "b"]).map(str.upper).print()
@@ -482,9 +483,9 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def _is_on_cluster(self) -> bool:
         """Return whether the program runs as a job of a cluster.
-        True if the environment has a cluster. Without it, True for a streaming program that has
-        checkpoints, restarts or a savepoint to start from, unless it has a clock of its own or
-        Spark stages. The cluster then consists of threads of this process."""
+        True if the environment has a cluster. If not, True for a streaming program that has
+        checkpoints, restarts or a savepoint to start from (then on a cluster of threads of this
+        process), unless the program has a clock of its own or Spark stages."""
         if self._cluster is not None:
             return True
         if self._clock is not None or self._spark_stages or self._is_batch():
@@ -702,7 +703,8 @@ def _instead_of_table(data: object) -> str:
 
 
 def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
-    """Warn of sinks that never show results: they commit at the end, and a source has no end."""
+    """Log a warning for each sink that will never show results: the sink commits at the end of the
+    program, but a source has no end."""
     if graph.batch:
         return
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Type variables of streams. Type arguments that a program leaves out are ``Any``."""
+"""Type variables of streams. A type argument that a program does not give is ``Any``."""
 
 from __future__ import annotations
 

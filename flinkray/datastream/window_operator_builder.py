@@ -43,8 +43,9 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 class WindowOperatorBuilder:
     """Builds window operators from a program's settings, like Flink's class of this name.
-    The operators on columns refuse settings that they lack. *input_types*: of each input's records;
-    None, or no entry: columns have the types of the values."""
+    Operators on columns support fewer settings, and the build of such an operator refuses the
+    others. *input_types*: the declared type of the records of each input. None, or no entry: the
+    columns get the types of the values."""
 
     def __init__(self, assigner: WindowAssigner, *input_types: TypeInformation | None) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -57,7 +58,7 @@ class WindowOperatorBuilder:
         self._late_tag: OutputTag[Any] | None = None
 
     def title(self, what: str) -> str:
-        """Return the name of an operator, from the assigner's name and *what*."""
+        """Return the name of an operator: the name of the assigner's class, then *what*."""
         return f"{type(self._assigner).__name__}, {what}"
 
     # --- what is said of the windows --------------------------------------------------------------
@@ -86,9 +87,10 @@ class WindowOperatorBuilder:
     # --- operators of records ---------------------------------------------------------------------
 
     def build(self, contents: WindowContents, function: Any, keys: Keys) -> WindowOperator:
-        """Build the operator that keeps *contents* of windows and passes them to a window function.
-        None: the contents are the results. Raises TypeError: *function* is no window function.
-        StreamError: evictor and contents, or trigger and assigner, do not go together."""
+        """Build the operator that keeps *contents* of windows and passes them to *function*.
+        *function* None: the contents are the results. Raises TypeError: *function* is no window
+        function. StreamError: *contents* do not work with the evictor, or the trigger with the
+        assigner."""
         evaluation = _evaluation(function)
         if self._evictor is not None:
             if not isinstance(contents, ListContents):
@@ -134,8 +136,9 @@ class WindowOperatorBuilder:
     def build_aggregates(
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
-        """Build the two operators that aggregate columns: the one after the exchange of records by
-        key, and the local one before the exchange."""
+        """Build the two operators that aggregate columns: first the one behind the exchange of
+        records by key, which computes the results, then the one before the exchange, which combines
+        the records of each task."""
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:
@@ -164,9 +167,9 @@ class WindowOperatorBuilder:
         )
 
     def _plain_tumbling(self, refusal: str) -> TumblingEventTimeWindows:
-        """Return the assigner if its windows depend only on size and offset.
-        Raises StreamError with the text *refusal*: they do not, or a trigger, evictor, lateness or
-        side output for late data is set."""
+        """Return the assigner of tumbling windows, if it and the settings are plain.
+        Raises StreamError with the text *refusal*: the windows do not depend on size and offset
+        alone, or a trigger, evictor, lateness or side output for late data is set."""
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
         if not isinstance(assigner, TumblingEventTimeWindows) or not assigner.is_aligned or refined:

@@ -1,9 +1,9 @@
 """Keyed state and operator state: what functions store for each key and for each subtask.
 
-A function describes a state with a descriptor and uses the state through a handle. The contents are
-in tables, which a backend keeps, and divides into key groups for snapshots. This package does not
-depend on :mod:`flinkray.streaming`. Names are loaded at first use, so that clients can import this
-package without NumPy.
+A function describes a state with a descriptor and uses the state through a handle. A backend keeps
+the contents in tables, and divides them into key groups for snapshots. This package does not depend
+on :mod:`flinkray.streaming`. Names are loaded at first use, so that clients can import this package
+without NumPy.
 """
 
 from __future__ import annotations

@@ -71,9 +71,10 @@ _LONGEST_PAUSE = 60_000
 
 
 class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
-    """The keyed state of one subtask of an operator. Only the task's thread calls it. *key_groups*
-    None: all. *now* returns processing time in milliseconds. *schedule* schedules the removal of
-    expired values; None: they are removed on access only. *hash_of* determines key groups."""
+    """The keyed state of one subtask of an operator. Only the task's thread calls it.
+    *key_groups*: the subtask's key groups; None: all. *now* returns processing time in
+    milliseconds. *schedule* schedules the removal of expired values; None: they are removed on
+    access only. *hash_of*: hash function from which key groups of keys are computed."""
 
     def __init__(
         self,
@@ -114,7 +115,9 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     def _make_table(
         self, descriptor: StateDescriptor, namespaced: bool, restored: RestoredT | None
     ) -> TableT_co:
-        """Return a new table with the contents of *restored*."""
+        """Return a new table for the state that *descriptor* describes, with the contents of
+        *restored* (None: empty). *namespaced*: whether there are contents for each key and window.
+        """
 
     @abstractmethod
     def timer_queue(self, name: str) -> TimerQueue:
@@ -164,14 +167,15 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return table
 
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        """Return a table of numbers; it is created at its first use.
+        """Return a table of numbers (see ``columnar_table``); it is created at its first use.
         The default name is that of the table for all array states of the operator. Raises
         StateError if another kind of state was stored under that name."""
         return self._columnar.columns(name, namespaced, self._assigner(), self._known or ())
 
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        """Return the columnar table of rows *name*, which is created at its first use.
-        Raises StateError if another kind of state was stored under that name."""
+        """Return the table of rows *name* (see ``row_table``), which is created at its first use.
+        *keys_of*: returns the column of keys of a batch of rows; None: keys are given with the
+        rows. Raises StateError if another kind of state was stored under that name."""
         return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
 
     def names(self) -> list[str]:
@@ -278,8 +282,9 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     def merge_namespaces(
         self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
     ) -> None:
-        """Move the contents of the *sources* for *key* to *target*, in order, when windows merge.
-        Value and map state cannot be merged."""
+        """Move the contents that *key* has in the windows *sources* to the window *target*, in
+        order, because windows merge. Raises an error for value and map state, which cannot be
+        merged."""
         table = self.table(descriptor, True)
         place = (key, target)
         for other in [(key, source) for source in sources]:
@@ -368,7 +373,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
                 self.clean(portion)
 
     def _clean_later(self, _: int = 0) -> None:
-        """Schedule the next cleanup, so that all values are examined within the time to live."""
+        """Schedule the next search for expired values. The searches are so frequent that every
+        value is examined at least once within the time to live."""
         if self._schedule is None:
             return
         expiries = self._cleaned()
@@ -401,7 +407,8 @@ def _merge(descriptor: StateDescriptor, mine: Any, part: Any) -> Any:
 
 
 class KeyedStateBackendFactory(Protocol):
-    """Creates the backend of one subtask; see :class:`KeyedStateBackend` for the arguments."""
+    """Function that creates the backend of one subtask; the arguments are those of
+    :class:`KeyedStateBackend`."""
 
     def __call__(
         self,
@@ -414,9 +421,9 @@ class KeyedStateBackendFactory(Protocol):
 
 
 def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raise StateError if a requested state exists already as a state of another *kind*.
-    *namespaced*: whether state of windows is requested. *was*: whether the existing state is that
-    of windows."""
+    """Raise StateError if the existing state of kind *kind* is not what *descriptor* requests.
+    *namespaced*: whether contents for each window are requested. *was*: whether the existing state
+    has contents for each window."""
     if kind != descriptor.kind or was != namespaced:
         raise StateError(
             f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "

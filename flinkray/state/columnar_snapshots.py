@@ -32,11 +32,12 @@ Groups = npt.NDArray[np.int32]
 
 
 class ColumnarCapture(ABC):
-    """A capture of a columnar table that is not written yet."""
+    """The contents of a columnar table at one moment, which are not written to a snapshot yet."""
 
     @abstractmethod
     def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
-        """Write the capture; may be called from any thread."""
+        """Return the capture as a snapshot; may be called from any thread. *assign* computes key
+        groups."""
 
 
 class ColumnarFrame(NamedTuple):
@@ -74,7 +75,7 @@ def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
 
 
 def by_group(groups: Groups, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (key group, rows) for each key group; rows keep their order.
+    """Yield, for each key group, the key group and its rows in *batch*; rows keep their order.
     *groups*: the key group of each row of *batch*."""
     if not batch.num_rows:
         return
@@ -117,7 +118,8 @@ class _Part(NamedTuple):
 
 
 class RestoredColumns:
-    """The stored data of a columnar table that is not in use yet."""
+    """The restored data of a columnar table that the program has not requested yet, still
+    serialised."""
 
     def __init__(self, name: str, kind: str, namespaced: bool) -> None:
         self.kind = kind
@@ -128,7 +130,8 @@ class RestoredColumns:
         self._pickled: set[str] = set()
 
     def add(self, snapshot: ColumnarSnapshot, theirs: KeyGroupRange, own: KeyGroupRange) -> None:
-        """Add a snapshot of the key groups *theirs*, restricted to the key groups *own*.
+        """Add a snapshot that has the key groups *theirs*. Only data of the key groups *own* is
+        kept.
         Its frames follow those of the snapshots added before."""
         if (snapshot.kind, snapshot.namespaced) != (self.kind, self.namespaced):
             raise self.unlike(snapshot.kind, snapshot.namespaced)
@@ -143,7 +146,8 @@ class RestoredColumns:
                 self._groups.setdefault(group, []).append(_Part(None, payload))
 
     def unlike(self, kind: str, namespaced: bool) -> StateError:
-        """Return the error for a request of this state as *kind*, if another kind is stored."""
+        """Return the error which says that this state is requested as *kind*, but stored as another
+        kind. *namespaced*: whether numbers or rows for each window are requested."""
         was, now = (
             f"{'per-window ' if windows else ''}{of}"
             for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
@@ -151,7 +155,8 @@ class RestoredColumns:
         return StateError(f"state {self.name!r} was stored as {was} and is asked for as {now}")
 
     def frames(self) -> dict[int, list[ColumnarFrame]]:
-        """Return the frames of each key group, oldest first, without rows removed later."""
+        """Return the frames of each key group, oldest first. Rows of namespaces that a later
+        snapshot has removed are left out."""
         return {group: self._frames_of(parts) for group, parts in self._groups.items()}
 
     def _frames_of(self, parts: list[_Part]) -> list[ColumnarFrame]:
@@ -211,16 +216,16 @@ class CaptureLog:
 
     def begin(self, since: int | None) -> int | None:
         """Return the lowest mark of the changes made after the capture with checkpoint id *since*.
-        Returns None if *since* is None or not known (any more). Captures before *since*
-        are forgotten."""
+        None if *since* is None, or no capture with this id is known (any more): then a capture
+        needs the whole state. Captures before *since* are forgotten."""
         begin = None if since is None else self._known.get(since)
         if begin is not None:
             self._known = {known: at for known, at in self._known.items() if at >= begin}
         return begin
 
     def removed(self, begin: int | None) -> int | None:
-        """Return the highest namespace given to :meth:`remove` since the mark *begin*.
-        Returns None if nothing was removed, or *begin* is None."""
+        """Return the highest namespace that was given to :meth:`remove` since the mark *begin* was
+        reached. None if nothing was removed since then, or *begin* is None."""
         if begin is None:
             return None
         return max((namespace for at, namespace in self._removals if at >= begin), default=None)

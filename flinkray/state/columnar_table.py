@@ -57,8 +57,9 @@ class _Column:
 
 
 class NamespaceArrays:
-    """The columns of numbers of one namespace: arrays in which the index is the key's slot.
-    *first_mark*: the mark of last change that slots have until :meth:`touch` marks them."""
+    """The numbers of one namespace (window): an array for each column, in which the index is the
+    key's slot. *first_mark*: mark of all slots at first. The mark of a slot says when the slot was
+    last changed (:class:`CaptureLog`)."""
 
     def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
         self._table = table
@@ -83,7 +84,8 @@ class NamespaceArrays:
         return self._arrays[name][: len(self._table)]
 
     def touch(self, slots: npt.NDArray[Any]) -> None:
-        """Mark the slots as present in this namespace, and as changed now."""
+        """Note that the keys with these slots have numbers in this namespace, and that the numbers
+        are changed now."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
@@ -128,7 +130,8 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """Move the numbers from ``slots[i]`` to slot ``i``; numbers of other slots are dropped."""
+        """Move the numbers from ``slots[i]`` to slot ``i``, because keys get new slots. The numbers
+        of all other slots are dropped."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -136,7 +139,8 @@ class NamespaceArrays:
         self._known = {name: known[slots] for name, known in self._known.items()}
 
     def capture(self, namespace: int, begin: int | None) -> _Captured:
-        """Capture the present numbers, or only the numbers changed since the mark *begin*."""
+        """Return a capture of the present numbers, or only of the numbers changed since the mark
+        *begin* (:meth:`CaptureLog.begin`); *begin* None: of all."""
         if self._first_mark != _ABSENT and len(self._table) > len(self._marks):
             self._grow(len(self._table))
         marks = self._marks[: len(self._table)]
@@ -199,7 +203,7 @@ class NumbersCapture(ColumnarCapture):
         )
 
     def _batch(self, places: Places) -> pa.RecordBatch:
-        """Return a batch with a row for each key and namespace.
+        """Return a batch with a row for each captured key and namespace.
         Its columns are the index of the key, the namespace (if there are any), and the numbers."""
         columns = {"": pa.array(places)}
         sizes = [len(part.slots) for part in self.parts]
@@ -253,30 +257,34 @@ class ColumnarTable:
 
     @property
     def keys(self) -> list[Any]:
-        """The known keys; the index of a key is its slot."""
+        """The known keys. A key's index is its slot: the index of its numbers in the arrays."""
         return self._numbers.keys
 
     # --- slots --------------------------------------------------------------------------------
 
     def slots_of_column(self, keys: pa.Array) -> Slots:
-        """Return the slot of each row's key; new keys get slots.
-        In a table without namespaces, these slots are marked as changed."""
+        """Return the slot (index in the arrays of numbers) of each row's key; new keys get slots.
+        In a table without namespaces, the slots are marked as changed."""
         slots = self._numbers.slots_of(keys)
         self.touch(slots)
         return slots
 
     def known_slots_of_column(self, keys: pa.Array) -> Slots:
-        """Return the slot of each row's key without marking changes, for callers that only read."""
+        """Return the slot (index in the arrays of numbers) of each row's key. Unlike
+        :meth:`slots_of_column`, marks no slot as changed."""
         return self._numbers.slots_of(keys)
 
     def slots_of(self, keys: Iterable[Any]) -> Slots:
-        """Return the slot of each key, as :meth:`slots_of_column`, for keys in no Arrow column."""
+        """Return the slot (index in the arrays of numbers) of each key, for keys in no Arrow
+        column; new keys get slots. In a table without namespaces, the slots are marked as changed.
+        """
         slots = np.fromiter(map(self._numbers.slot_of, keys), np.int32)
         self.touch(slots)
         return slots
 
     def touch(self, slots: Slots) -> None:
-        """Mark slots as changed, in a table without namespaces."""
+        """Note that the numbers at *slots* are changed, so that the next capture of changes has
+        them. For a table without namespaces."""
         if self.log.number and not self.namespaced:  # the first capture has everything
             self._only.touch(slots)
 
@@ -299,7 +307,8 @@ class ColumnarTable:
         return arrays
 
     def remove_up_to(self, namespace: int) -> None:
-        """Remove the namespaces up to *namespace*. Keys may get other slots."""
+        """Remove the namespace *namespace* and all lower ones. May give keys other slots (indices
+        in the arrays), so slots that were looked up before are invalid."""
         gone = [each for each in self._namespaces if each <= namespace]
         for each in gone:
             del self._namespaces[each]
@@ -315,7 +324,8 @@ class ColumnarTable:
         self.log.remove(_ONLY)
 
     def _forget_keys(self) -> None:
-        """Forget keys that are in no namespace, if they are at least half of all keys.
+        """Forget the keys that have no numbers in any namespace, if they are at least half of all
+        keys.
         Called when the number of keys has doubled, so it costs no more than assigning the slots."""
         present = np.zeros(len(self), np.bool_)
         for arrays in self._namespaces.values():
@@ -333,7 +343,8 @@ class ColumnarTable:
     # --- columns ------------------------------------------------------------------------------
 
     def kind_of(self, name: str) -> np.dtype[Any] | None:
-        """Return the type of a column, also of a restored one; None if there is none."""
+        """Return the type of a column, also of a restored column that is not in use; None if there
+        is no such column."""
         column = self._columns.get(name)
         return self._stored.get(name) if column is None else column.kind
 
@@ -379,15 +390,16 @@ class ColumnarTable:
             arrays.convert(name, column)
 
     def values(self, name: str) -> Numbers:
-        """Return the numbers of a column by slot, in a table without namespaces.
-        See :meth:`NamespaceArrays.values`."""
+        """Return the numbers of a column, by slot, in a table without namespaces. They may be read
+        and written until keys are added."""
         return self._only.values(name)
 
     # --- snapshots ----------------------------------------------------------------------------
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> NumbersCapture:
-        """Capture the present numbers, or the changes since an earlier capture. Later changes do
-        not affect the capture. The arguments are those of :meth:`KeyedStateBackend.capture`."""
+        """Return a capture of the present numbers, or of the changes since an earlier capture.
+        Later changes do not affect it. The arguments are those of
+        :meth:`KeyedStateBackend.capture`."""
         begin = self.log.begin(since)
         parts = [arrays.capture(each, begin) for each, arrays in self._namespaces.items()]
         found = _together([part.slots for part in parts])
@@ -405,9 +417,10 @@ class ColumnarTable:
         return capture
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over stored data, before any column is requested.
-        *assign* returns the present key groups. Raises StateError: columns were requested before,
-        or the data is of another kind or other key groups."""
+        """Take over stored numbers, before any column is requested.
+        *assign* computes the key group that a key has now. Raises StateError: columns were
+        requested before, the stored state is of another kind, or its keys are in other key groups
+        now."""
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):

@@ -23,19 +23,20 @@ _OUT_co = TypeVar("_OUT_co", covariant=True)
 
 
 class TypeOfValues(Protocol[_T_co]):
-    """A TypeInformation of values of type T, as type checkers see it from this package."""
+    """Interface for type checkers: a TypeInformation of values of type T. Declared here because
+    this package does not import the package of the types."""
 
     def converter(self) -> Callable[[Any], _T_co] | None: ...
 
 
 class _Reduces(Protocol[T]):
-    """A ReduceFunction, as type checkers see it from this package."""
+    """Interface for type checkers: a ReduceFunction, which this package does not import."""
 
     def reduce(self, value1: T, value2: T, /) -> T: ...
 
 
 class _Aggregates(Protocol[_IN_contra, _OUT_co]):
-    """An AggregateFunction, as type checkers see it from this package."""
+    """Interface for type checkers: an AggregateFunction, which this package does not import."""
 
     def create_accumulator(self) -> Any: ...
     def add(self, value: _IN_contra, accumulator: Any, /) -> Any: ...

@@ -20,8 +20,9 @@ MOST = 10_000
 
 
 class Expiry:
-    """Settings and clock of one expiring table, and the search for expired contents. *now* returns
-    processing time in milliseconds. *clean* examines that many values and removes expired ones."""
+    """Settings and clock of one table whose contents expire, and the search for expired contents.
+    *now* returns processing time in milliseconds. *clean* examines a given number of values and
+    removes the expired ones."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Expiry:
             self.search()
 
     def search(self) -> None:
-        """Examine the values that are due to be examined."""
+        """Examine the values that are due to be examined, and remove expired ones."""
         portion, self.due = min(self.due, MOST), 0
         self._clean(portion)
 
@@ -97,8 +98,9 @@ class Expiry:
 
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
-    """Return stored contents without renewal times and expired parts, as a query sees them.
-    MISSING: nothing is left. *kind*: of the state's descriptor. *now*: in milliseconds."""
+    """Return stored contents as a query sees them: without the times of their last renewal, and
+    without expired parts. MISSING if all is expired. *kind*: kind of the state. *now*:
+    milliseconds."""
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
     limit = -1 if show_expired else now - config.ttl
     if kind == "list":
@@ -113,7 +115,8 @@ def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
 def without_expired(
     table: StateTable, places: Sequence[Any], contents: Sequence[Any], limit: int
 ) -> tuple[list[Any], list[Any]]:
-    """Return (places, contents) without contents last renewed at *limit* or before."""
+    """Return *places* and their *contents* without those last renewed at *limit* (milliseconds) or
+    before."""
     living: list[tuple[Any, Any]] = []
     for place, held in zip(places, contents, strict=True):
         kept = _without_expired(table, held, limit)
@@ -123,8 +126,8 @@ def without_expired(
 
 
 def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
-    """Return one place's contents without parts last renewed at *limit* or before.
-    None if no part is left."""
+    """Return the contents of one place without the parts (list elements, map entries) last renewed
+    at *limit* or before. None if no part is left."""
     if isinstance(table, ValueTable):
         return contents if contents[1] > limit else None
     kept: Any
@@ -145,8 +148,9 @@ class _Expiring:
 
 
 class ExpiringValues(_Expiring):
-    """A :class:`ValueTable` without times, as handles see it. A read removes an expired value; it
-    is returned for the last time if expired values are visible."""
+    """A :class:`ValueTable` for handles: hides the renewal times that the table underneath stores.
+    A read removes an expired value. That read returns the value if expired values are visible,
+    later reads do not."""
 
     def __init__(self, table: ValueTable, expiry: Expiry) -> None:
         super().__init__(table, expiry)
@@ -183,8 +187,9 @@ class ExpiringValues(_Expiring):
 
 
 class ExpiringLists(_Expiring):
-    """A :class:`ListTable` without times, as handles see it. A read removes expired elements; they
-    are returned once more if expired values are visible."""
+    """A :class:`ListTable` for handles: hides the renewal times that the table underneath stores. A
+    read removes expired elements. That read returns them if expired values are visible, later reads
+    do not."""
 
     def get(self, place: Any) -> list[Any]:
         expiry = self._expiry
@@ -218,8 +223,9 @@ class ExpiringLists(_Expiring):
 
 
 class ExpiringMaps(_Expiring):
-    """A :class:`MapTable` without times, as handles see it. A read removes an expired entry; it is
-    returned once more if expired values are visible."""
+    """A :class:`MapTable` for handles: hides the renewal times that the table underneath stores. A
+    read removes an expired entry. That read returns it if expired values are visible, later reads
+    do not."""
 
     def get(self, place: Any, key: Any, default: Any = None, counts: bool = True) -> Any:
         table, expiry = self._table, self._expiry
@@ -263,7 +269,8 @@ class ExpiringMaps(_Expiring):
 
 
 def expiring(table: StateTable, expiry: Expiry) -> Any:
-    """Return *table* as handles see it: without times and expired contents."""
+    """Return a table for handles, which reads and writes *table* and hides renewal times and
+    expired contents."""
     if isinstance(table, ListTable):
         return ExpiringLists(table, expiry)
     if isinstance(table, MapTable):

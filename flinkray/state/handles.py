@@ -80,7 +80,7 @@ class TableListState(ListState[Any]):
 
 
 def owned_list(values: Iterable[Any]) -> list[Any]:
-    """Return a new list of *values*, with copies of mutable ones, that user code may change."""
+    """Return a new list of *values* that user code may change: mutable values are copied."""
     copied = list(values)
     owned: list[Any] = own_all(copied)  # type: ignore[assignment]
     return owned
@@ -230,5 +230,6 @@ class TableMapState(MapState[Any, Any]):
 
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of the dictionary, with copies of keys and values that user code can change."""
+    """Return a copy of the dictionary that user code may change: mutable keys and values are
+    copied, too."""
     return {own_key(key): own(value) for key, value in entries.items()}

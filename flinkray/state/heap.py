@@ -83,7 +83,7 @@ class _Restored(RestoredTable[Payload]):
     def read(
         self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
     ) -> dict[Any, Any]:
-        """Decode the restored table and return its contents, by place.
+        """Decode the restored table and return its contents by place (key, or key and window).
         Raises StateMigrationError if the contents cannot be read with *serializer*."""
         for snapshot in self.serializers:
             serializer.check(snapshot)
@@ -200,9 +200,9 @@ class HeapKeyedStateBackend(KeyedStateBackend[HeapTable, _Restored]):
             self._restore_timers(name, ((group, it) for group in groups for it in groups[group]))
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
-        """Return the payloads of a snapshot that are in this subtask's key groups.
-        They are in lists by section and key group.
-        The payloads are not joined, since a joined copy may not fit into memory."""
+        """Return the parts of a snapshot that belong to this subtask's key groups: a list of
+        payloads for each section and key group. The payloads are not joined, since a joined copy
+        may not fit into memory."""
         bodies: dict[Section, _Groups] = defaultdict(dict)
         for group, section, payload in snapshot.bodies():
             if group in self.key_groups:
@@ -221,7 +221,8 @@ Captured = tuple[HeapTable, TableCapture]
 
 
 class PassedOnTable(Protocol):
-    """A restored table that is not in use; snapshots pass it on as it was stored."""
+    """A restored table that the program has not requested. Snapshots contain it as it was
+    stored."""
 
     def snapshot(self) -> TableSnapshot: ...
 
@@ -315,7 +316,7 @@ class _HeapSnapshot(SnapshotStream):
 
 
 class _Chunk(NamedTuple):
-    """A portion of a table's entries, sorted by key group."""
+    """A portion of a table's entries, sorted by key group, to be written."""
 
     entries: TupleColumn
     """Keys, namespaces if there are any, and contents unless the entries were removed."""
@@ -324,7 +325,8 @@ class _Chunk(NamedTuple):
 
 
 class _TableWriter:
-    """Writes one table: sorts all entries first, and then serialises them by key group."""
+    """Writes one captured table to a snapshot: sorts all entries by key group, and then serialises
+    them one key group after another."""
 
     def __init__(
         self, table: HeapTable, capture: TableCapture, assign: KeyGroupAssigner, moment: int
@@ -360,7 +362,8 @@ class _TableWriter:
                     yield self._writer.write(nothing, (), places)
 
     def form(self) -> TableForm:
-        """Return the description of the table; call this method after all frames are written."""
+        """Return how the table was written, for its readers. Call this after all frames are
+        written."""
         kind, namespaced = self._table.descriptor.kind, self._table.namespaced
         return TableForm(kind, namespaced, self._is_whole, self._writer.snapshot())
 

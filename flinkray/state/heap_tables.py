@@ -47,7 +47,8 @@ _MOST_AT_REST = 1 << 19
 
 
 class Changes(NamedTuple):
-    """The content of a capture: places with their contents, and places that became empty."""
+    """The contents of a capture: places (key, or key and window) with their contents, and places
+    that became empty."""
 
     places: list[Any]
     contents: list[Any]
@@ -57,8 +58,9 @@ class Changes(NamedTuple):
 
 
 class TableCapture:
-    """The contents of a table at one moment. *entries*: its own dictionary, which continues to
-    change unless it is a copy. *places*: those changed since the previous capture; None: all."""
+    """The contents of a table at one moment. *entries*: the table's own dictionary, which continues
+    to change, or a copy of it (*is_copy*). *places*: the capture has only these places, which
+    changed since the previous capture; None: it has all."""
 
     def __init__(
         self, entries: dict[Any, Any], places: set[Any] | None, is_copy: bool = False
@@ -133,7 +135,7 @@ def _changes(places: list[Any], contents: list[Any]) -> Changes:
 
 class _Tracked:
     """Base class of tables and timer queues: notes which places changed since the last capture.
-    *entries*: contents by place."""
+    *entries*: contents by place (key, or key and window)."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -197,7 +199,7 @@ class _Tracked:
         return bool(self._captures)
 
     def _remove(self, place: Any) -> Any:
-        """Remove the contents of a place and return them; MISSING if it was empty."""
+        """Remove the contents of a place, and return them; MISSING if the place had none."""
         changed = self._changed
         if changed is not None and place in self._entries:
             if place not in changed:
@@ -216,7 +218,7 @@ class _Tracked:
 
 
 class HeapTable(_Tracked, StateTable):
-    """Base class of the tables of all shapes in dictionaries."""
+    """Base class of the tables of values, lists and maps in dictionaries."""
 
     def __init__(
         self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
@@ -254,19 +256,20 @@ class HeapTable(_Tracked, StateTable):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """Return the contents of places, for other threads.
-        Looking up a dictionary, and copying the result, are each one step for other threads, since
-        the values inside are not changed any more."""
+        """Return the contents of each of *places*, in any thread.
+        That is safe: for other threads, looking up a dictionary is one step, and so is copying the
+        result. The values inside are not changed any more."""
         return list(map(self._entries.get, places, repeat(MISSING)))
 
 
 class HeapValueTable(HeapTable, ValueTable):
-    """A table with one value per place.
+    """A table with one value per place (key, or key and window).
 
     If most places change between two captures, noting the changes takes a tenth of a program's
-    time, and they are as large as the table. Such a table rests: for some captures it notes nothing
-    and is captured as a whole, by a copy. At the end of a rest, it compares some places with the
-    previous capture. If most hold another object, it rests again; otherwise it notes changes.
+    time, and they are as large as the table. So the table then stops to note changes for some
+    captures (it *rests*), which copy the whole table. At the end of a rest, the table compares some
+    places with the previous capture. If most of them hold another object, it rests again; otherwise
+    it notes changes.
     """
 
     def __init__(
@@ -309,7 +312,7 @@ class HeapValueTable(HeapTable, ValueTable):
         return capture
 
     def _is_kept(self) -> bool:
-        """Return whether captures that are not written yet may hold values of this table."""
+        """Return whether captures that are not written yet may refer to values of this table."""
         if self._copies:
             self._copies = [capture for capture in self._copies if not capture.done]
         return bool(self._copies) or self._is_captured()
@@ -343,7 +346,8 @@ class HeapValueTable(HeapTable, ValueTable):
             handle.follow()
 
     def _write_directly(self) -> None:
-        """Let *get*, *put* and *put_all* be the dictionary's own methods, which note no changes."""
+        """Replace the methods *get*, *put* and *put_all* by those of the dictionary, which note no
+        changes."""
         self.__dict__.update(
             get=self._entries.get, put=self._entries.__setitem__, put_all=self._entries.update
         )
@@ -435,9 +439,9 @@ class HeapValueState(TableValueState):
             self._written = type(value)
 
     def follow(self) -> None:
-        """Adapt the handle to its table, when the table begins or stops to note changes.
-        The class of the handle changes: see :class:`NotingHeapValueState`. The table also calls
-        this when it has a new set of changed places."""
+        """Adapt the handle to its table, when the table begins or stops to note changes, and when
+        it has a new set of changed places. The table calls this.
+        The class of the handle changes: see :class:`NotingHeapValueState`."""
         changed = self._heap._changed
         self._changed = set() if changed is None else changed
         kind = HeapValueState if changed is None else NotingHeapValueState

@@ -148,8 +148,8 @@ class ImmutableMapState(ImmutableState, MapState[Any, Any]):
 
 
 def immutable_state(kind: str, contents: Any, descriptor: StateDescriptor | None) -> Any:
-    """Return the contents that a query found as an immutable state of kind *kind*.
-    *descriptor*: has the function of an aggregating state. None: the accumulator is the result."""
+    """Return *contents*, the result of a query, as a read-only state of kind *kind*.
+    *descriptor*: has the function of an aggregating state. None: its accumulator is the result."""
     if kind == ValueStateDescriptor.kind:
         return ImmutableValueState(contents)
     if kind == "list":

@@ -143,7 +143,8 @@ class ArrayState(ABC):
     @property
     @abstractmethod
     def values(self) -> npt.NDArray[Any]:
-        """The numbers of all keys so far, by slot, read and written in place.
+        """The numbers of all keys so far, read and written in place. The index of a key is its slot
+        (``ctx.slots``).
         The array is valid for the current batch only. Write only to the slots of that batch."""
 
 

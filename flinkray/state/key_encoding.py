@@ -115,7 +115,8 @@ NAN = NaN("nan")
 
 
 def encode_key(key: Any) -> bytes:
-    """Return the canonical encoding. Raises UnsupportedKeyError if the value cannot be a key."""
+    """Return the canonical encoding of a key: equal keys have the same bytes, in every process.
+    Raises UnsupportedKeyError if the value cannot be a key."""
     return encode_to_check(key)[0]
 
 
@@ -308,7 +309,8 @@ def _encode_name(key: Any, out: _Encoding, depth: int) -> None:
 
 
 def _encode_path(key: PurePosixPath, out: _Encoding, depth: int) -> None:
-    """Encode a path by its parts. Its class and pickled form differ between Python versions."""
+    """Encode a path by its parts, because its class and its pickled form differ between Python
+    versions."""
     out.append(_OBJECT)
     out.append(_NAME)
     _encode_text("pathlib", out, depth)
@@ -557,17 +559,18 @@ def is_number_or_text(encoded: bytes) -> bool:
 
 
 class EqualityChecks:
-    """Finds keys that are equal in Python but differ in encoding, among keys seen before.
-    The number of remembered keys is bounded."""
+    """Finds keys that are equal in Python but have different encodings, and so would have different
+    state. Remembers a bounded number of earlier keys."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._encodings: dict[Any, bytes] = {}
 
     def has_to_look_at(self, key: Any) -> bool:
-        """Check *key* against earlier keys, and remember it if equal keys may be encoded otherwise.
-        Returns whether this is so, so that further equal keys have to be checked. Raises
-        UnsupportedKeyError if an earlier key equals *key* and has another encoding."""
+        """Check that earlier keys equal to *key* have the same encoding. Returns whether an equal
+        key could have another encoding, so that every further equal key has to be checked, too;
+        False: it cannot. Raises UnsupportedKeyError if an earlier key equals *key* and has another
+        encoding."""
         encoded, is_possible = encode_to_check(key)
         if is_possible:
             known = self._encodings.get(key)

@@ -24,7 +24,7 @@ DENSE_RANGE = 1 << 22
 
 
 class KeyNumbers:
-    """Gives each key a number, the slot, and keeps the known keys with their slots."""
+    """Gives each key a number from 0 on, its slot, and remembers the keys with their slots."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
@@ -38,7 +38,7 @@ class KeyNumbers:
         return len(self.keys)
 
     def slots_of(self, column: pa.Array) -> Slots:
-        """Return the slot of each row's key; new keys get slots."""
+        """Return the slot (number) of each row's key; new keys get slots."""
         self.key_type = column.type
         if pa.types.is_integer(column.type) and column.null_count == 0 and len(column):
             values = column.to_numpy(zero_copy_only=False)
@@ -48,7 +48,7 @@ class KeyNumbers:
         return self._encoded_slots(column)
 
     def slot_of(self, key: Any) -> int:
-        """Return the slot of a key; a new key gets a slot.
+        """Return the slot (number) of a key; a new key gets a slot.
         NaN is one key, as in Flink. Raises UnsupportedKeyError."""
         key = as_key(key)
         slot = self._slot_of.get(key)
@@ -82,8 +82,9 @@ class KeyNumbers:
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
-        """Extend the array of slots so that it has integer keys from *low* to *high*.
-        Returns False if the array would become too large; the keys then need the dictionary."""
+        """Extend the lookup array so that it covers integer keys from *low* to *high*.
+        Returns False if the array would become too large; then keys are looked up in the
+        dictionary."""
         dense = self._dense
         if dense is None:
             if high - low >= DENSE_RANGE:

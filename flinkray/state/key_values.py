@@ -44,7 +44,8 @@ _PLAIN = frozenset(
 
 
 def are_plain(values: Sequence[Any]) -> bool:
-    """Return whether all values are keys without conversion, so that none needs to be checked."""
+    """Return whether state can keep all *values* as keys just as they are, without conversion or
+    check."""
     kinds = set(map(type, values))
     return kinds <= _PLAIN or (
         kinds == {tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN
@@ -77,7 +78,7 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Return whether user code may be able to change one of the keys."""
+    """Return whether one of the keys may be an object that user code can change in place."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE
@@ -86,7 +87,8 @@ def can_change(keys: Sequence[Any]) -> bool:
 
 
 def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
-    """Return the places of stored keys and namespaces. Keys are converted by :func:`as_key`."""
+    """Return the places (key, or pair of key and namespace) of stored *keys* and *namespaces*. Keys
+    are converted by :func:`as_key`. *namespaces* None: the table has none."""
     found = keys if are_plain(keys) else list(map(as_key, keys))
     return found if namespaces is None else zip(found, namespaces, strict=True)
 
@@ -116,8 +118,8 @@ def _keep_datetime(value: datetime.datetime) -> Any:
 
 
 def _keep_decoded(value: Any) -> Any:
-    """Convert a NumPy or pandas time to the value that decoding its encoding would give.
-    The original time can equal a Python time without having the same hash."""
+    """Return the Python value that decoding the encoding of a NumPy or pandas time gives.
+    The original time can equal a Python time and yet have another hash."""
     return decode_key(encode_key(value))
 
 

@@ -1,4 +1,4 @@
-"""Key groups: decide which subtask a key belongs to, equally in every process.
+"""Key groups: which subtask a key belongs to. Every process computes the same key group for a key.
 
 ``key_group = murmur(hash(key)) % max_parallelism`` with Flink's own murmur and Java's hash codes
 (MathUtils, KeyGroupRangeAssignment). Python's ``hash`` is randomised for texts, and never used.
@@ -144,7 +144,8 @@ def murmur(code: int) -> int:
 
 @dataclass(frozen=True)
 class KeyKind:
-    """A key type for which Flink defines key groups, with the conversion of keys to that type."""
+    """A declared key type: converts keys to the type, and computes the hashes that Flink has for
+    it."""
 
     name: str
     type: type
@@ -356,7 +357,8 @@ _COLUMNS = {str: pa.large_string(), int: pa.int64()}
 
 
 class KeyGroupAssigner:
-    """Computes key groups, and remembers those of a bounded number of keys."""
+    """Computes key groups of keys. Remembers the key groups of a bounded number of keys, to save
+    time."""
 
     __slots__ = ("_checks", "_known", "_limit", "hash_of", "max_parallelism")
 

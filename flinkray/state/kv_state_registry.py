@@ -29,7 +29,7 @@ ALL_JOBS = JobID(bytes(JobID.SIZE))
 
 
 class KvStateEntry:
-    """A queryable state of one attempt, for reading by other threads.
+    """A queryable state of one attempt of a task, which other threads read.
     *read*: see :meth:`flinkray.state.table.StateTable.point_reader`; *now*: returns processing time
     in milliseconds, on any thread."""
 
@@ -54,9 +54,10 @@ class KvStateEntry:
         self._is_closed = False
 
     def read(self, keys: Sequence[Any], namespace: Any = NO_NAMESPACE) -> list[Any]:
-        """Return the contents of each key; MISSING if nothing, or only a default value, is there.
-        Raises MalformedKvStateError: a namespace is given although the state has none, or missing.
-        UnknownKvStateIdError: the task has ended."""
+        """Return the contents of each key; MISSING for a key without stored contents (a
+        descriptor's default value is not stored). Raises MalformedKvStateError: a namespace is
+        given but the state has none, or the state needs one. UnknownKvStateIdError: the task has
+        ended."""
         if (namespace is NO_NAMESPACE) is self._namespaced:
             name, given = self.registration.name, "without" if self._namespaced else "with"
             has = "belongs to keys and namespaces" if self._namespaced else "belongs to keys alone"
@@ -80,7 +81,7 @@ class KvStateEntry:
         return serializer
 
     def close(self) -> None:
-        """Close the state. After the return, nobody reads it any more."""
+        """Forbid further reads, because the state ends. Waits for a read that is in progress."""
         with self._lock:
             self._is_closed = True
         self._serializers.clear()
@@ -198,6 +199,7 @@ class TaskKvStateRegistry:
         )
 
     def unregister_all(self) -> None:
-        """Remove all states of the attempt, before they are discarded. May be called again."""
+        """Remove all states of the attempt from the registry, before the states are discarded.
+        Further calls do nothing."""
         while self._registered:
             self._registry.unregister(self._registered.pop())

@@ -55,8 +55,8 @@ def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
 
 class KvStateSerializer:
     """Serializes the contents of one queryable state for the results of queries.
-    A serializer remembers what it has written, so two threads must not use one at once.
-    *descriptor*: descriptor of the reader or the writer; None: a reader without a declared type."""
+    A serializer remembers what it has written, so two threads must not use one at the same time.
+    *descriptor*: descriptor of the state; None: a reader that does not know the type."""
 
     def __init__(self, descriptor: StateDescriptor | None) -> None:
         self._descriptor = descriptor

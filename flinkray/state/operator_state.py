@@ -97,8 +97,9 @@ class OperatorSnapshot:
 
 class OperatorCapture:
     """A capture of operator state that is not written yet; the task continues to change its state.
-    A list or map is copied, once, only if it is changed after the capture. *states*: name -> (mode,
-    table, captured table); *restored*: states not in use yet, in their stored form."""
+    A list or map is copied only if it is changed after the capture, and then once. *states*: by
+    name, (mode, table, captured table). *restored*: restored states that the program has not
+    requested yet, in their stored form."""
 
     def __init__(
         self,

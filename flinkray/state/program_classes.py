@@ -78,8 +78,8 @@ def class_named(name: str) -> Any:
 
 
 def _present(module: str, name: str) -> type | None:
-    """Return the class *name* that the job has in *module*, at the top or nested in a class.
-    None if there is no such class, or more than one."""
+    """Return the job's class named *name* that is defined in *module*, at the top or nested in
+    another class. None if there is no such class, or more than one."""
     if _waiting:
         _load()
     known = {

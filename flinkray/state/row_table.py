@@ -107,8 +107,9 @@ class RowsCapture(ColumnarCapture):
 
 class RowTable:
     """Keyed state in rows; see the module's docstring.
-    *namespaced*: rows belong to namespaces, which are integers. *keys_of* returns the column of
-    keys. None: keys are given with the rows; *assign* then returns their key groups."""
+    *namespaced*: rows belong to namespaces, which are integers. *keys_of*: returns the column of
+    keys of a batch; None: keys are given with the rows. *assign*: computes key groups of keys that
+    are given with the rows."""
 
     def __init__(
         self,
@@ -160,7 +161,8 @@ class RowTable:
         return self._one
 
     def convert(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
-        """Replace each batch by what *change* returns for it; used to convert types of columns."""
+        """Replace each stored batch by the result of *change*, which may convert types of
+        columns."""
         self._one = None
         self._parts = [
             replace(part, rows=part.rows._replace(batch=change(part.rows.batch)))
@@ -168,7 +170,7 @@ class RowTable:
         ]
 
     def take_up_to(self, namespace: int) -> list[Rows]:
-        """Remove the rows of the namespaces up to *namespace*, and return them."""
+        """Remove and return the rows of the namespace *namespace* and of all lower ones."""
         taken: list[Rows] = []
         kept: list[_Part] = []
         for part in self._parts:
@@ -196,7 +198,7 @@ class RowTable:
     # --- snapshots ----------------------------------------------------------------------------
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> RowsCapture:
-        """Capture the present rows, or the changes since an earlier capture.
+        """Return a capture of the present rows, or of the rows added since an earlier capture.
         The arguments are those of :meth:`KeyedStateBackend.capture`."""
         begin = self.log.begin(since)
         parts = [part for part in self._parts if begin is None or part.number >= begin]
@@ -206,8 +208,9 @@ class RowTable:
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over stored rows.
-        *assign* returns the present key groups. Raises StateError: the stored state is of another
-        kind, the table has rows already, or keys in a column are in other key groups now."""
+        *assign* computes the key group that a key has now. Raises StateError: the stored state is
+        of another kind, the table has rows already, or keys in a column are in other key groups
+        now."""
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
@@ -224,7 +227,8 @@ class RowTable:
             self._take_over(frames, group)
 
     def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
-        """Check the key groups of a batch.
+        """Check that the keys of a stored batch are still in the key group *group*. *of*: name of
+        the state, for the error.
         Raises StateMigrationError if a key is in another group now."""
         assert self.keys_of is not None
         try:
@@ -247,7 +251,8 @@ ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
 
 
 class ColumnarTables:
-    """Keeps the columnar tables of a backend by name, and restored tables not in use yet."""
+    """Keeps the tables of numbers and of rows of a backend by name, and the restored tables that
+    the program has not requested yet."""
 
     def __init__(self) -> None:
         self._tables: dict[str, ColumnarTable | RowTable] = {}
@@ -300,7 +305,8 @@ class ColumnarTables:
     def restore(
         self, columns: Mapping[str, ColumnarSnapshot], theirs: KeyGroupRange, own: KeyGroupRange
     ) -> None:
-        """Add snapshots of the key groups *theirs*, restricted to the key groups *own*.
+        """Add snapshots that have the key groups *theirs*. Only data of the key groups *own* is
+        kept.
         Their frames follow those of the snapshots added before."""
         for name, snapshot in columns.items():
             known = self.restored.setdefault(

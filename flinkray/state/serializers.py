@@ -40,7 +40,8 @@ VERSION = 1
 
 
 class Frame(NamedTuple):
-    """The content of a frame: places of a table that were written together."""
+    """The content of a frame: places (key, or key and window) of a table that were written
+    together, with their contents, and places that became empty."""
 
     keys: list[Any]
     namespaces: list[Any] | None
@@ -51,7 +52,7 @@ class Frame(NamedTuple):
 
 
 class StateSerializer:
-    """Reads and writes the contents of one state, in the types that its descriptor declares now."""
+    """Reads and writes the contents of one state, with the types that its descriptor declares."""
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._name = descriptor.name
@@ -62,15 +63,17 @@ class StateSerializer:
 
     @classmethod
     def as_stored(cls, name: str, stored_as: SerializerSnapshot) -> StateSerializer:
-        """Return a serializer that reads a state without its descriptor, and migrates nothing.
-        *stored_as*: the description of the state in the snapshot."""
+        """Return a serializer that reads a state with the types with which it was stored, for
+        callers without the state's descriptor. *stored_as*: the description of the state in the
+        snapshot."""
         serializer = cls(StateDescriptor(name))
         serializer._declared = stored_as.declared
         return serializer
 
     @classmethod
     def without_times(cls, descriptor: StateDescriptor) -> StateSerializer:
-        """Return a serializer for contents without renewal times, as queries see the state."""
+        """Return a serializer of a state's contents as queries see them: without the renewal times
+        that state with a time to live has."""
         serializer = cls(descriptor)
         serializer._declared = _declaration(descriptor, expires=False)
         return serializer
@@ -142,8 +145,9 @@ class StateSerializer:
         return ValueDecoder(self._change_from(declared))
 
     def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
-        """Return decoders for the *number* parts of an element.
-        An element of a list has one part; an entry of a map has two, key and value."""
+        """Return one decoder for each part of an element. An element of a list has one part
+        (*number* is 1). An entry of a map has two, key and value. *declared*: the stored
+        declaration of the state."""
         change = self._change_from(declared)
         if isinstance(change, EntryChange):
             return [ValueDecoder(change.key), ValueDecoder(change.value)]
@@ -173,7 +177,8 @@ class StateFrameWriter:
         self._values = ValueEncoder()
 
     def write(self, places: Places, contents: Values, removed: Places) -> bytes:
-        """Return a frame with places and their contents, and with places that are empty now."""
+        """Return a frame: *places* with their *contents*, and the places *removed*, which are empty
+        now."""
         return pack(
             [
                 self._declared,
@@ -199,14 +204,15 @@ class StateFrameWriter:
         return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
-        """Return the description of everything that was written so far."""
+        """Return how everything was written so far, which readers need to know first: the
+        declaration of the state and the types of its values."""
         pickled = sorted(self._keys.pickled | self._values.pickled)
         keys, values = tuple(self._keys.forms), tuple(self._values.forms)
         return SerializerSnapshot(NAME, VERSION, self._declared, keys, values, tuple(pickled))
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Combine the descriptions that several writers of one state returned.
+    """Combine the descriptions (how the state was written) of several writers of one state.
     The result describes the frames of all these writers, one after the other."""
     last = snapshots[-1]
     return SerializerSnapshot(
@@ -230,8 +236,9 @@ def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
 def check_key_groups(
     of: str, keys: Sequence[Any] | pa.Array, key_group: int, assign: KeyGroupAssigner
 ) -> None:
-    """Check that stored keys are still in the same key group.
-    Raises StateMigrationError if not, since nobody would find their contents."""
+    """Check that stored keys are still in the key group *key_group*. *of*: name of the state, for
+    the error. Raises StateMigrationError if a key is in another group now, where the program would
+    not find its contents."""
     try:
         if isinstance(keys, pa.Array):
             groups = key_groups_of_array(keys, assign.max_parallelism, assign.hash_of)
@@ -294,7 +301,7 @@ def expires(stored_as: SerializerSnapshot) -> bool:
 
 
 def _described(type_info: Any) -> Any:
-    """Return a type in a form that can be compared and stored; None if no type is declared."""
+    """Return a type in a form that can be stored and compared; None if *type_info* is None."""
     if type_info is None or getattr(type_info, "is_any", False):
         return None
     if isinstance(type_info, tuple):
@@ -310,8 +317,9 @@ def _described(type_info: Any) -> Any:
 
 
 def _migration(was: str | None, now: str | None) -> TypeChange | None:
-    """Return how stored values change from the declaration *was* to *now*. None: not at all.
-    Raises StateMigrationError if the types do not match."""
+    """Return the change that turns values stored with the declaration *was* into values of the
+    declaration *now*. None: nothing changes. Raises StateMigrationError if no such change is
+    possible."""
     try:
         before, after = json.loads(was or "{}"), json.loads(now or "{}")
         expired = before.get("expires", False)

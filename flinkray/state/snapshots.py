@@ -1,4 +1,5 @@
-"""Captures of keyed state, the snapshots made of them, and messages that say how it was written."""
+"""Captures of keyed state, the snapshots that are made of them, and messages that describe how a
+snapshot was written."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Section(NamedTuple):
 
 
 class SnapshotBody(NamedTuple):
-    """The data of a section for a key group, or a part of this data; parts come in order."""
+    """The data of one section (a table, timer queue or columnar table) for one key group, or a part
+    of this data. Parts come in order."""
 
     key_group: int
     section: Section
@@ -114,7 +116,7 @@ class TableSnapshot(NamedTuple):
 
 @dataclass
 class RestoredTable(Generic[PartT]):
-    """A restored table that is not in use yet."""
+    """A restored table that the program has not requested yet."""
 
     kind: str
     namespaced: bool
@@ -125,7 +127,8 @@ class RestoredTable(Generic[PartT]):
     def add(
         self, form: TableForm, theirs: KeyGroupRange, groups: Mapping[int, Iterable[PartT]]
     ) -> None:
-        """Add a snapshot of the key groups *theirs*."""
+        """Add the data of a snapshot that has the key groups *theirs*. *groups*: its parts by key
+        group."""
         self.serializers.append(form.serializer)
         if form.whole:
             drop_groups(self.groups, theirs)
@@ -134,7 +137,7 @@ class RestoredTable(Generic[PartT]):
 
 
 def drop_groups(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
-    """Remove what belongs to *key_groups*."""
+    """Remove the entries of *groups* whose key group is in *key_groups*."""
     for group in [group for group in groups if group in key_groups]:
         del groups[group]
 

@@ -33,7 +33,8 @@ PointReader = Callable[[Sequence[Any]], list[Any]]
 
 
 class StateTable(ABC):
-    """Base class of the tables of all shapes; if *namespaced*, places are (key, namespace)."""
+    """Base class of the tables of values, lists and maps. A place is a key or, if *namespaced*, a
+    pair (key, namespace); a namespace is mostly a window."""
 
     def __init__(self, descriptor: StateDescriptor, namespaced: bool = False) -> None:
         self.descriptor = descriptor
@@ -45,7 +46,8 @@ class StateTable(ABC):
         """Return the number of places that have contents."""
 
     def estimated_size(self) -> int:
-        """Return the approximate number of places that have contents, if counting is slow."""
+        """Return the number of places that have contents; approximate in backends that count
+        slowly."""
         return len(self)
 
     @abstractmethod
@@ -71,15 +73,16 @@ class StateTable(ABC):
     def point_reader(self) -> PointReader:
         """Return a function with which other threads read, while the task's thread continues.
 
-        The task's thread calls this before the table is used; the table may become slower. The
-        contents of each place are those of one moment, which may differ between places, and are
-        not changed any more. A caller of ``get_to_change`` must put the changed value back; readers
-        see it from then on. Raises StateError if the backend does not support this.
+        The task's thread calls this method before the table is used; the table may become slower.
+        The function returns the contents that each place had at one moment, which may differ
+        between places. These contents are not changed any more. A caller of ``get_to_change`` must
+        put the changed value back; readers see the change from then on. Raises StateError if the
+        backend does not support this.
         """
 
 
 class ValueTable(StateTable):
-    """A table with one value per place."""
+    """A table with one value per place (a key, or a pair of key and namespace)."""
 
     @abstractmethod
     def get(self, place: Any, default: Any = None) -> Any:
@@ -87,8 +90,8 @@ class ValueTable(StateTable):
 
     @abstractmethod
     def get_to_change(self, place: Any, default: Any = None) -> Any:
-        """Return the value of a place, or *default*. The caller may change it in place.
-        A mutable value counts as changed."""
+        """Return the value of a place (key, or key and namespace), or *default*. The caller may
+        change it in place; a mutable value is treated as changed in any case."""
 
     @abstractmethod
     def take(self, place: Any, default: Any = None) -> Any:
@@ -102,7 +105,8 @@ class ValueTable(StateTable):
 
 
 class ListTable(StateTable):
-    """A table with one list per place; a place with an empty list counts as empty."""
+    """A table with one list per place (a key, or a pair of key and namespace). A place with an
+    empty list counts as empty."""
 
     @abstractmethod
     def get(self, place: Any) -> Sequence[Any]:
@@ -124,17 +128,18 @@ class ListTable(StateTable):
 
 
 class MapTable(StateTable):
-    """A table with one map per place, in the order of insertion.
-    A place with an empty map counts as empty."""
+    """A table with one map per place (a key, or a pair of key and namespace), in the order of
+    insertion. A place with an empty map counts as empty."""
 
     @abstractmethod
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value of *key* in the map of a place, or *default*; it must not be changed."""
+        """Return the value of *key* in the map of a place, or *default*. Do not change the returned
+        value."""
 
     @abstractmethod
     def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value of *key* in the map of a place, or *default*; it may be changed.
-        A mutable value counts as changed."""
+        """Return the value of *key* in the map of a place, or *default*. The caller may change it
+        in place; a mutable value is treated as changed in any case."""
 
     @abstractmethod
     def contains(self, place: Any, key: Any) -> bool: ...
@@ -188,7 +193,8 @@ class TimerQueue(ABC):
 
 
 class _NoKey:
-    """Stands for "no key"; has no hash, so every access to a table or timers with it fails."""
+    """The present key while there is none. It has no hash, so every use of a state or timer fails
+    then."""
 
     __slots__ = ()
 
@@ -204,7 +210,7 @@ NO_KEY: Any = _NoKey()
 
 
 class KeyContext:
-    """Holds the key that handles of state and timers use now, in *key*.
+    """Holds the present key (*key*), to which handles of state and timers refer.
     For state of windows, *key* is the pair (key, window)."""
 
     __slots__ = ("key",)

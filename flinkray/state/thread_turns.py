@@ -16,8 +16,8 @@ _usual = 0.0
 
 
 def shorten_turns(seconds: float) -> None:
-    """Limit the time for which threads wait for the interpreter's lock, from now on.
-    After that time, the holder of the lock is asked to release it. Python's default is 5 ms."""
+    """Set for how many seconds a thread of this process waits, from now on, until it asks the
+    holder of the interpreter's lock to release the lock. Python's default is 5 ms."""
     global _usual
     with _lock:
         if _waiting:

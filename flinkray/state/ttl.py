@@ -28,7 +28,7 @@ class StateVisibility(Enum):
 
 
 class TtlTimeCharacteristic(Enum):
-    """The kind of time by which values expire: always processing time."""
+    """The kind of time that decides when values expire: always processing time."""
 
     ProcessingTime = 0
 
@@ -76,7 +76,7 @@ class _Strategies:
 @dataclass(frozen=True)
 class CleanupStrategies(_Strategies):
     """Says when expired values are removed, in addition to their removal on access.
-    A strategy that was set has an effect even if cleanup in the background is disabled."""
+    A strategy that the program has set works even if cleanup in the background is disabled."""
 
     full_snapshot: bool = False
     background: bool = True

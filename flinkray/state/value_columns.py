@@ -36,7 +36,7 @@ class ValueColumn(ABC):
     @property
     @abstractmethod
     def shape(self) -> Hashable:
-        """A value that is equal for columns that can be concatenated."""
+        """A value that is equal for two columns if they can be concatenated."""
 
     has_objects = False
     """Whether the column has values that may be mutable."""
@@ -181,7 +181,7 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
 
 
 def divisible(column: ValueColumn) -> ValueColumn:
-    """Return a column with the same values, of which slices can be written to storage.
+    """Return a column with the same values, of which slices can be written to storage one by one.
     Arrays, also those within tuples, become an :class:`EncodedColumn`."""
     if isinstance(column, ArrayColumn):
         return EncodedColumn(EncodedArray(column.array), 0, len(column))
@@ -214,9 +214,10 @@ numbers, bytes of the texts)."""
 
 
 class EncodedArray:
-    """A column of texts, bytes or numbers in encoded form, which is written in parts.
+    """A whole column of texts, bytes or numbers in encoded form, of which ranges are written one by
+    one.
     The Arrow type is ``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls.
-    NumPy works on all parts at once, because each call releases the interpreter's lock."""
+    NumPy encodes the whole column at once, because each call releases the interpreter's lock."""
 
     def __init__(self, array: pa.Array) -> None:
         kind = array.type

@@ -70,24 +70,28 @@ class _NotCoveredError(Exception):
 
 
 class RecordType(ABC):
-    """Stores the values of a class by their fields."""
+    """Says how values of a class are stored by their fields. A form is the name and the fields that
+    the class had when values were stored."""
 
     @abstractmethod
     def form_of(self, value: Any) -> RecordForm:
-        """Return the name and fields of a value, as defined by its class or by the value itself."""
+        """Return the form of a value: the name and the fields, as its class or the value itself has
+        them."""
 
     @abstractmethod
     def columns(self, form: RecordForm, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return a column for each field, of values that have the same form."""
+        """Return a column for each field of *values*, which all have the form *form*."""
 
     @abstractmethod
     def change(self, form: RecordForm) -> str | None:
-        """Return a text for users: how the class differs from its stored *form*; None if equal.
-        Raises StateMigrationError if values of that form cannot be read any more."""
+        """Return a text for users that says how the class now differs from its stored *form*; None
+        if it does not differ. Raises StateMigrationError if values of that form cannot be read any
+        more."""
 
     @abstractmethod
     def values(self, form: RecordForm, columns: list[list[Any]], number: int) -> list[Any]:
-        """Return the values from their columns, with today's fields; inverse of :meth:`columns`."""
+        """Return *number* values, made of the *columns* of the fields in *form*, with the fields
+        that the class has now. Inverse of :meth:`columns`."""
 
 
 _registered: dict[str, RecordType] = {}
@@ -258,8 +262,8 @@ def _find_record_type(kind: Any) -> RecordType | None:
 
 
 def _is_found_by_name(kind: type) -> bool:
-    """Return whether another process or submission finds the class by its name.
-    Classes defined in functions are not found."""
+    """Return whether another process, or another submission of the program, finds the class by its
+    name. False for classes defined in functions."""
     name = name_of(kind)
     if "<locals>" in name:
         return False
@@ -300,8 +304,9 @@ def _is_of_object(kind: type) -> bool:
 
 
 def record_type_named(name: str) -> RecordType:
-    """Return the record type of a stored form.
-    Raises StateMigrationError if the class does not exist any more, or has no fields now."""
+    """Return the record type that is registered under the stored name *name*, or that of the class
+    with this name. Raises StateMigrationError if the class does not exist any more, or has no
+    fields now."""
     found = _registered.get(name)
     if found is None:
         try:
@@ -463,7 +468,8 @@ class ValueEncoder:
         """Types that were pickled."""
 
     def encode(self, values: Sequence[Any] | ValueColumn) -> list[Any]:
-        """Return a column with its forms, for :func:`pack`.
+        """Return the values as an encoded column, preceded by the forms of its records, for
+        :func:`pack`.
         Raises StateError if a value cannot be stored at all."""
         column = _Column()
         node = column.encode(values, 0)
@@ -474,7 +480,7 @@ class ValueEncoder:
 
 
 def pack(columns: Any) -> bytes:
-    """Return lists of :meth:`ValueEncoder.encode` results (and None) as bytes."""
+    """Return *columns*, nested lists of :meth:`ValueEncoder.encode` results and None, as bytes."""
     packed: bytes = msgpack.packb(columns, default=_pack_integer, unicode_errors="surrogatepass")
     return packed
 
@@ -487,7 +493,8 @@ def _pack_integer(value: Any) -> msgpack.ExtType:
 
 
 class _Column:
-    """Writes one column, with a numbered list of the forms of its records."""
+    """Encodes the values of one column. Numbers the forms (name and fields) of the records in
+    it."""
 
     def __init__(self) -> None:
         self.forms: dict[RecordForm, int] = {}

@@ -37,7 +37,8 @@ class Channel(Protocol):
     """Carries elements in order from one subtask to another; a bounded number can wait in it."""
 
     def put(self, element: Element) -> None:
-        """Send an element. The channel takes it even without room: ask :meth:`has_room` before."""
+        """Send an element. It is accepted even if the channel is full, so a writer asks
+        :meth:`has_room` first."""
 
     def has_room(self) -> bool:
         """Return whether the channel has room for another element.
@@ -49,8 +50,8 @@ class Channel(Protocol):
 
 
 class MemoryChannel:
-    """A channel inside one process and thread.
-    *capacity*: most waiting elements. *most_bytes*: about the most bytes of waiting batches."""
+    """A channel inside one process and thread. It is full when *capacity* elements wait in it, or
+    batches of about *most_bytes* bytes."""
 
     __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "is_processed")
 
@@ -78,7 +79,8 @@ class MemoryChannel:
 
 
 class RecordWriter:
-    """Divides batches among the channels of one edge."""
+    """Divides the batches of one edge of the graph among the edge's channels, as a partitioner
+    says."""
 
     def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
         self.channels = tuple(channels)
@@ -102,8 +104,8 @@ class RecordWriter:
         self._to_all(IDLE if idle else ACTIVE)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send a barrier to all channels, after all elements that wait. Call *settled* with no
-        elements."""
+        """Send a barrier to all channels, behind all elements that wait to be sent. So it overtakes
+        no element, and *settled* is called with an empty dictionary at once."""
         self._to_all(barrier)
         settled({})
 
@@ -120,7 +122,8 @@ class RecordWriter:
         self._to_all(END_OF_INPUT)
 
     def flush_when_idle(self) -> None:
-        """Send what may not wait while no record is available: nothing waits in this writer."""
+        """Do nothing. In subclasses: send the records that wait to be sent together with others,
+        because no further record is available now."""
 
     def _to_all(self, element: Element) -> None:
         for channel in self.channels:
@@ -128,10 +131,11 @@ class RecordWriter:
 
 
 class MergingWriter(RecordWriter):
-    """Merges small blocks of a channel, so that a wide fan-out makes no tiny batches.
-    Merged blocks are sent before any element that must keep its place among the records.
-    *buffer_timeout*: milliseconds that blocks wait at most. 0: blocks are not merged. -1: blocks
-    wait for enough records. None: blocks also stop waiting when the task has no next record."""
+    """Merges small blocks of a channel before they are sent, so that a wide fan-out makes no tiny
+    batches. Waiting blocks are sent before any other kind of element, so the order is kept.
+    *buffer_timeout*: milliseconds that a block may wait for others. 0: blocks are not merged. -1:
+    blocks wait for enough records. None: blocks also stop waiting when the task has no next record.
+    """
 
     def __init__(
         self,
@@ -186,7 +190,7 @@ class MergingWriter(RecordWriter):
         self.flush()
 
     def flush_when_idle(self) -> None:
-        """Send waiting blocks unless *buffer_timeout* is -1."""
+        """Send the blocks that wait to be merged, unless *buffer_timeout* is -1."""
         if self._timeout is None or self._timeout >= 0:
             self.flush()
 
@@ -236,11 +240,11 @@ class InputGate(ABC):
         """Note the end of the channel's data, and tell the sender that all of it was processed."""
 
     def end(self, channel: int) -> None:
-        """Note that nothing follows in the channel: it is not read any more."""
+        """Note that nothing follows in the channel. From now on it is not read."""
         self._open[channel] = self._has_data[channel] = False
 
     def block(self, channel: int) -> None:
-        """Read nothing from the channel until :meth:`resume_all`."""
+        """Do not read the channel until :meth:`resume_all` is called."""
         self._blocked[channel] = True
 
     def resume_all(self) -> None:
@@ -248,13 +252,14 @@ class InputGate(ABC):
 
     @abstractmethod
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return (channel, barrier) for a barrier that has overtaken waiting elements.
-        The channel may be blocked. None if there is no such barrier at the moment."""
+        """Return (channel, barrier) for a barrier that the task has to get now, before elements
+        that arrived in the channel earlier. The channel may be blocked. None if there is no such
+        barrier at the moment."""
 
     @abstractmethod
     def in_flight(self, channel: int) -> Sequence[InFlight]:
-        """Return the elements in a channel that the last polled barrier has overtaken.
-        They were received before the barrier and not polled (unaligned checkpoints, ST-06). They
+        """Return the elements in a channel that the last polled barrier has overtaken: they arrived
+        before the barrier, and the task has not polled them (unaligned checkpoints, ST-06). They
         stay in the channel."""
 
     @abstractmethod

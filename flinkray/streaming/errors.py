@@ -22,7 +22,8 @@ Reading = tuple[Any, Any]
 
 
 def reading_at(block: Any, place: int) -> Reading:
-    """Return a :data:`Reading` of *block* whose last read record is at index *place*."""
+    """Return a pair of *block* and an iterator over its values that has just returned the value at
+    index *place*. Errors find the failing record by such a pair."""
     records = iter(list(block.values))
     for _ in range(place + 1):
         next(records)
@@ -149,8 +150,9 @@ class UnreadableRecordsError(FlinkRayError):
 def unpicklable(
     values: Sequence[Any], error: Exception, origin: object = None, operator: str = "", of: str = ""
 ) -> UnpicklableRecordsError:
-    """Return the error for values that cannot be pickled together.
-    It names the first bad value. *of*: the operator's subtask."""
+    """Return the error for values that could not be pickled together. The error names the first
+    value that cannot be pickled. *origin*: where the values entered the job. *of*: the operator's
+    subtask."""
     source = "" if origin is None else str(origin)
     for value in values:
         try:
@@ -162,7 +164,8 @@ def unpicklable(
 
 
 class _Scene:
-    """The operator that failed and its record, as found in the frames of the traceback."""
+    """Finds the operator that failed, and the record that it was processing, in the frames of a
+    traceback."""
 
     def __init__(self, task_name: str) -> None:
         self.operator = self.subtask = task_name
@@ -173,7 +176,8 @@ class _Scene:
         self.record = self.origin = self.occasion = ""
 
     def enter(self, frame: FrameType) -> None:
-        """Note operator and record of the next frame of flinkray, nearer to the failure."""
+        """Note the operator and the record that a frame of flinkray's code shows. Frames are given
+        from the outermost to the one nearest to the failure."""
         owner = _owner(frame)
         context: Any = getattr(owner, "context", None)
         name = getattr(context, "name", None)
@@ -201,8 +205,8 @@ class _Scene:
 
 
 def _owner(frame: FrameType) -> Any:
-    """Return the object whose method runs in the frame: the first argument.
-    None without arguments."""
+    """Return the object whose method runs in the frame, which is the first argument.
+    None if the function has no arguments."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 

@@ -77,11 +77,12 @@ class StagedBatch(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """Identity of an attempt of a writer. As a text it is the middle part of its batches' names.
+    """Identity of an attempt of a writer. Its text is the middle part of the names of the batches
+    that the attempt stages.
 
     Attempt numbers begin again with a new JobMaster or parallelism, but checkpoint ids never
-    decrease. An attempt is restored from the last complete checkpoint, so an attempt that was
-    restored from an earlier checkpoint than another attempt is over.
+    decrease. An attempt is restored from the last complete checkpoint. So of two attempts of a job,
+    the one that was restored from the earlier checkpoint has ended.
     """
 
     job_id: str
@@ -100,7 +101,7 @@ class _Attempt(NamedTuple):
 
 
 class _Lineage(NamedTuple):
-    """The state of a writer: which staged batches the checkpoint covers, by attempt."""
+    """The state of a writer: the staged batches that belong to the checkpoint with this state."""
 
     run: str
     """Beginning of the names of the batches."""
@@ -171,9 +172,10 @@ class _Database(NamedTuple):
 
     @property
     def jobs_table(self) -> str:
-        """The name of the table that notes jobs.
-        The table holds the jobs that have written batches of a run, in the order in which they
-        began, and for each removed batch the job that removed it."""
+        """The name of the table that notes jobs, beside the staging table.
+        Its rows are pairs of a run and a job that has written batches of the run, in the order in
+        which the jobs began, and pairs of a removed batch and the job that removed the batch. A run
+        is the beginning of batch names that jobs restored from one another share."""
         return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -192,8 +194,8 @@ class _Database(NamedTuple):
 
     @contextmanager
     def failing_clearly(self, what: str) -> Iterator[None]:
-        """Context manager: raise SinkError in place of errors of the server or the library.
-        SinkUnavailableError is raised if a retry may help."""
+        """Context manager: raise SinkError, whose text says *what* failed, in place of errors of
+        the server or the library. SinkUnavailableError is raised if a retry may help."""
         try:
             yield
         except psycopg.Error as error:
@@ -287,8 +289,8 @@ class _Database(NamedTuple):
         return sql.SQL(", ").join(same)
 
     def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """Note that this job writes the batches of a run from the end of this transaction on.
-        Raises FencedSinkError: the batches belong to another job that began later."""
+        """Note that from this transaction on, only this job may write batches whose names begin
+        with *run*. Raises FencedSinkError: another job has made the same claim later."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
             sql.SQL("INSERT INTO {} (run, job) VALUES ({}, {}) ON CONFLICT DO NOTHING").format(
@@ -298,8 +300,8 @@ class _Database(NamedTuple):
         self.check_owner(connection, run, job_id)
 
     def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """Check that no other job has begun to write the batches of the run after this job.
-        Raises FencedSinkError: another job has begun later."""
+        """Check that this job was the last one to :meth:`claim` the batches of *run*.
+        Raises FencedSinkError: another job has claimed them later."""
         later = connection.execute(
             sql.SQL(
                 "SELECT later.job FROM {jobs} later JOIN {jobs} mine USING (run) WHERE "
@@ -316,7 +318,7 @@ class _Database(NamedTuple):
             )
 
     def batches(self, connection: psycopg.Connection[Any], prefix: str) -> list[tuple[str, str]]:
-        """Return the names of the staged batches that begin with *prefix*, with their attempts."""
+        """Return (name, attempt) of each staged batch whose name begins with *prefix*."""
         found = connection.execute(
             sql.SQL("SELECT DISTINCT {batch} FROM {stage} WHERE {batch} LIKE {like}").format(
                 batch=sql.Identifier(BATCH), stage=_name(self.staging_table), like=f"{prefix}%"
@@ -327,9 +329,9 @@ class _Database(NamedTuple):
     def remove(
         self, connection: psycopg.Connection[Any], batches: Sequence[str], job_id: str
     ) -> None:
-        """Remove batches that must not be committed, and note the removal.
-        The state of a savepoint may name a removed batch or a moved batch; by the note,
-        :meth:`check_not_removed` tells them apart."""
+        """Delete the rows of staged batches that must not be committed, and note the removal.
+        A savepoint may still name a batch that is not staged any more. By the note,
+        :meth:`check_not_removed` knows whether the batch was removed or moved into the table."""
         if not batches:
             return
         connection.execute(
@@ -344,7 +346,7 @@ class _Database(NamedTuple):
         )
 
     def check_not_removed(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> None:
-        """Check that a missing batch was moved and not removed.
+        """Check that a batch without staged rows was moved into the table, and not removed.
         Raises FencedSinkError: the batch was removed, so its rows are not in the table."""
         found = connection.execute(
             sql.SQL("SELECT job FROM {} WHERE run = {}").format(_name(self.jobs_table), batch.name)
@@ -408,8 +410,9 @@ class _Database(NamedTuple):
         self, connection: psycopg.Connection[Any], there: Mapping[str, _Column]
     ) -> None:
         """Give the staging table the present column types of the target table, if they differ.
-        With the old types, values would be cut. Staged rows are converted as the rows of the target
-        table were. Raises SinkError: the staged rows cannot be converted."""
+        *there*: the columns of the staging table.
+        With the old types, new values would be cut. Staged rows are converted. Raises SinkError:
+        the staged rows cannot be converted."""
         staged = _columns_of(connection, self.staging_table)
         altered = [column for column in self.columns if staged.get(column) != there[column]]
         if not altered:
@@ -512,8 +515,8 @@ def _text_of(error: psycopg.Error) -> str:
 
 
 class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
-    """Writer that stages rows. Every error fails the attempt. The next attempt stages the rows
-    after the last checkpoint again, and removes the rows that this attempt has left."""
+    """Writer that stages rows. Every error fails the attempt. The next attempt removes the rows
+    that this attempt has staged since the last checkpoint, and stages them again."""
 
     def __init__(self, database: _Database, context: WriterContext, states: Sequence[Any]) -> None:
         self._database = database
@@ -546,10 +549,10 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Remove the rows that attempts in *lineage* have staged after the restored checkpoint.
-        Returns *lineage* without the attempts that have no staged rows any more. Other attempts of
-        this job may have gone on from the same checkpoint, before this attempt or while it stood
-        still. Their rows stay; the committer removes them if the attempts failed."""
+        """Remove the batches that the attempts in *lineage* have staged after the restored
+        checkpoint. Returns *lineage* without the attempts that have no staged batches any more.
+        Batches of other attempts of this job that began at the same checkpoint stay. The committer
+        removes them when it knows that these attempts have failed."""
         run, covered = lineage
         left: dict[str, int] = {}
         removed = []
@@ -707,9 +710,10 @@ class _Committer(Committer[StagedBatch]):
             request.signal_already_committed()
 
     def _remove_of_failed(self, connection: psycopg.Connection[Any], batch: str) -> None:
-        """Remove the batches of other attempts that began at the same checkpoint as *batch*'s
-        attempt. These attempts have failed, because a later checkpoint, which covers the attempt of
-        *batch*, is complete. Acts only for the first batch of an attempt."""
+        """Remove the batches of attempts that began at the same checkpoint as the attempt that
+        staged *batch*, but failed. They have failed because a later checkpoint, which covers the
+        attempt of *batch*, is complete. Does nothing unless *batch* is the first batch of its
+        attempt."""
         run, attempt, number = batch.split("/")
         of_batch = _Attempt.of(attempt)
         if int(number) or not of_batch.checkpoint_id or of_batch.job_id != self._job_id:

@@ -69,7 +69,8 @@ class CsvDialect:
         return f"{quote}{text.replace(quote, 2 * quote)}{quote}"
 
     def line(self, fields: Sequence[str]) -> str:
-        """Return the line of some fields, which must be quoted already where needed."""
+        """Return the line that consists of *fields*. Fields that need quotes must already have them
+        (:meth:`quoted`)."""
         return self.separator.join(fields) + self.line_end
 
 
@@ -117,9 +118,10 @@ def _meant(match: re.Match[str]) -> str:
 
 
 class FieldsToRows:
-    """Converter of the fields of records to rows.
-    *element_separators*: of fields that have their own, by position. *ignore_errors*: fields that
-    cannot be read become None. Raises StreamError: a field's type has no text."""
+    """Converter of the fields of CSV records to rows.
+    *element_separators*: separators of the elements in a field, by the field's position, for fields
+    with a separator of their own. *ignore_errors*: fields that cannot be read become None. Raises
+    StreamError: a field has a type that CSV cannot express."""
 
     def __init__(
         self,
@@ -187,7 +189,8 @@ def _elements(text: str, separator: str) -> list[str]:
 
 
 class RowsToLines:
-    """Converter of rows to CSV lines. Raises StreamError: a field's type has no text."""
+    """Converter of rows to CSV lines. Raises StreamError: a field has a type that CSV cannot
+    express."""
 
     def __init__(
         self,
@@ -208,7 +211,8 @@ class RowsToLines:
         return self._dialect.line([self._dialect.quoted(name) for name in self._names])
 
     def line(self, value: Any) -> str:
-        """Return the line of a row. Raises ValueError, TypeError: the value has other fields."""
+        """Return the CSV line of a row. Raises ValueError or TypeError: the value does not have the
+        declared fields."""
         values = fields_of(value, self._names)
         pairs = zip(self._fields, values, strict=True)
         return self._dialect.line([self._null if v is None else text(v) for text, v in pairs])
@@ -242,7 +246,8 @@ class RowsToLines:
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
     """Return the fields of a row, dictionary or tuple, in the order of *names*.
-    Raises ValueError: the value has other fields. TypeError: it is none of these."""
+    Raises ValueError: the fields of the value are not *names*. TypeError: the value is no row,
+    dictionary or tuple."""
     if isinstance(value, Row):
         values = value.values_by(names)
     elif isinstance(value, dict):

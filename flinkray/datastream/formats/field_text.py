@@ -44,7 +44,7 @@ _TIMESTAMP = re.compile(f"{_DATE}[ T]{_TIME}Z?", re.A)
 
 
 def no_such_type(kind: TypeInformation) -> StreamError:
-    """Return the error that values of a type have no text in a format."""
+    """Return an error which says that a format cannot write values of a type as text."""
     return StreamError(f"values of {kind!r} have no text in this format")
 
 
@@ -132,7 +132,8 @@ _PARSERS: dict[TypeInformation, Parse] = {
 
 def parser_of(kind: TypeInformation) -> Parse | None:
     """Return the function that parses texts of a type. The function raises ValueError for a text
-    that is no value of the type. None: the type's values have parts."""
+    that is no value of the type. None: values of the type consist of several values, such as rows.
+    """
     return _PARSERS.get(kind)
 
 
@@ -151,5 +152,6 @@ _TEXTS: dict[TypeInformation, ToText] = {
 
 
 def text_of(kind: TypeInformation) -> ToText | None:
-    """Return the function that makes the text of a value. None: the type's values have parts."""
+    """Return the function that converts a value of the type to text. None: values of the type
+    consist of several values, such as rows."""
     return _TEXTS.get(kind)

@@ -291,7 +291,7 @@ def _scalar_text(value: Any) -> str:
 
 
 def _integer(value: Any, bits: int, parse: _Convert | None) -> int:
-    """Return a JSON number as an integer. A fraction is cut off, as in Flink."""
+    """Return a JSON number as an integer of *bits* bits. A fraction is cut off, as in Flink."""
     if isinstance(value, Decimal):
         return in_range(int(value) if value.adjusted() < bits else bits * 10**bits, bits)
     assert parse is not None
@@ -385,8 +385,8 @@ class _Converter:
         self._root = root
 
     def type_of(self, location: str, node: Any, through: tuple[str, ...]) -> TypeInformation | None:
-        """Return the type of a schema node.
-        None: null. *through*: the references that led to the node."""
+        """Return the type that a schema node describes. None: the node allows only null.
+        *through*: the references that were followed to the node, to find cycles."""
         if not isinstance(node, dict):
             raise ValueError(f"an object is expected in node: {location}")
         used = [word for word in _UNSUPPORTED if word in node]

@@ -60,7 +60,8 @@ _LARGEST_BATCH = 1 << 20
 
 class DiskKeyedStateBackend(KeyedStateBackend[DiskTable[Any], SpooledTable]):
     """Keeps keyed state on a local disk; see the module's docstring. All methods, and those of the
-    tables, raise StateStorageError if the disk fails. StateError: the engine is not installed."""
+    tables, raise StateStorageError if the disk fails. Raises StateError: RocksDB is not installed.
+    """
 
     def __init__(
         self,
@@ -229,7 +230,8 @@ class DiskKeyedStateBackend(KeyedStateBackend[DiskTable[Any], SpooledTable]):
         )
 
     def _take_over(self, table: DiskTable[Any], restored: SpooledTable) -> None:
-        """Write the restored contents of a table, which is requested now, to the disk.
+        """Write the restored contents of a table to the disk, because the program requests the
+        table.
         Raises StateMigrationError if the contents cannot be read as this table."""
         serializer: StateSerializer = table.serializer
         for snapshot in restored.serializers:
@@ -260,8 +262,8 @@ class DiskKeyedStateBackend(KeyedStateBackend[DiskTable[Any], SpooledTable]):
         return self._store.engine.batch()
 
     def _remove_rows(self, table: DiskTable[Any], frame: Frame) -> None:
-        """Delete the rows of all places that occur in *frame*.
-        Restoring the frame removes or replaces the contents of these places."""
+        """Delete the rows of all places (key, or key and window) that occur in a restored *frame*.
+        The frame replaces their contents, or says that they are empty."""
         places = [
             *as_places(frame.removed_keys, frame.removed_namespaces),
             *as_places(frame.keys, frame.namespaces),

@@ -41,7 +41,7 @@ _MOST_TIMERS = 20_000
 
 
 class CapturedTable:
-    """All that the thread that writes a capture needs to know of one table."""
+    """What the thread that writes a capture must know about one table."""
 
     def __init__(self, table: DiskTable[Any], assign: KeyGroupAssigner) -> None:
         self.table = table
@@ -53,19 +53,21 @@ class CapturedTable:
         self.writer: StateFrameWriter = table.serializer.writer()
 
     def read_rows(self, pairs: Iterator[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Yield (place, contents) from the rows of this table in *pairs*, which are in order."""
+        """Yield (place, contents) for each place of this table in *pairs*, the table's rows in
+        order. A place is a key, or a pair of key and window."""
         return self.table.read_rows(self.codec, pairs)
 
     def columns(self, places: list[Any]) -> Places:
-        """Return (keys, namespaces) of places; namespaces are None if the table has none."""
+        """Return the keys of *places*, and their namespaces (windows). The namespaces are None if
+        the table has none."""
         if not self.namespaced:
             return places, None
         return [key for key, _ in places], [namespace for _, namespace in places]
 
 
 class CapturedQueue:
-    """All that the thread that writes a capture needs to know of one timer queue.
-    *memory*: the captured timers that are in memory."""
+    """What the thread that writes a capture must know about one timer queue.
+    *memory*: the captured timers that are not on the disk but in memory."""
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner
@@ -92,7 +94,8 @@ class _Frame:
 
 class DiskCapture(StateCapture):
     """A :class:`StateCapture` of a :class:`DiskKeyedStateBackend`.
-    *epochs*: the capture has only the changes made in these epochs; None: the whole state."""
+    *epochs*: the capture has only the places that changed in these epochs (the time between two
+    captures is an epoch). None: it has the whole state."""
 
     def __init__(
         self,

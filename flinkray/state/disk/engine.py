@@ -44,7 +44,8 @@ class StateStorageError(StateError):
 
 @contextmanager
 def disk_errors(folder: Path, what: str) -> Iterator[None]:
-    """Convert RocksDB's errors to StateStorageError, whose text names the folder."""
+    """Context manager: convert RocksDB's errors to StateStorageError. Its text says *what* failed,
+    and names the folder."""
     try:
         yield
     except Exception as error:
@@ -66,7 +67,8 @@ class EngineMemory:
 
 
 class _Shared:
-    """The block cache of all engines of a process; tables being filled count toward its size."""
+    """The memory that all engines of a process share: one block cache. Tables that are being filled
+    count toward its size."""
 
     def __init__(self, memory: EngineMemory) -> None:
         module = load_module()
@@ -149,12 +151,13 @@ class Engine:
     # --- holders ------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Add a holder. The engine stays open until each holder has called :meth:`release`."""
+        """Note one more user of the engine. It stays open until each user has called
+        :meth:`release`."""
         with self._lock:
             self._holders += 1
 
     def release(self) -> None:
-        """Remove a holder; the last one closes the engine."""
+        """Note that one user does not need the engine any more; the last one closes it."""
         with self._lock:
             self._holders -= 1
             is_last = self._holders == 0
@@ -197,7 +200,8 @@ class Engine:
             yield from self._db.items(from_key=begin, read_opt=reads)
 
     def scan_in_portions(self, begin: bytes, end: bytes) -> Iterator[Pair]:
-        """Yield pairs in order, for slow callers; changes during the scan may be seen or not."""
+        """Yield the pairs from *begin* up to *end*, in order, reading some of them at a time, for
+        callers that take long. Changes during the scan may be seen or not."""
         while True:
             portion = list(islice(self.scan(begin, end), _PORTION))
             yield from portion
@@ -229,7 +233,8 @@ class Reader:
         self._iterator = iterator
 
     def scan(self, prefix: bytes) -> Iterator[Pair]:
-        """Yield the pairs whose keys begin with *prefix*, in order. Finish before the next call."""
+        """Yield the pairs whose keys begin with *prefix*, in order. The iteration must end before
+        the reader's next call."""
         iterator = self._iterator
         with disk_errors(self._path, "read"):
             iterator.seek(prefix)
@@ -242,9 +247,10 @@ class Reader:
             iterator.status()
 
     def scan_place(self, place: bytes) -> Iterator[Pair]:
-        """Yield the rows of the encoded *place*, and no rows of other places with that prefix.
-        Keys of a longer text that continues with a zero byte have the same prefix, followed by
-        0xff. No row's own part begins with 0xff, so the rows of such keys are left out."""
+        """Yield the rows of the encoded *place* (key, or key and window).
+        A text key that continues another text with a zero byte begins with the other's bytes,
+        followed by 0xff. What follows the place in a row's key never begins with 0xff, so rows of
+        such longer keys are recognised and left out."""
         end = len(place)
         return takewhile(lambda pair: pair[0][end : end + 1] != b"\xff", self.scan(place))
 
@@ -260,7 +266,8 @@ class Snapshot:
         engine.hold()
 
     def scan(self, prefix: bytes) -> Iterator[Pair]:
-        """Yield the pairs whose keys begin with *prefix*, in order. Finish before the next call."""
+        """Yield the pairs whose keys begin with *prefix*, in order. The iteration must end before
+        the snapshot's next call."""
         assert self._reader is not None
         return self._reader.scan(prefix)
 

@@ -78,8 +78,8 @@ def decode_value(row: bytes, at: int) -> Any:
 
 
 def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> bytes:
-    """Return the bytes of a row: the exact parts of its place, and an encoded value.
-    *entry_key*: the exact key of a map entry, if the row is an entry that needs one."""
+    """Return the bytes of a row: the exact key and namespace as far as needed (*exact*), then an
+    encoded value. *entry_key*: the exact key of a map entry; None: not needed."""
     if exact is NOTHING and entry_key is None:
         return _NO_FLAGS + encoded
     parts = (*exact, entry_key)
@@ -129,7 +129,8 @@ def table_prefix(number: int, group: int | None = None) -> bytes:
 
 
 def encode_part(part: Any) -> bytes:
-    """Return the canonical encoding of a key or namespace: ``encode_key``, but faster for texts."""
+    """Return the canonical encoding of a key or namespace. Same result as ``encode_key``, but
+    faster for texts."""
     if type(part) is str:
         text = part.encode("utf-8", "surrogatepass")
         if b"\x00" in text:
@@ -139,8 +140,9 @@ def encode_part(part: Any) -> bytes:
 
 
 def exact_part(part: Any) -> bytes | None:
-    """Return the encoded exact value of *part*, a key or namespace.
-    None if decoding the canonical encoding of *part* gives the exact value."""
+    """Return the encoded value of *part*, a key or namespace, with its exact type.
+    None if the canonical encoding gives back the exact value: ``True``, for example, is equal to
+    ``1`` and has the encoding of ``1``, so it needs its exact value."""
     kind = type(part)
     if kind in _AS_DECODED or (kind is tuple and _AS_DECODED.issuperset(map(type, part))):
         return None
@@ -155,7 +157,7 @@ def part_of(exact: bytes) -> Any:
 
 
 class PlaceCodec:
-    """Encodes and decodes the places of one table; for one thread."""
+    """Encodes and decodes the places (key, or key and window) of one table; for one thread."""
 
     def __init__(self, number: int, namespaced: bool, assign: KeyGroupAssigner) -> None:
         self.number = number
@@ -166,11 +168,12 @@ class PlaceCodec:
         self._exact_namespaces: dict[bytes, Any] = {}
 
     def encode(self, place: Place) -> bytes:
-        """Return the bytes with which the keys of all rows of a place begin."""
+        """Return the bytes with which the keys of all rows of a place begin: table, key group, key
+        and namespace."""
         return self._encode(place, self._assign(place[0] if self.namespaced else place))
 
     def encode_all(self, places: Sequence[Place]) -> list[bytes]:
-        """Return what :meth:`encode` returns for each of many places; no place may occur twice."""
+        """Return, for each place, what :meth:`encode` returns. The places must all be different."""
         keys = [place[0] for place in places] if self.namespaced else places
         groups = self._assign.of_all(keys).tolist()
         return list(map(self._encode, places, groups))
@@ -183,8 +186,8 @@ class PlaceCodec:
         return prefix + encode_part(place)
 
     def exact(self, place: Place) -> Exact:
-        """Return the exact parts of a place: what its rows must store of the key and the namespace.
-        A part is None if it can be decoded from the encoded place."""
+        """Return the exact key and namespace that the rows of a place must store.
+        An item is None where decoding the encoded place gives the exact value."""
         if not self.namespaced:
             kind = type(place)
             return NOTHING if kind is str or kind is int else (exact_part(place), None)

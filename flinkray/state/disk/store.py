@@ -1,4 +1,6 @@
-"""What all tables of a disk backend share: engine, cache size, changes, restored frames."""
+"""What all tables of a disk backend share: the engine, the size of the cache, the notes of changed
+places, and the restored frames that are not in use yet. The files on disk are those of
+:mod:`flinkray.state.disk.engine`."""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Cached(Protocol):
 
 
 class DiskStore:
-    """Engine, caches and notes of changes of one backend.
+    """What the tables of one backend share: the engine, the limit of cached values, and the notes
+    of changed places.
     Only the task's thread uses it, except ``lock`` and ``opened_engine``. *open_engine* is called
     when the engine is first needed; *cache_bytes* is an approximate limit for decoded values."""
 
@@ -102,15 +105,17 @@ class DiskStore:
     # --- caches -------------------------------------------------------------------------------
 
     def account(self, size: int) -> None:
-        """Add *size* bytes to the size of decoded values.
-        If the cache is full, all tables write their changes and drop the longest unused values."""
+        """Add *size* bytes to the accounted size of the cached values of all tables.
+        If the cache is full, all tables write their changes and drop the values that were not used
+        for the longest time."""
         self._used += size
         if self._used > self._half:
             self.flush()
             self.make_room()
 
     def make_room(self) -> None:
-        """If the cache is full, drop old values from all tables. All changes must be written."""
+        """If the cache is full, drop values that were not used lately from all tables. Call this
+        only when no table has unwritten changes."""
         if self._used > self._half:
             for table in self._tables:
                 table.make_older()
@@ -139,8 +144,9 @@ class DiskStore:
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """Add to *batch* a note that the contents of a place have changed in the present epoch.
-        Captures of changes then include the place's contents, or that the place is empty."""
+        """Add to *batch* a note that the contents of *place* (encoded key and window) are changed
+        in the present epoch, the time since the last capture. A capture of changes reads the notes
+        to find the places that it must contain."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
             key = _NOTE.pack(CHANGES, self.epoch, group, table) + place[4:]
@@ -148,8 +154,9 @@ class DiskStore:
             self._notes += 1
 
     def next_epoch(self, oldest: int | None) -> None:
-        """Begin a new epoch of changes.
-        Notes from before the epoch *oldest* are deleted, since no capture needs them."""
+        """Begin a new epoch, because a capture is made now: changes are noted by epoch.
+        Notes from before the epoch *oldest* are deleted, since no capture needs them. None: all
+        notes."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         first = epoch if oldest is None else oldest
         if first > self._first_epoch and self.is_open and self._notes:
@@ -186,8 +193,8 @@ def changed_places(
 
 class FairLock:
     """A reentrant lock for ``with`` statements, which threads get in the order of their requests.
-    With Python's own locks, a thread that takes the lock again and again keeps all other threads
-    out."""
+    With Python's own locks, a thread that takes the lock again and again would keep all other
+    threads waiting."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -221,14 +228,15 @@ class FairLock:
 
 
 class SpooledFrames(NamedTuple):
-    """Says where in the :class:`Spool` a payload of frames is."""
+    """The position in a :class:`Spool` of restored frames that belong together."""
 
     offset: int
     size: int
 
 
 class Spool:
-    """A file to which one thread appends, and which any thread reads."""
+    """A file on the local disk for restored frames that are not in use yet. One thread appends, and
+    any thread reads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -254,7 +262,7 @@ class Spool:
 
 
 class SpooledTable(RestoredTable[SpooledFrames]):
-    """A restored table whose frames are in a :class:`Spool`."""
+    """A restored table that is not in use yet. Its frames are in a :class:`Spool`."""
 
     def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
         """Return the frames of a key group, oldest first."""

@@ -71,8 +71,9 @@ _MOST_PORTIONS = 16
 
 
 class DiskTable(StateTable, Generic[HeldT]):
-    """Base class of the tables of all shapes on disk. *HeldT* is the form in which the contents of
-    a place are cached. *number* is the table's number in the engine."""
+    """Base class of the tables of values, lists and maps on disk. *HeldT* is the form in which the
+    contents of a place (key, or key and window) are cached. *number* is the table's number in the
+    engine."""
 
     def __init__(
         self,
@@ -106,19 +107,21 @@ class DiskTable(StateTable, Generic[HeldT]):
     def _put_rows(
         self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: HeldT
     ) -> int:
-        """Write the changes of a place. Returns their size in bytes."""
+        """Add the unwritten changes of a place to *batch*. Returns their size in bytes.
+        *held*: the cached contents of the place."""
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Update *held*, the cached form of a place, after its changes were written to disk."""
+        """Update *held*, the cached contents of a place, after its changes were written to disk."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:
-        """Return the place to which a row belongs, encoded with table number and key group."""
+        """Return the encoded place (table number, key group, key and window) to which a row
+        belongs."""
 
     @abstractmethod
     def contents_of(self, rows: Sequence[Pair]) -> Any:
-        """Return the contents of a place from all its rows, which are in order.
+        """Return the value, list or map that *rows*, all rows of one place in order, represent.
         May be called from any thread."""
 
     @abstractmethod
@@ -148,7 +151,7 @@ class DiskTable(StateTable, Generic[HeldT]):
         return self.read_rows(self.codec, pairs)
 
     def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Yield (place, contents) from ordered rows.
+        """Yield (place, contents) for each place in *pairs*, rows of this table in order.
         May be called from any thread, with the thread's own codec."""
         for encoded, rows in groupby(pairs, self.place_of):
             of_place = list(rows)
@@ -180,10 +183,11 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
-        """Return the contents of a place, or MISSING. May be called from any thread."""
+        """Return the contents of a place, from cache or disk; MISSING if it has none. May be called
+        from any thread."""
 
     def _stored(self, codec: PlaceCodec, place: Any) -> list[Pair]:
-        """Return the rows of a place. May be called from any thread."""
+        """Return the rows that a place has on disk. May be called from any thread."""
         engine = self._store.opened_engine
         return [] if engine is None else list(engine.reader().scan_place(codec.encode(place)))
 
@@ -231,8 +235,8 @@ class DiskTable(StateTable, Generic[HeldT]):
     # --- helpers for the shapes -------------------------------------------------------------------
 
     def _held(self, place: Any) -> HeldT | None:
-        """Return the cached contents of a place and move them to the young generation.
-        None if not cached."""
+        """Return the cached contents of a place, and note that they were used now.
+        None if the place is not in the cache."""
         held = self._young.get(place)
         if held is None:
             held = self._old.get(place)
@@ -246,7 +250,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return held
 
     def _change(self, place: Any, held: HeldT) -> None:
-        """Mark a place as changed; call this before the change."""
+        """Note that the contents of a place will be changed; call this before the change.
+        *held*: the cached contents of the place."""
         if place not in self._dirty:
             if len(self._dirty) >= self._store.most_dirty:
                 self._store.flush()
@@ -382,8 +387,8 @@ class DiskValueTable(DiskTable[Any], ValueTable):
 
 
 class _HeldList:
-    """The cached part of a list. The cache has either the whole list (*values*), or only knows that
-    the list exists; then it has the elements that were added and are not written yet (*added*)."""
+    """The cached contents of a list: either the whole list (*values*), or only the added elements
+    that are not written yet (*added*), if it is known that more elements are on disk."""
 
     __slots__ = ("added", "is_rewritten", "portions", "stored", "values")
 
@@ -428,8 +433,9 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         return held.values is None or bool(held.values)
 
     def _existing(self, place: Any) -> _HeldList:
-        """Look up whether a place that is not in the cache has a list, and cache the answer.
-        Returns the cached form, which has no elements of an existing list yet."""
+        """Look up whether a place that is not in the cache has a list on disk, and cache the
+        answer.
+        Returns the cached form of the list. It does not have the elements on disk yet."""
         row = self._store.engine.get(self.codec.encode(place) + _FIRST)
         return self._keep(place, _HeldList([] if row is None else None, []), 0)
 
@@ -541,7 +547,7 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
 
 
 class _HeldMap:
-    """The cached part of a map: some entries, or all."""
+    """The cached contents of a map: some of its entries, or all."""
 
     __slots__ = ("changed", "entries", "gone", "is_complete", "numbers")
 

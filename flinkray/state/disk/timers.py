@@ -34,8 +34,9 @@ Timer = tuple[int, Any, Any]
 
 
 class DiskTimerQueue(TimerQueue):
-    """A timer queue in memory and on the disk; see the module's docstring. It uses the engine's
-    tables *number* and *number* + 1. *most*: largest number of timers in memory."""
+    """A timer queue in memory and on the disk; see the module's docstring. Its rows are in the
+    engine's tables *number* (by time) and *number* + 1 (by key group). *most*: largest number of
+    timers in memory."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class CheckpointableTask(Protocol):
         """Send the barrier downstream and take the task's snapshot, at once."""
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
-        """Take no part in the checkpoint, and tell downstream tasks."""
+        """Take no part in the checkpoint, and tell the downstream tasks so."""
 
     def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
         """Call *action* at a time (milliseconds since 1970), between two portions of the input."""
@@ -64,8 +64,8 @@ class BarrierHandler(ABC):
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """Called when the task has read a cancellation in this channel.
-        An upstream task takes no part in the checkpoint."""
+        """Handle a cancellation in this channel: an upstream task takes no part in the checkpoint,
+        so this task cannot take part either."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
@@ -78,8 +78,9 @@ class BarrierHandler(ABC):
         self._on_ended(channel)
 
     def is_recording(self, channel: int) -> bool:
-        """Return whether elements read from this channel now belong to the checkpoint.
-        They do if they were in flight when the snapshot was taken."""
+        """Return whether an element that the task reads from this channel now must be stored with
+        an unaligned checkpoint: the snapshot was taken, but the channel's barrier has not come yet.
+        """
         return False
 
     @abstractmethod
@@ -158,7 +159,8 @@ class ExactlyOnceHandler(BarrierHandler):
             self._task.call_at(barrier.overtakes_at, timed_out)
 
     def alignment_timed_out(self, checkpoint_id: int) -> None:
-        """Continue the checkpoint as an unaligned one, if barriers are still awaited (ST-08)."""
+        """Make the checkpoint an unaligned one, if barriers of some channels have not come yet
+        (ST-08)."""
         pending = self._pending
         if pending is None or pending.unaligned or pending.checkpoint_id != checkpoint_id:
             return
@@ -259,8 +261,9 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """Return the record of the channels that have delivered a checkpoint's barrier.
-        The record is created if needed. None if the checkpoint is over."""
+        """Return which channels have delivered the barrier of a checkpoint, as a record that the
+        caller may change; it is created if needed. None if the checkpoint was taken or aborted
+        already."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

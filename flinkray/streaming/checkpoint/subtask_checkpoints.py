@@ -33,29 +33,30 @@ class CheckpointResponder(Protocol):
         index of the result among the results of the task's chain."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the id of the checkpoint since which changes of the operator's keyed state are
-        captured. None: the whole state is captured. Called right before the capture."""
+        """Return the id of an earlier checkpoint, so that only changes of the operator's keyed
+        state since then are captured. None: the whole state is captured. Called right before the
+        capture."""
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         """Write *states* (by operator id) and acknowledge the checkpoint.
         Called when the snapshot was taken."""
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """Decline the checkpoint: the task takes no part in it, or stops taking part.
+        """Tell the coordinator that the task takes no part in the checkpoint, or stops taking part.
         *reason*: one of the reasons in :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
-        """Store elements that were in flight in an input channel when the barrier came.
-        Repeated calls for one channel append further elements."""
+        """Store elements that were in flight in an input channel when the barrier of an unaligned
+        checkpoint came. Repeated calls for one channel append further elements."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
         """Called when no more data is in flight, so that the checkpoint can be acknowledged."""
 
     def aborted(self, checkpoint_id: int) -> None:
         """Called when the coordinator has aborted the checkpoint, even if the task has not reached
-        it. Release captured state, whether or not it was written. Decline the checkpoint if it was
-        neither acknowledged nor declined. Called again if the barrier or trigger comes afterwards.
-        """
+        it. The responder releases state that was captured for the checkpoint, and declines the
+        checkpoint if it was neither acknowledged nor declined. Called again if the barrier or
+        trigger comes afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
         """Request a checkpoint with an id above *after*: the task waits for it before it ends."""
@@ -116,8 +117,8 @@ class CheckpointOutput(Protocol):
 
 
 class _InFlight:
-    """The data in flight of one checkpoint. Complete when all its parts have been reported.
-    *awaited*: number of parts, including the snapshot of the task itself."""
+    """Passes on the reported parts of the data in flight of one checkpoint, and knows when all
+    parts were reported. *awaited*: number of parts, including the snapshot of the task itself."""
 
     def __init__(self, barrier: Barrier, responder: CheckpointResponder, awaited: int) -> None:
         self._barrier = barrier
@@ -155,9 +156,10 @@ class _InFlight:
 
 
 class SubtaskCheckpoints:
-    """Takes the snapshots of one task and tells operators how checkpoints end.
-    *operators*: (id, operator), head first. *outputs*: the outputs of the results, in the order of
-    the results in the task's chain, then others. *restored_from*: id of a checkpoint; 0: none."""
+    """Takes the snapshots of one task and tells its operators how checkpoints end.
+    *operators*: (id, operator), the first operator of the chain first. *outputs*: the outputs of
+    the results, in the order of the results in the task's chain, then others. *restored_from*: id
+    of the checkpoint from which the task was restored; 0: none."""
 
     def __init__(
         self,
@@ -230,7 +232,8 @@ class SubtaskCheckpoints:
         self._responder.declined(checkpoint_id, reason)
 
     def await_one(self) -> None:
-        """Request a checkpoint after the latest one: the task's input has ended, and it waits."""
+        """Request a checkpoint with a higher id than the latest one, because the task's input has
+        ended and the task can only end after a further checkpoint."""
         self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
@@ -262,8 +265,8 @@ class SubtaskCheckpoints:
             operator.notify_checkpoint_complete(checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """Abort a checkpoint, after notifying operators that *latest_completed* is complete.
-        The coordinator's notification of its completion may have been lost."""
+        """Handle the abort of a checkpoint. Operators are first notified that the checkpoint
+        *latest_completed* is complete, because the notification of this may have been lost."""
         self.notify_complete(latest_completed)
         self.dropped(checkpoint_id)
         self._responder.aborted(checkpoint_id)

@@ -100,7 +100,8 @@ _NO_SLOTS: Slots = np.empty(0, np.int32)
 
 
 class KeyedBatchOperator(FunctionOperator):
-    """Calls a :class:`KeyedBatchFunction` with each batch and the slots of its keys."""
+    """Calls a :class:`KeyedBatchFunction` with each batch and, for each row, the slot of the row's
+    key: the index at which arrays of state hold the key's number."""
 
     gives_slots = True
 
@@ -154,7 +155,8 @@ class KeyedBatchOperator(FunctionOperator):
 
 
 class _OwnedKeys(Sequence[Any]):
-    """A sequence of keys by slot that returns copies, since keys of mutable types can change."""
+    """A sequence that returns copies of the keys in *keys*, because user code could change keys of
+    mutable types."""
 
     def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
         self._keys = keys

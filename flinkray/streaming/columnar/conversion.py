@@ -81,9 +81,9 @@ def schema_of(kind: pa.DataType) -> pa.Schema:
 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
-    """Return the batch with the columns of a declared type; unchanged if Arrow has no such type.
-    Columns of a row type are matched by position and get its field names. Raises StreamError: the
-    number of columns differs, or values do not fit."""
+    """Return the batch with columns of the types that the declared type has; unchanged if Arrow
+    cannot express the declared type. Columns of a row type are matched by position and get its
+    field names. Raises StreamError: the number of columns differs, or values do not fit."""
     wanted = type_info.to_arrow()
     if wanted is None:
         return batch
@@ -164,8 +164,8 @@ def _names_of(value: Row | tuple[Any, ...]) -> list[str] | None:
 
 
 def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[Any]]:
-    """Return the values of each column. *named*: fields are matched by name, not by position.
-    Raises ValueError if a record has other fields."""
+    """Return the values of each column, for the columns *names*. *named*: fields are matched by
+    name; if not, by position. Raises ValueError if a record has other fields."""
     rows = _alike(values, names, named)
     if rows is None:
         rows = [_in_order(value, names, named) for value in values]
@@ -173,8 +173,9 @@ def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[
 
 
 def _alike(values: Values, names: list[str], named: bool) -> Values | None:
-    """Return the fields of each record, if all records are tuples or rows with their fields in
-    order. None: the records differ, and :func:`_in_order` has to read each record."""
+    """Return the fields of each record, if all records are tuples, or rows with the fields *names*
+    in this order. None: there are other records, so the fields of each record must be looked up
+    (:func:`_in_order`)."""
     types = set(map(type, values))
     rows = values
     if types == {Row}:
@@ -234,8 +235,8 @@ def _as_arrow_takes(kind: TypeInformation, values: Values) -> list[Any]:
 
 
 def _converter(kind: TypeInformation) -> Callable[[Any], Any] | None:
-    """Return the function that converts values of the type for Arrow.
-    None: they stay as they are."""
+    """Return the function that converts values of the type to values that Arrow accepts. None:
+    Arrow accepts them as they are."""
     if isinstance(kind, RowTypeInfo | TupleTypeInfo):
         return lambda value: tuple(column[0] for column in _declared_columns([value], kind))
     if isinstance(kind, ListTypeInfo):
@@ -306,9 +307,10 @@ def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _check_values(name: str, values: Values, kind: pa.DataType, *, is_declared: bool) -> None:
-    """Check that Arrow loses no part of a value.
-    Arrow takes values of other types than the first value's, and drops the parts that do not fit.
-    Raises StreamError: a part of a value would be lost."""
+    """Check that the conversion of the column *name* to the Arrow type *kind* loses no part of a
+    value. Arrow accepts values of other types than the first value's, and drops the parts that do
+    not fit. *is_declared*: whether the program has declared the type. Raises StreamError: a part of
+    a value would be lost."""
     if not pa.types.is_nested(kind):
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
             _check_one_kind(name, values, pa.types.is_date(kind))
@@ -429,7 +431,8 @@ Data = TypeVar("Data", pa.RecordBatch, pa.Table)
 
 
 def without_views(data: Data) -> Data:
-    """Return the rows with columns of large texts and large bytes instead of views."""
+    """Return the rows with Arrow's *view* columns of texts and bytes converted to large texts and
+    large bytes."""
     for place, kind in enumerate(data.schema.types):
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()

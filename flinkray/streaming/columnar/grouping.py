@@ -29,7 +29,7 @@ _LONG_GROUP = 256
 
 
 class Groups(NamedTuple):
-    """A batch sorted by group. Records of a group keep their order."""
+    """The records of a batch, sorted by group. Records of a group keep their order."""
 
     order: npt.NDArray[np.intp]
     """Index before sorting, of each sorted record."""
@@ -40,7 +40,8 @@ class Groups(NamedTuple):
 
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
-    """Return the sum, minimum or maximum of no values: the start of an aggregation."""
+    """Return the number with which an aggregation begins: the sum, minimum or maximum of no
+    values."""
     if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
@@ -49,8 +50,8 @@ def start_of(how: str, kind: np.dtype[Any]) -> Any:
 
 
 def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
-    """Return the function that combines two sums, minima or maxima, depending on *how*.
-    NaN is greater than every number, as in Flink (Java's ``Double.compareTo``)."""
+    """Return the NumPy function that combines two aggregates: the sum, minimum or maximum, as *how*
+    says. NaN is greater than every number, as in Flink (Java's ``Double.compareTo``)."""
     if how not in ("min", "max"):
         return np.add
     if how == "max":
@@ -71,9 +72,9 @@ def group(slots: Slots) -> Groups:
 
 
 def stable_order(slots: Slots) -> npt.NDArray[np.intp]:
-    """Return the indices that sort *slots*; equal slots keep their order.
-    Arrow counts if the numbers are small and many, in half of NumPy's time. NumPy sorts 16-bit
-    integers by radix; wider ones take two passes."""
+    """Return the indices that sort *slots* (group numbers); equal numbers keep their order.
+    For many small numbers Arrow's counting sort is used, which takes half of NumPy's time. NumPy
+    sorts 16-bit integers by radix, wider integers in two passes."""
     largest = int(slots.max()) if len(slots) else 0
     if largest < _COUNTED and len(slots) > _COUNTED_FROM:
         indices = pc.array_sort_indices(pa.array(slots))  # stable, as its documentation says
@@ -146,8 +147,9 @@ def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufun
 
 
 def _accumulate(ufunc: np.ufunc, groups: Groups, ordered: Values, state: Values) -> Values:
-    """Accumulate the values of each group, beginning with the group's state. One cumulative sum
-    over all groups would let the rounding errors of a large group spoil the others."""
+    """Return the running sums, minima or maxima of each group, beginning with the group's state.
+    Each group is accumulated on its own: one cumulative sum over all groups would let the rounding
+    errors of a large group spoil the others."""
     running = ordered.astype(np.result_type(ordered, state), copy=True)
     running[groups.starts] = ufunc(running[groups.starts], state[groups.slots])
     long = np.flatnonzero(groups.counts > _LONG_GROUP)

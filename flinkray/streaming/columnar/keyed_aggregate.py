@@ -143,12 +143,12 @@ class AggregateTables(NamedTuple):
 
     @property
     def keys(self) -> list[Any]:
-        """The known keys; the index of a key is its slot."""
+        """The known keys. The index of a key in this list is its slot."""
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return for each key its first row with the present aggregate, which is the last row put
-        out."""
+        """Return for each key its first row with the present aggregate in the field *field*. This
+        is the last row that was put out for the key."""
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
             names = batch.schema.names
@@ -161,7 +161,8 @@ class AggregateTables(NamedTuple):
         return result
 
     def slots_of(self, batch: pa.RecordBatch) -> Slots:
-        """Return the slot of each row's key. *batch*: one of the batches in *first_rows*."""
+        """Return, for each row of *batch*, the slot of its key (the index of the key's number).
+        *batch* must be one of the batches in *first_rows*."""
         keys_of = self.first_rows.keys_of
         assert keys_of is not None
         return self.numbers.known_slots_of_column(keys_of(batch))
@@ -173,8 +174,8 @@ class AggregateTables(NamedTuple):
 
 class AggregateState:
     """The running sum, minimum or maximum (*how*) of the column *field* for each key.
-    *schema*: of the first batch, or of all restored first rows. Raises StreamError: the column
-    holds no numbers."""
+    *schema*: schema of the first batch or, after a restore, of all restored rows. Raises
+    StreamError: the column holds no numbers."""
 
     def __init__(
         self, how: str, field: str, key: str, schema: pa.Schema, tables: AggregateTables
@@ -192,7 +193,7 @@ class AggregateState:
         cls, how: str, field: str, key: str, tables: AggregateTables
     ) -> AggregateState | None:
         """Return the aggregate whose state is in *tables*.
-        None if the columns of the first rows do not fit together."""
+        None if the columns of the stored rows have no common type that keeps every key exact."""
         schemas = [rows.batch.schema for rows in tables.first_rows]
         schema: pa.Schema | None = schemas[0]
         for other in schemas[1:]:
@@ -273,7 +274,8 @@ class AggregateState:
         return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
-        """Add a batch. Returns for each record the row of its key, as it is after that record."""
+        """Add a batch to the aggregates. Returns for each record the first row of its key, with the
+        aggregate as it is after that record."""
         slots, values = self._prepare(batch, keys)
         state = self._numbers.values(NUMBER)
         if self._how == "sum":
@@ -287,7 +289,7 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def add(self, batch: pa.RecordBatch, keys: pa.Array) -> None:
-        """Add a batch. Unlike :meth:`aggregate` it returns no rows."""
+        """Add a batch to the aggregates, like :meth:`aggregate`, but without computing rows."""
         slots, values = self._prepare(batch, keys)
         state = self._numbers.values(NUMBER)
         if self._how == "sum":
@@ -306,7 +308,8 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def as_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the row that each record would give if it were the only record of its key."""
+        """Return the rows as results: the row that each record would give if it were the first
+        record of its key."""
         value_type = self.result_schema.field(self._field).type
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[self._field] = columns[self._field].cast(value_type, safe=False)  # as sums wrap

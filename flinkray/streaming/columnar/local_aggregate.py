@@ -38,9 +38,10 @@ MOST_KEYS = 1 << 20
 
 
 class LocalAggregateOperator(StreamOperator):
-    """Aggregates columns by key before the exchange; other records are passed on as they are.
-    After *sample* records it decides whether to aggregate further records. With more than
-    *most_keys* keys it puts out all its rows."""
+    """Aggregates columns by key before the exchange of records by key; other records are passed on
+    as they are. After *sample* records it decides, from how often keys repeat, whether to aggregate
+    further records. As soon as it has more than *most_keys* keys, it puts out a row for each key
+    and begins anew."""
 
     def __init__(
         self, how: str, field: str, keys: Keys, sample: int = SAMPLE, most_keys: int = MOST_KEYS
@@ -109,9 +110,10 @@ MOST_NUMBERS = 1 << 20
 
 
 class LocalWindowAggregateOperator(StreamOperator):
-    """Aggregates columns by key and pane before the exchange.
-    Rows are passed on as they are. After *sample* records it decides whether to aggregate further
-    records. With more than *most_numbers* numbers it puts out all its rows."""
+    """Aggregates columns by key and pane before the exchange of records by key. Records that are
+    Python rows are passed on as they are. After *sample* records it decides, from how often keys
+    repeat, whether to aggregate further records. As soon as it has more than *most_numbers*
+    numbers, it puts out a row for each key and pane and begins anew."""
 
     def __init__(
         self,

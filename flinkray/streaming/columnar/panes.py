@@ -68,7 +68,8 @@ class ColumnAggregate:
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """All numbers that are kept for the aggregate: for a mean, also its sum's upper halves."""
+        """All measures (numbers by key and pane) that the aggregate needs. A mean also needs the
+        upper halves of its sum."""
         measure = self.measure
         if measure is None:
             return ()
@@ -96,7 +97,7 @@ class Measure(NamedTuple):
 
     @property
     def sum(self) -> Measure:
-        """The sum beside which these upper halves are kept; the inverse of :attr:`upper`."""
+        """The sum for which this measure keeps the upper halves; the inverse of :attr:`upper`."""
         return Measure("sum", self.column)
 
 
@@ -120,7 +121,8 @@ class PaneTimes(NamedTuple):
 
 
 class Panes:
-    """The numbers of all keys and panes of a subtask. *table* has the panes as namespaces."""
+    """The numbers of all keys and panes of a subtask. In *table* they are kept with the number of
+    the pane as namespace."""
 
     def __init__(
         self,
@@ -204,8 +206,9 @@ class Panes:
                 add(pane, slice(begin, end))
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
-        """Return (count of records for each row of *batch*, numbers to add for each measure).
-        The counts are None if each row is one record, and not a part of a pane."""
+        """Return (number of records that each row of *batch* stands for, the numbers to add for
+        each measure). The first item is None if each row is one record, and not a part of a pane.
+        """
         numbers: dict[Measure, Values] = {}
         if not is_part(batch):
             for measure in self._measures:
@@ -261,15 +264,16 @@ class Panes:
                 self._unwrap_all(measure)
 
     def _begin_upper(self, measure: Measure) -> None:
-        """Compute the upper halves of existing sums, which have had none: sums of smaller numbers,
-        or sums restored from an earlier version of flinkray."""
+        """Compute the upper halves of sums that had none until now: sums of integers of less than
+        64 bits, or sums restored from an earlier version of flinkray."""
         if measure.sum in self.kinds:
             for pane in self.table.namespaces.values():
                 pane.values(measure.name)[:] = upper_halves(pane.values(measure.sum.name))
                 pane.touch(np.flatnonzero(pane.present()))
 
     def _unwrap_all(self, measure: Measure) -> None:
-        """Undo the wrapping of a measure's sums: they are doubles now, which do not wrap."""
+        """Compute what the sums of a measure would be if they had not wrapped at 64 bits, because
+        the sums are doubles from now on."""
         for pane in self.table.namespaces.values():
             total, upper = pane.values(measure.name), pane.values(measure.upper.name)
             were_integers = upper != 0
@@ -300,7 +304,7 @@ class Panes:
     # --- reading ----------------------------------------------------------------------------------
 
     def key_array(self, present: Any) -> pa.Array:
-        """Return the keys with the slots *present*, as an Arrow array."""
+        """Return the keys at the indices *present* as an Arrow array."""
         keys = self.table.keys
         mine = [keys[slot] for slot in present.tolist()]
         try:
@@ -312,8 +316,8 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """Return the panes numbered *numbers* as rows, for a task that combines parts of panes.
-        There is one row for each key and pane."""
+        """Return the panes numbered *numbers* as a record batch with a row for each key and pane,
+        to be sent to a task that combines such parts of several tasks."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:

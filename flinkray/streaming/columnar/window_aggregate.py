@@ -171,8 +171,9 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _not_ended(self, slots: Any, last: int) -> Any:
-        """Return those of *slots* for whose keys a window has not ended yet.
-        *last*: the last time of the window. Other keys had its results before the restore."""
+        """Return those of *slots* (numbers of keys) for which the window that ends at *last* has
+        not ended yet. After a restore, the window may have ended for some key groups already; their
+        results were put out before."""
         if self._ended.latest < last:
             return slots
         keys = self._table.keys
@@ -208,8 +209,8 @@ class WindowAggregateOperator(StreamOperator):
         return combined
 
     def _last_pane_before(self, watermark: int) -> int:
-        """Return the number of the last pane whose windows have all ended.
-        Panes up to this one are removed."""
+        """Return the number of the last pane for which all windows that contain it have ended. This
+        pane and earlier ones can be removed."""
         if watermark == MAX_TIMESTAMP:
             return MAX_TIMESTAMP
         size, slide, offset = self._times
@@ -228,7 +229,7 @@ Stored = tuple[int, int, int]
 
 
 class KeyGroupWatermarks:
-    """Keeps the watermark of each of a subtask's key groups.
+    """The watermark of each of a subtask's key groups.
     *stored*: results of :meth:`stored` of any subtasks, from which the watermarks are restored. A
     key group that is not in them begins with the least time."""
 
@@ -246,7 +247,8 @@ class KeyGroupWatermarks:
         self._assign = KeyGroupAssigner(state.max_parallelism, state.hash_of)
 
     def advance(self, watermark: int) -> None:
-        """Advance to the subtask's watermark, which must be later than the earliest one."""
+        """Raise the watermark of every key group that is behind to *watermark*, the subtask's
+        watermark, which must be later than the earliest one."""
         self.earliest = watermark
         if watermark >= self.latest:
             self.latest = watermark

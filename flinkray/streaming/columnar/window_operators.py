@@ -194,9 +194,9 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         self.output.emit_watermark(timestamp)
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
-        """Join the rows of windows that have ended.
+        """Return all pairs of rows with equal keys and windows.
         Arrow joins only keys, windows and row numbers, because it cannot join tables with nested
-        columns. So the columns of both inputs are copied only once."""
+        columns. The rows of both inputs are then copied once."""
         (mine, my_starts), (theirs, their_starts) = left, right
         left_key, right_key = mine[self._left_key], theirs[self._right_key]
         if left_key.type != right_key.type or pa.types.is_floating(left_key.type):
@@ -219,7 +219,8 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         )
 
     def _numbered(self, *of_both: Times) -> list[Times]:
-        """Number the windows from the first one: a small number is hashed faster than a time."""
+        """Return the windows of both inputs as numbers, counted from the first window: Arrow hashes
+        small numbers faster than times."""
         first = min(int(starts.min()) for starts in of_both)
         last = max(int(starts.max()) for starts in of_both)
         kind = np.int32 if (last - first) // self._size < 2**31 else np.int64
@@ -241,8 +242,8 @@ def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
 
 
 def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """Replace each key of both columns by a number, which is equal for keys equal in Python.
-    Arrow would not join equal keys of different types, such as 1 and 1.0."""
+    """Return both columns of keys as numbers. Keys have the same number if they are equal in
+    Python; Arrow would not join equal keys of different types, such as 1 and 1.0."""
     numbers = KeyNumbers()
     of_each = []
     for column in of_both:
@@ -260,9 +261,9 @@ Times = npt.NDArray[np.int64]
 
 
 class WindowBuffer:
-    """The rows of one input whose windows have not ended.
-    *size* and *offset* of the windows are milliseconds. *key*: name of the key column, if there is
-    one. *table* holds the rows by the start of their window."""
+    """Keeps the rows of one input until their windows end.
+    *size* and *offset* of the windows are milliseconds. *key*: name of the key column; None: keys
+    are not a column. *table* holds the rows by the start of their window."""
 
     def __init__(self, size: int, offset: int, key: str | None, table: RowTable) -> None:
         self._size, self._offset = size, offset
@@ -292,7 +293,8 @@ class WindowBuffer:
         return late
 
     def take(self, watermark: int) -> tuple[pa.Table, Times] | None:
-        """Remove and return the rows of ended windows, and the windows' starts; None: no rows."""
+        """Remove and return the rows whose windows have ended at *watermark*, with the start of
+        each row's window. None: there are no such rows."""
         limit = MAX_TIMESTAMP if watermark == MAX_TIMESTAMP else watermark - self._size + 1
         due = self._table.take_up_to(limit)
         if not due:

@@ -511,7 +511,8 @@ class BatchContext(ABC):
     @property
     @abstractmethod
     def keys(self) -> Sequence[Any]:
-        """All keys that the subtask has seen so far; the index of a key is its slot."""
+        """All keys that the subtask has seen so far. The index of a key is its slot, as in
+        ``slots``."""
 
     @abstractmethod
     def current_watermark(self) -> int:
@@ -526,8 +527,8 @@ class KeyedBatchFunction(Function, ABC):
     @abstractmethod
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Return the results for a batch: a record batch, a table, several of them, or None.
-        Rows with timestamps have them in the last column, ``$timestamp``; so have rows of the
-        results."""
+        If rows have timestamps, these are in the last column, ``$timestamp``. If the results have
+        such a column, it gives their timestamps."""
 
     def on_watermark(self, timestamp: int, ctx: BatchContext) -> Any:
         """Return results that go before a watermark, in the form of :meth:`process_batch`.

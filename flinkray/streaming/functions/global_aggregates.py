@@ -113,8 +113,9 @@ class GlobalAggregates:
         self._accumulators: dict[str, bytes] = {}
 
     def update(self, name: str, value: bytes, function: AggregateFunction[Any, Any, Any]) -> bytes:
-        """Add a pickled value, and return the pickled result of the aggregate. Raises what
-        *function* raises, and StreamError if the result is too large; then nothing was added."""
+        """Add a pickled value to the aggregate *name*, and return the pickled result. Raises the
+        exceptions of *function*, and StreamError if the result is larger than allowed. After an
+        exception, the value has not been added."""
         known = self._accumulators.get(name)
         before = function.create_accumulator() if known is None else pickle.loads(known)
         added = cloud_pickle.dumps(function.add(pickle.loads(value), before))

@@ -13,9 +13,9 @@ _FIRST = "runtime_context"
 
 
 def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
-    """Return *function* if it is an object with *method*, or a plain function of *values*
-    arguments. *what*: the needed kind of object, for errors. Raises TypeError for any other object,
-    an ``async def``, and other arguments."""
+    """Return *function* if it is an object with the method *method*, or a plain function of
+    *values* arguments. *what*: name of the needed kind of object, for errors. Raises TypeError:
+    *function* is neither, is an ``async def``, or takes other arguments."""
     forgotten = isinstance(function, type) and (
         issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
     )
@@ -28,8 +28,8 @@ def expect_function(function: Any, method: str, what: str, values: int = 1) -> A
 
 
 def expect_kind(function: Any, kind: type, what: str) -> Any:
-    """Return *function* if it is of class *kind*. Raises TypeError: *function* is of another class,
-    or has a method that is ``async def`` or takes other arguments."""
+    """Return *function* if it is an object of class *kind*. Raises TypeError: it is of another
+    class, or has a method that is ``async def`` or takes other arguments."""
     if not isinstance(function, kind):
         raise TypeError(f"{what}, got {function!r}")
     refuse_coroutines(function)
@@ -62,8 +62,9 @@ def _text(names: tuple[str, ...]) -> str:
 
 
 def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield (callable, argument names) of *function*, or of each of its methods that are called.
-    A name is empty if unknown. *values*: number of arguments of a plain function."""
+    """Yield (callable, argument names) of *function*, or of each of its methods that operators
+    call. An argument name is empty if it is unknown. *values*: number of arguments of a plain
+    function."""
     declared = dict(_declared(type(function)))
     for name, names in declared.items():
         yield getattr(function, name), names
@@ -80,7 +81,8 @@ def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple
 
 
 def _declared(kind: type) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (name, argument names) of methods of flinkray's classes that *kind* overrides."""
+    """Yield (name, argument names) of each method of *kind* that overrides a method of a class of
+    flinkray. The argument names are those of flinkray's method."""
     for base in reversed(kind.__mro__):
         if base.__module__.partition(".")[0] != "flinkray":
             continue

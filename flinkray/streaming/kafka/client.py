@@ -163,7 +163,7 @@ class RecordProducer:
         self.check()
 
     def give_up(self) -> None:
-        """Close without waiting for records that are being sent."""
+        """Close the producer without waiting for records that are being sent."""
         self.inner.purge()
         del self.inner  # it refers to this object: do not leave it to the garbage collector
 
@@ -178,8 +178,8 @@ _LONGEST_PAUSE = 1.0
 
 
 class KafkaCluster:
-    """Queries topics and offsets. Connects when needed. *timeout*: seconds for which a query is
-    repeated. *closed* is set when answers are not needed any more."""
+    """Queries topics and offsets of a Kafka cluster. Connects when needed. *timeout*: seconds for
+    which a failed query is repeated. *closed*: event that ends repeated queries early."""
 
     def __init__(
         self, properties: Mapping[str, Any], clock: Clock, timeout: float, closed: Event
@@ -297,8 +297,9 @@ class KafkaCluster:
     # ----------------------------------------------------------------------------------------------
 
     def _asked(self, what: str, look: Callable[[], T]) -> T:
-        """Return the result of *look*, which is repeated while the cluster is not ready to answer.
-        *what*: name of the result, for errors."""
+        """Call *look* and return its result. While the cluster is not ready to answer, the call is
+        repeated until the time-out. *what*: name of the result, for errors. Raises StreamError if
+        the cluster refuses the query, UnavailableError after the time-out."""
         pause = _FIRST_PAUSE
         deadline = self._clock.monotonic() + self._timeout
         while True:

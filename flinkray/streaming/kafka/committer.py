@@ -148,7 +148,8 @@ class TransactionalSession:
 
 
 class KafkaCommitter(Committer[KafkaCommittable]):
-    """Commits under the transactional ids of the writers.
+    """Commits the committables of writers, each in a transaction under the transactional id of its
+    writer.
     *own*: transactional id for which a session begins at once, so that no transaction of an earlier
     attempt stays open. None: no such id."""
 
@@ -224,7 +225,8 @@ MOST_RUNS = 16
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """Numbers of a writer's committed committables: all up to *up_to*, and those in *beyond*."""
+    """Which committables of one writer, by number, were committed: all up to *up_to*, and those in
+    *beyond*."""
 
     up_to: int = 0
     beyond: frozenset[int] = frozenset()

@@ -19,7 +19,8 @@ _LOOK_AT_ANSWER = 0.02
 
 
 class Found(NamedTuple):
-    """Result of one search: partitions that are new, and known ones that do not exist now."""
+    """Result of one search for partitions: new partitions, and known partitions that do not exist
+    now."""
 
     new: list[KafkaPartitionSplit]
     vanished: list[KafkaTopicPartition]

@@ -40,7 +40,7 @@ Deserialize = Callable[[Message], Any]
 
 
 class _Reading(NamedTuple):
-    """Fetched records, of which the records before *position* have been emitted."""
+    """Fetched records, and how many of them were emitted already (*position*)."""
 
     fetched: Fetched
     position: int
@@ -220,8 +220,8 @@ _PATIENCE = 0.1
 
 
 class Fetched(NamedTuple):
-    """Records of one partition, in order. *end*: offset after them. Without messages: Kafka
-    has no record from *end* on at the moment."""
+    """Records of one partition, in order. *end*: offset after them. An empty list of messages says
+    that Kafka has no record from *end* on at the moment."""
 
     partition: KafkaTopicPartition
     messages: Sequence[Message]
@@ -430,9 +430,9 @@ class PartitionFetcher:
                 del self._out_of_range[partition]
 
     def _elsewhere(self, partition: KafkaTopicPartition, said: str, first: int, end: int) -> int:
-        """Return the offset from which to continue after Kafka had no record at the position.
+        """Return the offset from which to continue if Kafka has no record at the reader's offset.
         *said*: Kafka's error text. *first*, *end*: the partition's offsets in Kafka. Raises
-        StreamError: the strategy is NONE."""
+        StreamError: the reset strategy is NONE."""
         wanted = self._positions[partition]
         if first <= wanted <= end:
             log.info("%s is read on from offset %d after all: %s", partition, wanted, said)

@@ -63,7 +63,8 @@ class Subscription:
 
 
 class ValueOfRecord:
-    """Function from a Kafka message to its deserialized value. Tombstones are left out."""
+    """Function from a Kafka message to its deserialized value. Messages without a value
+    (tombstones) are left out."""
 
     def __init__(self, deserialize: Callable[[bytes], Any]) -> None:
         self._deserialize = deserialize
@@ -262,7 +263,7 @@ class KafkaSourceBuilder(Generic[T]):
         self, deserialization_schema: DeserializationSchema[U]
     ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of values.
-        A record is left out if the result is None or it has no value."""
+        A record is left out if it has no value, or if the deserializer returns None."""
         self._deserialize = ValueOfRecord(deserialization_schema.deserialize)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()

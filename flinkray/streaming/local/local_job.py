@@ -58,7 +58,8 @@ POLL_INTERVAL = 0.005
 
 class LocalJob:
     """One run of a graph, without checkpoints. Sinks commit at the end of their input.
-    *clock*: processing time; a manual clock makes the run deterministic. None: the system clock."""
+    *clock*: gives processing time; a manual clock makes the run deterministic. None: the system
+    clock."""
 
     def __init__(self, graph: StreamGraph, clock: WaitingClock | None = None) -> None:
         if not graph.nodes:
@@ -260,12 +261,13 @@ class LocalJob:
         self._woken.clear()
 
     def cancel(self) -> None:
-        """End the run soon; from any thread."""
+        """Make the run end soon; may be called from any thread."""
         self._cancelled = True
         self._woken.set()
 
     def wake(self) -> None:
-        """End the wait of the job, because a mailbox has new mail; from any thread."""
+        """End the job's wait for work, because a mailbox has new mail; may be called from any
+        thread."""
         self._woken.set()
 
     def close(self) -> None:
@@ -388,8 +390,8 @@ class LocalTask:
         self._wake()
 
     def close(self) -> None:
-        """Close the operators. A batch in progress is abandoned. That is not possible from another
-        thread; the greenlet's own thread abandons the batch later."""
+        """Close the operators, and abandon a batch that is in progress. Another thread cannot do
+        the latter: the greenlet's own thread abandons the batch later."""
         stack, self._paused = self._paused, None
         try:
             if stack is not None and self._thread == get_ident():
@@ -414,8 +416,8 @@ class LocalSource:
         self._coordinator.start(self._source, len(self.tasks))
 
     def serve(self) -> bool:
-        """Pass on requests of readers and events for them. Look for new splits when it is time.
-        Returns whether a reader got an event."""
+        """Pass on the readers' requests to the enumerator and its events to the readers. Look for
+        new splits when the time for that has come. Returns whether a reader got an event."""
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:
@@ -444,8 +446,8 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """Yield the time in seconds at which each reader, and the enumerator, next has work.
-        None: that time is unknown."""
+        """Yield, for each reader and for the enumerator, the time of the clock in seconds at which
+        it has work to do next. None: that time is unknown."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)

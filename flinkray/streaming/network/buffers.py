@@ -67,8 +67,8 @@ def count_records(elements: Sequence[Element]) -> int:
 
 class QueuedBarrier:
     """A barrier in the queue of a channel. Its position divides the elements that it overtakes from
-    those sent later. The task gets the barrier once: early from the gate, or when the task reaches
-    its position. Only the task's thread calls the methods."""
+    those sent later. The task gets the barrier only once: early, before the elements that it
+    overtakes, or when the task reaches its position. Only the task's thread calls the methods."""
 
     __slots__ = ("_is_given", "barrier", "is_reached", "was_urgent")
 
@@ -81,7 +81,8 @@ class QueuedBarrier:
         self._is_given = False
 
     def give(self) -> Barrier | None:
-        """Return the barrier, to be given to the task. None if it was given before."""
+        """Return the barrier, which the caller passes to the task. None if the task has got it
+        before."""
         if self._is_given:
             return None
         self._is_given = True
@@ -89,15 +90,17 @@ class QueuedBarrier:
 
     def reach(self) -> Barrier | None:
         """Note that the task has taken all elements before the barrier in the queue.
-        Return the barrier, to be given to the task. None if it was given before."""
+        Returns the barrier, which the caller passes to the task. None if the task has got it
+        before."""
         self.is_reached = True
         return self.give()
 
 
 class WaitingBarrier:
-    """Follows a barrier that was written to all subpartitions until each has sent it, in line or
-    before waiting buffers. *settled* then gets the overtaken elements. The partition's lock is held
-    in all methods except :meth:`tell`."""
+    """Follows a barrier that was written to all subpartitions, until each has sent the barrier. A
+    subpartition sends it at its place in the queue, or before waiting buffers, which it then
+    overtakes. Then *settled* is called with the overtaken elements. The partition's lock is held in
+    all methods except :meth:`tell`."""
 
     def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
         self.barrier = barrier

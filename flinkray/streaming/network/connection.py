@@ -81,7 +81,7 @@ class ReceivingChannel(Protocol):
 
 
 class Producers(Protocol):
-    """Serves requests for the partitions of this process."""
+    """Interface that serves other processes' requests for the partitions of this process."""
 
     def requested(
         self,
@@ -159,8 +159,9 @@ class Connection:
     # --- consuming ----------------------------------------------------------------------------
 
     def add_channel(self, channel: ReceivingChannel) -> int | None:
-        """Register a channel and return its number on this connection. None: the connection is lost
-        or :attr:`is_leaving`. If it is leaving, use another connection."""
+        """Register a channel and return its number on this connection. None: the connection is
+        lost, or will be closed as unused (:attr:`is_leaving`). In the latter case, use another
+        connection."""
         with self._state:
             if self.lost_reason is not None or self.is_leaving:
                 return None
@@ -215,7 +216,8 @@ class Connection:
                     self._state.notify()
 
     def _collect(self) -> list[Part]:
-        """Return the parts to send next. Called only by the thread that sends."""
+        """Remove the frames to send next from the queues, and return them as parts: control frames
+        first, then buffers of the channels in turn. Called only by the thread that sends."""
         parts: list[Part] = []
         size = 0
         control, ready = self._control, self._ready
@@ -380,9 +382,10 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """End the connection if the other side does not use it, either.
-        This side adds no channel between question and answer, the other side none after it has
-        agreed. A request that crosses the question is served, and the other side refuses."""
+        """Ask the other side to end the connection; it ends if neither side uses it.
+        This side adds no channel until it has the answer, and the other side none after it has
+        agreed. If a request of the other side arrives meanwhile, it is served, and the other side
+        refuses."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -459,8 +462,8 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive until the slab has *count* unread bytes.
-        Return False if the source ends before."""
+        """Receive data until there are *count* unread bytes in memory.
+        Returns False if the source ends before."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]

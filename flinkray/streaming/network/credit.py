@@ -37,7 +37,8 @@ class FloatingCredit:
 
 
 class ReceiverCredit:
-    """Keeps account of the credit that a consumer has granted to one channel's producer."""
+    """Keeps account of the credit in bytes that a consumer has granted to the producer of one
+    channel."""
 
     __slots__ = (
         "_borrowed", "_exclusive", "backlog", "floating", "granted", "received", "taken",
@@ -60,7 +61,7 @@ class ReceiverCredit:
 
     @property
     def window(self) -> int:
-        """Upper limit of the bytes that are granted and not paid."""
+        """The most bytes that may be granted to the producer and not used by it."""
         return self._exclusive + self._borrowed
 
     @property
@@ -69,8 +70,9 @@ class ReceiverCredit:
         return self.received - self.taken
 
     def on_received(self, size: int, backlog: int) -> int:
-        """Account for a received buffer.
-        Return the floating credit to grant at once, in bytes, for the producer's *backlog*."""
+        """Account for a received buffer of *size* bytes.
+        Returns the floating credit in bytes to grant at once, because the producer has *backlog*
+        bytes to send."""
         self.received += size
         self.backlog = backlog
         missing = backlog - (self.granted - self.received)
@@ -82,8 +84,8 @@ class ReceiverCredit:
         return lent
 
     def on_taken(self, size: int) -> int:
-        """Account for a buffer that the task has taken. Return the bytes to grant to the producer.
-        0: too few bytes for a message; they are granted later."""
+        """Account for a buffer that the task has taken. Returns the bytes to grant to the producer
+        now. 0: there are too few to send a message for; they are granted later."""
         self.taken += size
         owed = self.taken + self.window - self.granted
         if self._borrowed and self.backlog == 0:

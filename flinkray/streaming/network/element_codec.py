@@ -292,7 +292,7 @@ def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int
 def with_schemas(
     elements: EncodedElements, numbers: Sequence[int]
 ) -> tuple[list[Description], list[Any]]:
-    """Return (descriptions, data) of *elements*, preceded by the schemas numbered *numbers*."""
+    """Return (descriptions, data): first the schemas numbered *numbers*, then *elements*."""
     ahead = Encoded()
     for number in numbers:
         data = memoryview(elements.source.schema(number).serialize())

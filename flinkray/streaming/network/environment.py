@@ -204,7 +204,8 @@ class NetworkEnvironment:
                 self._others.add(leaving)
 
     def _look_for_idle(self) -> None:
-        """End connections idle for ``connection_idle_timeout``, if the other side agrees."""
+        """Close the connections that were not used for ``connection_idle_timeout`` seconds, if the
+        other side does not use them either."""
         with self._lock:
             connections = [*self._connections.values(), *self._others]
             known, self._idle_looks = self._idle_looks, {}

@@ -71,9 +71,10 @@ def encode_elements(elements: Iterable[InFlight]) -> bytes:
 
 
 def decode_elements(data: bytes, name: str = INLINE) -> list[Element]:
-    """Decode the bytes of :func:`encode_elements`. Columns share the memory of *data*. *name*: of
-    the file, for errors. Raises CheckpointStorageError: the data is damaged or has another format.
-    StateMigrationError: the class of a record cannot be loaded any more."""
+    """Return the elements whose bytes :func:`encode_elements` has returned. Columns share the
+    memory of *data*. *name*: name of the file, for errors. Raises CheckpointStorageError: the data
+    is damaged or has another format. StateMigrationError: the class of a record cannot be loaded
+    any more."""
     check_format(name, data, MAGIC, VERSION)
     pieces = memoryview(data)[_HEADER:]
     check_bytes(name, pieces, data[_HEADER - 4 : _HEADER])

@@ -364,9 +364,10 @@ class LocalInputChannel:
         return self._elements.popleft()
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
-        """Return the elements that the channel has taken from the subpartition, but not the task.
-        They stay in the channel. After the barrier nothing more is taken from the subpartition
-        before the task has the barrier."""
+        """Return the elements that wait in the channel: it has taken them from the subpartition,
+        but the task has not taken them from the channel. They stay in the channel. All of them were
+        sent before the barrier, since nothing is taken from the subpartition between the barrier's
+        arrival and the task getting it."""
         return list(self._elements)
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:

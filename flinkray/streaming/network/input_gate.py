@@ -28,16 +28,17 @@ class InputChannel(Protocol):
         :meth:`NetworkInputGate.has_data` when the next one arrives."""
 
     def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
-        """Return the elements before a barrier in the queue that were not taken yet.
-        They stay queued."""
+        """Return the elements before *barrier* in the queue that the task has not taken yet.
+        They stay in the queue."""
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
         """Note that the task has got *barrier* before the elements that it has overtaken.
-        It stays queued, to divide them from later elements. *before*: the barrier of the last such
-        call, which leaves the queue."""
+        The barrier stays in the queue, where it divides these elements from later ones. *before*:
+        the barrier of the previous such call, which is removed from the queue; None: there was
+        none."""
 
     def restore(self, elements: Sequence[Element]) -> None:
-        """Put these elements before all elements that arrive."""
+        """Give the task these elements before all elements that arrive from the producer."""
 
     def processed(self) -> None:
         """Tell the producer that the task has processed all data."""
@@ -51,7 +52,8 @@ class InputChannel(Protocol):
 class NetworkInputGate(InputGate):
     """An :class:`~flinkray.streaming.channels.InputGate` over channels from other tasks. Only the
     task's thread polls and closes the gate. Channels with data wait in a queue for their turn, so
-    polling costs the same with any number of channels. *timers* let barriers overtake buffers."""
+    polling costs the same with any number of channels. *timers*: call back when an alignment
+    time-out has passed, so that a barrier overtakes buffers."""
 
     def __init__(self, consumer: str, timers: Timers) -> None:
         super().__init__(0)

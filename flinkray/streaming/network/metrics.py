@@ -10,8 +10,9 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 @dataclass(slots=True)
 class ChannelMetrics:
-    """Metrics of one channel, or the sum over many channels.
-    The threads that move the data count without locks, so a reading may be between two buffers."""
+    """Metrics of one channel, or the sum of the metrics of many channels.
+    The threads that move the data count without locks, so the numbers of one reading may not fit
+    exactly together."""
 
     bytes: int = 0
     """Bytes that were sent (blocking result: written), or taken by the task.

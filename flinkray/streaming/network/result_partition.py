@@ -48,10 +48,11 @@ _SIGN_SIZE = 64
 
 
 class ResultPartition:
-    """The pipelined output of one subtask for the consumers of one edge: read while one thread
-    writes it. Elements wait in their subpartition until the consumer has credit. *partition_id*
-    must be hashable, and encodable in a message. *buffer_timeout*: seconds that a record waits at
-    most to be sent with others. 0: nothing waits. None: records wait until a segment is full."""
+    """The pipelined output of one subtask for the consumers of one edge: consumers read it while
+    one thread writes it. Elements wait in a subpartition until its consumer has credit.
+    *partition_id* must be hashable, and encodable in a message. *buffer_timeout*: most seconds that
+    a record waits to be sent together with others. 0: no record waits. None: records wait until a
+    segment is full."""
 
     is_blocking = False
 
@@ -99,8 +100,9 @@ class ResultPartition:
     # --- for the writer -----------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Return whether less data waits than the limit allows. If not, the writer should wait.
-        Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read."""
+        """Return whether the writer may write on: less data waits for the consumers than the limit
+        allows. Raises ConsumerLostError, PartitionReleasedError: the output can no longer be read.
+        """
         self.check()
         has_room = self.full <= 0 and self.queued < self._most_queued
         if has_room:
@@ -119,15 +121,16 @@ class ResultPartition:
                 self._full_since = None
 
     def restore(self, subpartition: int, elements: Sequence[Element]) -> None:
-        """Send the restored in-flight elements of a subpartition.
-        A checkpoint barrier had overtaken them. Call this before anything is written. Raises as
-        :meth:`Subpartition.put` does."""
+        """Send the elements of a subpartition that a checkpoint barrier had overtaken before the
+        restart, as restored from the checkpoint. Call this before anything is written. Raises the
+        errors of :meth:`Subpartition.put`."""
         for element in elements:
             self.subpartitions[subpartition].put(element)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send a barrier to all consumers. Raises as :meth:`Subpartition.put` does.
-        *settled* gets the elements that the barrier has overtaken, by subpartition."""
+        """Send a barrier to all consumers. *settled* is called, at once or later, with the elements
+        that the barrier has overtaken, by subpartition. Raises the errors of
+        :meth:`Subpartition.put`."""
         pause = self._pause_before(barrier)
         if barrier.unaligned or (pause is not None and pause <= 0):
             barrier = replace(barrier, unaligned=True)
@@ -150,8 +153,9 @@ class ResultPartition:
         return None if overtakes_at is None else overtakes_at / 1000 - self.clock.time()
 
     def _overtake(self, waiting: WaitingBarrier) -> None:
-        """Let a barrier overtake waiting buffers, after its alignment time-out (ST-08).
-        Overtaken elements may have to be copied. If the copy fails, the writer gets the error."""
+        """Send a barrier before the buffers that wait in front of it, because its alignment
+        time-out has passed (ST-08). Overtaken elements may have to be copied for the checkpoint. If
+        the copy fails, the next call of the writer raises the error."""
         with self.lock:
             if waiting.is_settled:
                 return
@@ -174,12 +178,14 @@ class ResultPartition:
             subpartition.flush()
 
     def end_of_data(self) -> None:
-        """Tell all consumers that only barriers follow. Raises as :meth:`Subpartition.put` does."""
+        """Tell all consumers that only barriers follow. Raises the errors of
+        :meth:`Subpartition.put`."""
         for subpartition in self.subpartitions:
             subpartition.put(END_OF_DATA)
 
     def end_of_input(self) -> None:
-        """Tell all consumers that nothing follows. Raises as :meth:`Subpartition.put` does."""
+        """Tell all consumers that nothing follows. Raises the errors of
+        :meth:`Subpartition.put`."""
         for subpartition in self.subpartitions:
             subpartition.put(END_OF_INPUT)
             subpartition.hand_over()
@@ -270,8 +276,8 @@ class ResultPartition:
             self._timers.call_at(when, self._flush_due)
 
     def _flush_due(self) -> None:
-        """Send elements whose time-out has passed.
-        If a record cannot be sent, the writer gets the error."""
+        """Send the elements that have waited for the buffer time-out.
+        If a record cannot be sent, the next call of the writer raises the error."""
         now = self.clock.monotonic()
         with self.lock:
             self._flush_at = None
@@ -301,8 +307,8 @@ class ResultPartition:
         return self.encoder.decoder().decode(buffer.descriptions, data)
 
     def buffers_taken(self) -> None:
-        """Report settled barriers, and wake the writer if there is room. Called after a view has
-        taken buffers, perhaps by several threads at once."""
+        """Report barriers that all subpartitions have sent, and wake the writer if there is room.
+        Called after a view has taken buffers, perhaps by several threads at once."""
         while self.settled:
             with self.lock:
                 waiting = self.settled.popleft() if self.settled else None
@@ -335,13 +341,15 @@ class SubpartitionView(Protocol):
 
     def becomes_ready(self) -> bool:
         """Note that the subpartition has data for this consumer.
-        Return whether :meth:`notify` has to be called, without the lock."""
+        Returns whether the caller has to call :meth:`notify`, after it has released the partition's
+        lock."""
 
     def notify(self) -> None: ...
 
     def overtake(self, barrier: Barrier) -> Callable[[], None]:
         """Give *barrier* to the consumer before all waiting buffers; only for consumers in this
-        process. Return a callback that the caller has to call without the lock."""
+        process. Returns a callback that the caller has to call after it has released the
+        partition's lock."""
 
     def fail(self, reason: str) -> None:
         """Tell the consumer that nothing more will come."""
@@ -406,8 +414,8 @@ class Subpartition:
 
     def put_first(self, barrier: Barrier) -> list[InFlight]:
         """Send a barrier before everything that was not sent yet (unaligned checkpoints, ST-06).
-        Return the overtaken elements. They belong to the checkpoint, and are sent after the
-        barrier. Raises as :meth:`put` does."""
+        Returns the overtaken elements. They belong to the checkpoint, and are sent after the
+        barrier. Raises the errors of :meth:`put`."""
         self.partition.check()
         with self._lock:
             self._finish_open()
@@ -419,7 +427,8 @@ class Subpartition:
         return overtaken
 
     def put_waiting(self, waiting: WaitingBarrier) -> None:
-        """Write a barrier that :meth:`overtake` may move ahead. Raises as :meth:`put` does."""
+        """Write a barrier behind the elements that wait. :meth:`overtake` may later send it before
+        them. Raises the errors of :meth:`put`."""
         self.partition.check()
         with self._lock:
             self._finish_open()
@@ -431,8 +440,9 @@ class Subpartition:
             notify()
 
     def hand_over(self) -> None:
-        """Detach a local consumer that has processed all data, after the end of the input was put
-        in. Only events are left for this consumer, so the producer need not wait for it."""
+        """Detach the consumer, if it runs in this process and has processed all data: only barriers
+        and ends are left for it, so the producer need not wait for it. Call this after the end of
+        the input was put in."""
         view = self.view
         if not self.is_processed or view is None or view.is_remote:
             return
@@ -441,8 +451,8 @@ class Subpartition:
         self.consumed(view)
 
     def _settle_waiting(self) -> list[WaitingBarrier]:
-        """Settle the waiting barriers, which have no data before them that they could overtake.
-        Return the barriers that wait in no subpartition any more."""
+        """Mark the barriers that wait here as sent without overtaking anything, because no data is
+        before them. Returns those that wait in no other subpartition either."""
         settled = []
         with self._lock:
             for buffer in self._buffers:
@@ -502,8 +512,9 @@ class Subpartition:
     # --- buffers; the lock is held ------------------------------------------------------------
 
     def finish_due(self, now: float) -> Callable[[], None] | None:
-        """Finish the open buffer if its time-out has passed.
-        Return a callback to be called without the lock, or None."""
+        """Close the buffer that collects elements, so that it can be sent, if its time-out has
+        passed.
+        Returns a callback that the caller has to call after it has released the lock, or None."""
         if self._open:
             assert self._timeout is not None
             due = self._open_since + self._timeout
@@ -520,8 +531,9 @@ class Subpartition:
             self._finish(together(opened) if len(opened) > 1 else opened, size)
 
     def _take_signs(self) -> list[Element]:
-        """Remove and return waiting watermarks and status, to be sent with the next batch.
-        If records wait, finish their buffer and return an empty list."""
+        """Remove the waiting watermarks and idle status and return them, to be sent together with
+        the next batch. If records wait with them, send their buffer instead and return an empty
+        list."""
         opened = self._open
         if any(isinstance(element, Block | Columns) for element in opened):
             self._finish_open()
@@ -563,8 +575,8 @@ class Subpartition:
             partition.record_size += (seen - partition.record_size) / 8
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
-        """Let a waiting barrier overtake the buffers before it, if it was not sent yet.
-        Return callbacks that the caller has to call without the lock (or None)."""
+        """Send a waiting barrier before the buffers in front of it, unless it was sent already.
+        Returns callbacks (or None) that the caller has to call after it has released the lock."""
         for place, buffer in enumerate(self._buffers):
             if buffer.waiting is waiting:
                 waiting.leave(self.index, self._in_flight(place))
@@ -586,8 +598,9 @@ class Subpartition:
         return elements
 
     def _overtake(self, barrier: Barrier) -> Callable[[], None] | None:
-        """Send a barrier before all waiting buffers, but after earlier overtaking barriers.
-        Return a callback to be called without the lock, or None."""
+        """Send a barrier before all waiting buffers, but after barriers that have overtaken them
+        earlier. Returns a callback that the caller has to call after it has released the lock, or
+        None."""
         view = self.view
         if view is not None and not view.is_remote:
             return view.overtake(barrier)
@@ -605,8 +618,8 @@ class Subpartition:
         partition.full += (self.queued >= self._most_queued) - was_full
 
     def _ready(self) -> Callable[[], None] | None:
-        """Return the callback that tells the view of new buffers, to be called without the lock.
-        None: no call is needed."""
+        """Note that there are new buffers for the view. Returns the callback that tells the view
+        so, which the caller has to call after it has released the lock. None: no call is needed."""
         view = self.view
         if view is not None and self._buffers and view.becomes_ready():
             return view.notify
@@ -703,7 +716,8 @@ Serve = Callable[[ResultPartition], None]
 
 
 class PartitionRegistry:
-    """Keeps the partitions of a process by id, and requests that wait for one. Thread-safe."""
+    """Keeps the partitions of a process by id, and consumers' requests for partitions that do not
+    exist yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -73,8 +73,8 @@ Offer = tuple[int, int, int, int, int, bytes]
 
 class OwnedRegions:
     """The shared memory of the producing side of a connection.
-    *budget*: bytes of all regions. *offer* sends a new segment to the other side, *drop* the
-    numbers of segments that are not used any more."""
+    *budget*: bytes of all regions. *offer* tells the other side of a new segment, *drop* tells it
+    the numbers of segments that are not used any more."""
 
     def __init__(
         self,
@@ -184,7 +184,8 @@ class OwnedRegions:
 
 
 class _Lease:
-    """Object that all Arrow buffers of a region refer to. Returns the region when it is deleted."""
+    """Object to which all Arrow buffers of a region of shared memory refer. When the last buffer is
+    gone, it is deleted, and tells the owner that the region is free."""
 
     __slots__ = ("_memory", "_number", "_returned")
 

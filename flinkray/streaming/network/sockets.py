@@ -152,8 +152,9 @@ class _Stranger:
         self._course = course
 
     def go_on(self) -> _Introduced | None:
-        """Continue the handshake. Return the peer when it is complete, None if data is missing.
-        Raises OSError, RpcConnectionError: the peer is refused or has closed the connection."""
+        """Continue the handshake as far as data has arrived. Returns the peer when the handshake is
+        complete, None if more data is needed. Raises OSError, RpcConnectionError: the peer is
+        refused or has closed the connection."""
         try:
             self._course.send(None)
         except StopIteration as done:
@@ -252,8 +253,8 @@ class DataListener:
                     self._accept(key.fileobj)
 
     def _until_next_look(self) -> float | None:
-        """Refuse strangers that are too slow, and accept others while there is room.
-        Return the seconds until the next call is due. None: only after an event of a socket."""
+        """Refuse peers whose handshake takes too long, and accept others while there is room.
+        Returns the seconds until the next call is due. None: only after an event of a socket."""
         now = time.monotonic()
         looks: list[float] = []
         while self._strangers:

@@ -26,7 +26,7 @@ class Timers:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         """Schedule a callback. Thread-safe. Callbacks cannot be cancelled: a callback must check
-        whether it is still wanted. It must not block."""
+        whether its work is still needed. It must not block."""
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), callback))
             if self._waits_until is None or when < self._waits_until:
@@ -47,8 +47,8 @@ class Timers:
 
     def next_pause(self, patience: float) -> float:
         """Return the seconds until the next callback is due.
-        For callers that advance a clock by hand. If nothing is scheduled, wait up to *patience*
-        real seconds for it. Raises TimeoutError: nothing was scheduled."""
+        For callers that advance a clock by hand. If no callback is scheduled, the call waits up to
+        *patience* real seconds for one. Raises TimeoutError: none was scheduled."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._heap), patience):
                 raise TimeoutError("nothing was scheduled")

@@ -96,9 +96,10 @@ class RemoteView:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Take a buffer, and more until *most* bytes are reached, when it is the view's turn.
-        Returns (frames, bytes, whether another buffer can be sent at once, whether that one goes
-        before other channels). No frames: the buffers were discarded in the meantime."""
+        """Take a buffer, and more of them until *most* bytes are reached.
+        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer is
+        sent before those of other channels). There are no frames if the buffers were discarded
+        meanwhile."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
@@ -187,7 +188,8 @@ class LocalView:
         return partial(self._on_urgent, queued)
 
     def forget(self, barrier: QueuedBarrier) -> None:
-        """Forget where a barrier is in the queue: the task has got a later barrier early."""
+        """Forget the position of a barrier in the queue, because the task has got a later barrier
+        early."""
         with self._lock:
             if not barrier.is_reached:
                 self._barriers.remove(barrier)

@@ -216,7 +216,8 @@ class WireHandshake:
 
 
 def shake_hands(handshake: Any) -> Any:
-    """Run a coroutine that blocks and never suspends, and return its result."""
+    """Run the coroutine of a handshake on a blocking socket, where it never suspends, and return
+    its result."""
     try:
         handshake.send(None)
     except StopIteration as done:

@@ -39,9 +39,10 @@ _NO_LIST = (str, bytes, bytearray, Mapping, Row)
 
 class AsyncWaitOperator(StreamOperator):
     """Passes each record to a coroutine and puts out the results that the coroutine returns.
-    When *capacity* records are in progress, the task waits, even in a batch, and puts out results.
-    A thread with an event loop calls all methods of the function. Coroutines get copies: a retry, a
-    time-out and a restore use a record again. Time-outs and retries use the loop's clock."""
+    When *capacity* records are in progress, the task waits, even in the middle of a batch, and puts
+    out results. A thread with an event loop calls all methods of the function. Coroutines get
+    copies of records, because a retry, a time-out and a restore need the original. Time-outs and
+    retries use the loop's clock."""
 
     def __init__(self, descriptor: AsyncFunctionDescriptor) -> None:
         self._descriptor = descriptor
@@ -255,8 +256,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the task's thread that a result is complete, so that it puts results out.
-        Sends mail to the task, or wakes the task if it has such mail already."""
+        """Make the task's thread put out results, because one is complete.
+        Sends mail to the task, or only wakes the task if earlier mail was not run yet."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:
@@ -278,7 +279,7 @@ Mark = Watermark | WatermarkStatus
 
 class AsyncCall:
     """A call of the asynchronous function for one record.
-    The event loop's thread settles the call once, with results or with a failure."""
+    The event loop's thread sets its outcome once: results or a failure."""
 
     __slots__ = (
         "failure", "is_complete", "is_settled", "origin", "results", "segment", "task", "timer",
@@ -327,7 +328,8 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """Yield the calls in the queue, in an order in which a restore may repeat them."""
+        """Yield the calls in the queue, in an order in which they may be repeated after a
+        restore."""
 
 
 class OrderedQueue(AsyncQueue):
@@ -366,7 +368,8 @@ class OrderedQueue(AsyncQueue):
 
 
 class _Segment:
-    """The records between two marks, and the mark behind them. The mark is None until it comes."""
+    """The records between two marks (watermarks or changes of the idle status), and the mark behind
+    them. The mark is None until it arrives."""
 
     __slots__ = ("complete", "mark", "pending")
 
@@ -471,7 +474,8 @@ class EventLoopThread:
         return outcome[0]
 
     def end(self, close: Callable[[], Any]) -> None:
-        """Cancel all coroutines, wait for them, call *close* in the thread, and end the thread."""
+        """Cancel all coroutines, wait for their end, call *close* in the thread, and end the
+        thread."""
         try:
             self.call(self._cancel_all)
             self.call(close)

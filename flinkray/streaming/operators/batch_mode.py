@@ -38,7 +38,8 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _TimelessOutput(Output):
-    """Passes records on and drops watermarks, because the end of a key does not end the stream."""
+    """Passes records on, and drops watermarks and idle status: at the end of each key the operator
+    gets a last watermark, which must not end the stream."""
 
     def __init__(self, output: Output) -> None:
         self.__dict__.update(output.__dict__)
@@ -51,8 +52,8 @@ class _TimelessOutput(Output):
 
 
 class _Reordering(StreamOperator):
-    """Base of operators that hold inputs of another *operator* back. Records beyond *memory* bytes
-    go to files."""
+    """Base of operators that collect inputs of another *operator* and pass them to it in another
+    order. Records beyond *memory* bytes are kept in files."""
 
     held: KeySorter | KeptBatches
 
@@ -85,8 +86,8 @@ class _Reordering(StreamOperator):
 
 
 class _Port:
-    """An input of a reordering operator: passes records and the end of the input on.
-    *takes_columns* False: columns become rows."""
+    """An input of a reordering operator: hands the records and the end of the input to this
+    operator. *takes_columns* False: columns become rows."""
 
     def __init__(
         self, take: Callable[[Any], None], end: Callable[[], None], takes_columns: bool = False

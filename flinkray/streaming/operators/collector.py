@@ -19,7 +19,8 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _Nowhere:
-    """Stands for a missing context. Takes a record's timestamp and key, and ignores them."""
+    """Stands in where there is no context: accepts a record's timestamp and key, and ignores
+    them."""
 
     __slots__ = ("key", "record_timestamp")
 
@@ -119,7 +120,8 @@ class Collector:
                 values = self._values
 
     def begin(self, origin: Origin | None = None) -> int:
-        """Prepare for the results of a batch or of timers. Returns the first portion's size."""
+        """Prepare for the results of a batch or of timers. Returns how many records or timers to
+        process first (a portion)."""
         self._origin = origin
         self._limit = self._portion.begin()
         return self._limit

@@ -35,9 +35,9 @@ class JoinContext:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
-    """Pairs records with equal keys by time. Records are kept until no partner can come any more.
-    *lower*, *upper*: inclusive bounds, in milliseconds, of the right timestamp minus the left one.
-    """
+    """Pairs records with equal keys whose timestamps are close. A record is stored until no partner
+    of it can arrive any more. *lower*, *upper*: inclusive bounds, in milliseconds, of the right
+    timestamp minus the left timestamp."""
 
     def __init__(
         self,

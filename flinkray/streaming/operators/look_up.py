@@ -92,7 +92,8 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             rows.put(key, row)
 
     def fired_until(self, timestamp: int) -> None:
-        """Note that the table has ended: put out held watermarks; no record waits any more."""
+        """Note that the table has been read and no record waits any more. Put out the watermark and
+        the idle status that were held back."""
         self._is_read = True
         self._room.free()
         if self._watermark is not None:

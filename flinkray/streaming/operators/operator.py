@@ -112,7 +112,7 @@ class Output:
 
 @dataclass
 class OperatorContext:
-    """Holds the names, ids, clock, metrics and settings that a task gives to an operator."""
+    """What a task gives to an operator: names, ids, clock, metrics and settings."""
 
     name: str
     time_service: ProcessingTimeService
@@ -157,7 +157,8 @@ class OperatorContext:
 
     @property
     def own(self) -> Callable[[Any], Any]:
-        """The function that copies results of user code; with object reuse it does not copy."""
+        """The function that copies mutable results of user code. With object reuse, it returns its
+        argument unchanged."""
         return _shared if self.object_reuse else own
 
     @property
@@ -267,12 +268,13 @@ class StreamOperator:
         return ()
 
     def all_selectors(self) -> Iterable[Any]:
-        """Return the operator's selectors and the functions that decide where results go.
-        Each is returned once. They are opened before the operator and closed after it."""
+        """Return the functions that select keys for the operator, and the user functions of the
+        partitioners of its results, each once. They are opened before the operator and closed after
+        it."""
         return {id(it): it for it in (*self.selectors, *self.context.selectors)}.values()
 
     def open_selector(self, selector: Any) -> None:
-        """Open one of :meth:`all_selectors`, with a runtime context that has no state."""
+        """Open one of :meth:`all_selectors`. The function gets a runtime context without state."""
         selector.open(self.runtime_context(has_state=False))
 
     def runtime_context(self, *, has_state: bool = True) -> RuntimeContext:
@@ -352,8 +354,8 @@ class StreamOperator:
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """Capture the state at this moment, to be written later. Called between two batches.
-        *since*: an earlier checkpoint; of keyed state, only later changes are captured. None: all.
-        """
+        *since*: id of an earlier checkpoint; only later changes of keyed state are captured. None:
+        all of it is captured."""
         keyed = None
         if self.keyed_state is not None:
             keyed = self.keyed_state.capture(checkpoint_id, since)
@@ -361,8 +363,9 @@ class StreamOperator:
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
         """Restore the state of earlier subtasks. Called between setup and open.
-        *checkpoint_id*: set if the keyed state is this subtask's own of that checkpoint. Then a
-        capture may hold only the changes since this checkpoint. None: it is not."""
+        *checkpoint_id*: the checkpoint of which the keyed state is, if it is exactly this subtask's
+        state. Then later captures may hold only the changes since this checkpoint. None: the state
+        comes from other subtasks or key groups."""
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
             self.keyed_state.restore(keyed, checkpoint_id)
@@ -393,7 +396,7 @@ class StreamOperator:
 
 
 class LastOperator(StreamOperator):
-    """Base of operators that no operator follows: watermarks and status end here."""
+    """Base of operators that no operator follows. Watermarks and idle status are dropped."""
 
     def process_watermark(self, timestamp: int) -> None:
         return None

@@ -154,9 +154,9 @@ class ProcessOperator(TimelessOperator):
 
 class WithTimers(StreamOperator, ABC):
     """Mixin class of keyed operators that have timers, which fire in portions.
-    Results of event-time timers carry the timer's timestamp and come before the watermark that
-    fired them; results of processing-time timers carry none. At the head of a task, mail has its
-    turn between portions."""
+    Results of event-time timers have the timer's timestamp and are put out before the watermark
+    that fired the timers. Results of processing-time timers have no timestamp. In the first
+    operator of a task, mail is run between portions."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -196,7 +196,8 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """Put the watermark out. Called when all event-time timers up to it have fired."""
+        """Put out the watermark *timestamp*. Called when all event-time timers up to it have
+        fired."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:

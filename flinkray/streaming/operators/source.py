@@ -42,8 +42,8 @@ _FILES: ListStateDescriptor[tuple[str, bool]] = ListStateDescriptor("source-file
 
 class SourceOperator(StreamOperator):
     """Puts out the records of its reader, and at the end of the input the last watermark.
-    *strategy* assigns timestamps and makes watermarks. *progressive* False: only the last
-    watermark, as in batch mode."""
+    *strategy*: assigns timestamps and makes watermarks; None: records keep the source's timestamps.
+    *progressive* False: only the last watermark is put out, as in batch mode."""
 
     shared = True
     """Local runs do not copy the source, which may be large and only creates readers."""
@@ -117,7 +117,8 @@ class SourceOperator(StreamOperator):
         self.reader.start()
 
     def _note_splits(self) -> None:
-        """Update the splits that watermarks have to wait for."""
+        """Tell the generators of watermarks how far the reader has come: whether splits are left,
+        for which watermarks have to wait, and how many splits were begun."""
         if self.source.waits_for_splits:
             context, splits = self.reader_context, self.context.splits
             splits.are_awaited = not self._has_all_splits or context.unread_splits > 0
@@ -139,7 +140,8 @@ class SourceOperator(StreamOperator):
 
     @property
     def has_rest(self) -> bool:
-        """Whether a batch is not put out completely. No checkpoint can be taken before that."""
+        """Whether a part of the last batch was not put out yet. No checkpoint can be taken until it
+        was."""
         return self._rest is not None
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class CommitLog(Protocol):
-    """Log of the committables that a single committer for all writers is about to commit.
-    Used by jobs without checkpoints. The log exists until the job has ended."""
+    """Log of the committables that are about to be committed, for jobs without checkpoints, in
+    which one committer commits for all writers. The log exists until the job has ended."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
         """Log the committables and return them.
@@ -28,14 +28,15 @@ class CommitLog(Protocol):
 
 
 class UnloggedCommits(CommitLog):
-    """Commit log that stores nothing, for programs of which no part is run again."""
+    """Commit log that stores nothing, for programs that never run a part again."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
         return committables
 
 
 class LookUpRoom(Protocol):
-    """Limits how many records of one subtask wait for the table of a look-up."""
+    """Interface with which a look-up keeps the number of records that wait for its table small: it
+    asks the sources to pause and to go on. One object serves one subtask."""
 
     most: int
     """Number of waiting records from which on :meth:`full` is called."""
@@ -67,7 +68,7 @@ class ResultsReceiver(Protocol):
     """Interface of the buffer that keeps collected results until the client takes them."""
 
     def begin(self) -> None:
-        """Announce that results will follow."""
+        """Tell the client that results will follow."""
 
     def put(self, values: Sequence[Any]) -> None:
         """Add results. Called by the task's thread."""
@@ -79,11 +80,13 @@ class ResultsReceiver(Protocol):
         """Restore the captured results of an earlier attempt. Called before all other methods."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: results captured in it are never put in again."""
+        """Note that a checkpoint is complete: from now on no earlier state is restored, so results
+        before this checkpoint are never added again by :meth:`put`."""
 
 
 class TaskServices:
-    """Services for the operators of one task. This class has those of a run without a cluster."""
+    """What the runner of a task offers to the task's operators. This class is for a run without a
+    cluster; a cluster's tasks override the methods."""
 
     stages: StageLocations | None = None
     """Locations of the job's Spark stages. None: the task does not run on a cluster."""
@@ -95,7 +98,7 @@ class TaskServices:
         return UnloggedCommits()
 
     def look_up_room(self, operator_id: str) -> LookUpRoom:
-        """Return the limit of the records that wait in a look-up."""
+        """Return the object with which the look-up *operator_id* limits its waiting records."""
         return EndlessRoom()
 
     def results(self) -> ResultsReceiver:

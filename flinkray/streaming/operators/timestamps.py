@@ -25,9 +25,10 @@ from flinkray.streaming.time.watermarks import (
 
 
 class _Emitter(WatermarkOutput):
-    """Puts out watermarks that advance, and changes of the idle status. While watermarks are held
-    (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment group gets the watermark
-    of the records read. This watermark may decrease when the source begins a split."""
+    """Puts out watermarks that advance, and changes of the idle status. While no watermark may be
+    put out (:attr:`TimestampsAndWatermarksOperator.is_held`), only the alignment group is told the
+    watermark of the records that were read. That watermark may decrease when the source begins a
+    split."""
 
     def __init__(self, operator: TimestampsAndWatermarksOperator) -> None:
         self._operator = operator
@@ -104,7 +105,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def is_held(self) -> bool:
-        """Whether no watermark can be put out until the source has read or begun further splits."""
+        """Whether watermarks must be held back until the source has read or begun further splits,
+        whose records may be older."""
         return self._strategy.waits_for_splits and self.context.splits.are_awaited
 
     def open(self) -> None:
@@ -167,7 +169,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._forget(split_id)
 
     def _follow_splits(self) -> None:
-        """Create a new generator if the source has begun another split."""
+        """Create a new watermark generator if the source has begun another split since the last
+        call."""
         begun = self.context.splits.begun
         if begun == self._begun or not self._strategy.waits_for_splits:
             return
@@ -237,7 +240,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._current.output.mark_active()
 
     def _generate_one_by_one(self, block: Block, timestamps: Any) -> None:
-        """Put out each watermark right behind the record for which the generator makes it."""
+        """Put out the records of a block, and each watermark right behind the record for which the
+        generator makes it."""
         self._pending, self._done = block, 0
         generator, emitter = self._current.generator, self._current.output
         records = zip(self.read(block), timestamps, strict=True)
@@ -260,7 +264,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._member.idle = idle
 
     def align(self, timestamp: int | None) -> None:
-        """Set the watermark that is reported to the alignment group. None: the source is idle."""
+        """Report a watermark to the alignment group, in which sources wait for slower ones. None:
+        the source is idle."""
         if self._member is not None:
             self._member.idle = timestamp is None
             if timestamp is not None:

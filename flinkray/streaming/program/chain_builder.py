@@ -53,8 +53,9 @@ class ConvertingReceiver:
 
 
 class OperatorCopies:
-    """Makes a copy of an operator and of its user function for each subtask, as on a cluster.
-    Operators with ``shared`` belong to the client's process: only the operator itself is copied."""
+    """Function that returns a copy of an operator and of its user function for each subtask, as
+    tasks on a cluster have them. Of an operator with ``shared`` only the operator itself is copied:
+    its function belongs to the client's process."""
 
     def __init__(self) -> None:
         self._pickled: dict[str, bytes] = {}
@@ -208,8 +209,8 @@ class ChainBuilder:
 
 
 def prepared_partitioner(result: PlannedResult, channels: int, producer: int) -> StreamPartitioner:
-    """Return a copy of a result's partitioner, set up for one subtask.
-    Random choices are the same in every run."""
+    """Return a copy of the partitioner of *result*, set up for the subtask *producer*.
+    Its random choices are the same in every run."""
     partitioner = result.partitioner
     if partitioner.functions:
         partitioner = pickle.loads(cloud_pickle.dumps(partitioner))

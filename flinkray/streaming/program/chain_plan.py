@@ -18,7 +18,8 @@ from flinkray.streaming.sinks.output_format import GlobalFormat, OutputFormatOpe
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """Says where an operator's results go: to another operator of the chain, or another chain."""
+    """Says where one output of an operator goes: to another operator of the chain, or to another
+    chain."""
 
     tag_id: str | None
     """Tag of the side output; None: the main output."""
@@ -59,7 +60,8 @@ class PlannedResult:
 
 @dataclass
 class ChainPlan:
-    """The plan of a chain. Every operator comes before those that it feeds; the head is first."""
+    """The plan of a chain: its operators and results. Every operator comes before the operators
+    that it feeds, so the first operator of the chain is first."""
 
     name: str
     operators: list[PlannedOperator]

@@ -34,7 +34,7 @@ def execution_target() -> ExecutionTarget:
 
 @contextmanager
 def running_at(target: ExecutionTarget) -> Iterator[None]:
-    """Run the programs of this process at *target* while the context is active."""
+    """Context manager: programs of this process run at *target* while it is active."""
     global _present
     before, _present = _present, target
     try:

@@ -100,7 +100,8 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """An operator's output (*tag_id* None: the main output) and how its records are partitioned."""
+    """Where an input comes from: an operator, its output (*tag_id* None: the main output), and the
+    partitioner of the records."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None

@@ -65,7 +65,8 @@ class Block:
         return Block(values, self.timestamps, None, self.origin)
 
     def owned(self) -> Block:
-        """Return a block whose values can be changed without changing the values of this block."""
+        """Return a block with copies of the mutable values, so that the receiver may change them
+        without changing the values of this block."""
         values = own_all(self.values)
         if values is self.values:
             return self
@@ -82,7 +83,7 @@ class Block:
         )
 
     def take(self, places: Sequence[int]) -> Block:
-        """Return the records at these indices, without keys."""
+        """Return a block with the records at the indices *places*, without their keys."""
         values, times = self.values, self.timestamps
         stamps = None if times is None else [times[place] for place in places]
         return Block([values[place] for place in places], stamps, None, self.origin)
@@ -181,15 +182,16 @@ class Barrier:
 
     @property
     def overtakes_at(self) -> int | None:
-        """When the barrier is to overtake elements in flight, in milliseconds since 1970.
-        None: it stays in line."""
+        """When the barrier begins to overtake elements in flight, in milliseconds since 1970.
+        None: it never overtakes."""
         if self.unaligned or self.savepoint or self.alignment_timeout is None:
             return None
         return self.timestamp + self.alignment_timeout
 
     @property
     def may_overtake(self) -> bool:
-        """Whether data in flight may belong to the checkpoint."""
+        """Whether the barrier may overtake elements in flight, which then belong to the
+        checkpoint."""
         return self.unaligned or self.overtakes_at is not None
 
 
@@ -202,7 +204,7 @@ class CancelledBarrier:
 
 @dataclass(frozen=True)
 class EndOfData:
-    """Says that no record or watermark follows in this channel; barriers may follow."""
+    """Says that no record and no watermark follows in this channel. Barriers may still follow."""
 
 
 @dataclass(frozen=True)

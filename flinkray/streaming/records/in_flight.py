@@ -19,16 +19,17 @@ from flinkray.streaming.records.elements import (
 
 
 class SchemaSource(Protocol):
-    """Encoder or decoder of a channel's elements, which knows the channel's schemas."""
+    """Interface of the encoder or decoder of a channel's elements, which knows the schemas that
+    were sent in the channel."""
 
     def schema(self, number: int) -> pa.Schema:
         """Return the schema with this number, which was sent before. Thread-safe."""
 
 
 class EncodedElements:
-    """The encoded elements of one buffer, which a barrier has overtaken. Never changed.
-    The elements may need schemas that were sent with an earlier buffer. If no overtaken buffer has
-    such a schema, the checkpoint gets it from *source*, so that the elements can be decoded."""
+    """The elements of one encoded buffer that a barrier has overtaken. Never changed.
+    Elements may need schemas that were sent with an earlier buffer. If no overtaken buffer has such
+    a schema, it is stored with the checkpoint, too, and taken from *source*."""
 
     __slots__ = ("descriptions", "parts", "source")
 
@@ -50,15 +51,16 @@ in the channels of a result, by channel."""
 
 
 def given_again(elements: Sequence[Element]) -> list[Element]:
-    """Return the restored elements of a channel without changes of its idle status.
-    After a restore the writer is active but does not announce it, so a restored idle status would
-    stay, and the channel's watermarks would be ignored."""
+    """Return the restored elements of a channel, to be given to the task, without changes of the
+    idle status. After a restore every channel counts as active, and its writer does not announce
+    that. A restored idle status would stay, and the channel's watermarks would be ignored."""
     return [element for element in elements if not isinstance(element, WatermarkStatus)]
 
 
 def kept(elements: Sequence[InFlight]) -> list[InFlight]:
-    """Return copies of the elements for a checkpoint. Operators will change the values of the
-    originals. Barriers and ends are left out: their senders send them again."""
+    """Return copies of overtaken elements, to be stored with a checkpoint, because operators will
+    change the values of the originals. Barriers and ends are left out: their senders send them
+    again after a restore."""
     return [
         element.owned() if isinstance(element, Block) else element
         for element in elements

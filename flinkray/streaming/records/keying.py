@@ -62,18 +62,20 @@ class Keys:
 
     def of_value(self, value: Any) -> Any:
         """Return the key of a value.
-        Raises UnsupportedKeyError if it cannot be a key, or does not fit the declared type."""
+        Raises UnsupportedKeyError if the key cannot be a key of state, or does not fit the declared
+        type."""
         key = self._of(value)
         return own_key(key) if self._kind is None else self._kind.value_of(key)
 
     def of_block(self, block: Block) -> Sequence[Any]:
         """Return the key of each value.
-        Uses the keys of the block, if the partitioner before this operator has computed them.
-        Raises UnsupportedKeyError: a key is refused as in :meth:`of_value`."""
+        If the partitioner before this operator has computed the keys, they come with the block and
+        are not computed again. Raises UnsupportedKeyError: a value cannot be a key."""
         return self.computed(block) if block.keys is None else block.keys
 
     def computed(self, block: Block) -> Sequence[Any]:
-        """Compute the key of each value. Raises UnsupportedKeyError as :meth:`of_value` does."""
+        """Return the key of each value, computed with the selector. Raises UnsupportedKeyError: a
+        value cannot be a key, or does not fit the declared type."""
         if self._one_by_one:
             of = self._of
             try:
@@ -133,7 +135,8 @@ class Keys:
 
 
 def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
-    """Return the functions to open for several keys, each once."""
+    """Return the user functions of several key selections, each once, so that they can be
+    opened."""
     functions = (function for keys in all_keys if keys is not None for function in keys.functions)
     return tuple({id(function): function for function in functions}.values())
 

@@ -57,8 +57,9 @@ _PARTS = re.compile(r"[+-]?([0-9]*)\.?([0-9]*)(?:[eE].*)?")
 
 
 def is_exact(text: str) -> bool:
-    """Return whether the nearest double, printed with as many digits, equals the number.
-    So digits that come only from printing a double, such as 0.1000000000000000056, are no loss."""
+    """Return whether a double keeps the number in *text*: the nearest double, printed with as many
+    digits, equals the number. Digits that come only from printing a double, such as
+    0.1000000000000000056, are therefore no loss."""
     parts = _PARTS.fullmatch(text)
     if parts is None:
         return True  # infinity, by name

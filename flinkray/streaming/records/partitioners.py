@@ -41,7 +41,8 @@ TABLE_LIMIT = 1 << 16
 
 
 class StreamPartitioner(ABC):
-    """Base class of all partitioners. A subtask has its own partitioner for each edge."""
+    """Base class of all partitioners, which choose the channels of each record. A subtask has its
+    own partitioner for each edge."""
 
     name: ClassVar[str]
     pointwise: ClassVar[bool] = False
@@ -186,8 +187,9 @@ class _ByChannel(StreamPartitioner):
 
     @abstractmethod
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
-        """Return (channel of each record, key of each record to pass on with the records).
-        The second item is None if there are no keys, or keys of types that can change."""
+        """Return (channel of each record, key of each record).
+        The receivers get the keys with the records, so that they need not compute them. The second
+        item is None if there are no keys, or if user code could change the keys."""
 
     def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
         if self.channels == 1:
@@ -383,7 +385,8 @@ class BroadcastPartitioner(StreamPartitioner):
         raise StreamError("a broadcast has no single channel: every record goes to all")
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
-        """Yield the block for every channel, with copies of mutable values but for the last one."""
+        """Yield the block for every channel. Each channel but the last gets copies of mutable
+        values."""
         last = self.channels - 1
         return (
             (channel, block if channel == last else block.owned())

@@ -63,7 +63,8 @@ class Row:
 
     @staticmethod
     def of(fields: list[str] | None, values: list[Any]) -> Row:
-        """Create a row that owns the two lists."""
+        """Create a row of the two lists, without copying them: the caller must not use them any
+        more."""
         row = _new(Row)
         _set(row, "_fields", fields)
         _set(row, "_values", values)
@@ -85,8 +86,8 @@ class Row:
         }
 
     def values_by(self, names: Sequence[str]) -> list[Any]:
-        """Return the values in the order of *names*, or in the row's order if it has no names.
-        Raises ValueError if the row has other names."""
+        """Return the values in the order of *names*. A row without names has its values in its own
+        order. Raises ValueError if the row has other names."""
         fields = self._fields
         if fields is None or fields == names:
             return list(self._values)
@@ -182,11 +183,12 @@ class Row:
         return hash(tuple(self._values))
 
     def __key_copy__(self, keep: Callable[[Any], Any]) -> Row:
-        """Return the copy that is kept if the row is a key. *keep* is applied to each value."""
+        """Return the copy that state keeps if the row is a key. *keep* makes the copy of each
+        value."""
         return _rebuild(self._fields, [keep(value) for value in self._values], self._row_kind)
 
     def __value_copy__(self, own: Callable[[Any], Any]) -> Row:
-        """Return a row for another owner, with *own* applied to each mutable value."""
+        """Return a copy that may be changed independently. *own* copies each mutable value."""
         row = _new(Row)
         _set(row, "_fields", self._fields)
         _set(row, "_values", [v if type(v) in IMMUTABLE else own(v) for v in self._values])
@@ -253,7 +255,7 @@ register_record_type(Row, _StoredRows(), NAMED_ROWS, ROWS_BY_POSITION)
 
 
 def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Pack rows with equal fields into a tuple that is fast to pickle.
+    """Return rows with equal fields as one tuple, which is fast to pickle.
     None: some values are no rows, or have other fields."""
     if set(map(type, rows)) != {Row}:
         return None

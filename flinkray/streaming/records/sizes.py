@@ -1,4 +1,5 @@
-"""Estimate the memory of records from a sample, for the accounting of channels."""
+"""Estimates the memory of records from a sample, so that channels can limit the bytes that wait in
+them."""
 
 from __future__ import annotations
 

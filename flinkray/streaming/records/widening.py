@@ -15,7 +15,8 @@ from flinkray.streaming.errors import StreamError
 
 
 def wider_schema(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
-    """Return the schema for batches of both. None: they differ by more than the width of types."""
+    """Return the schema whose types hold the values of both schemas. None: there is none, because
+    the columns or kinds of types differ."""
     if one.names != other.names:
         return None
     fields = []
@@ -28,8 +29,9 @@ def wider_schema(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of both types. None: no type holds both, or only a type
-    of another kind (such as text for numbers) or one that would round decimals (such as floats)."""
+    """Return the type that holds the values of both types. None: no type holds them, or only a type
+    of another kind (such as text for numbers), or a type that would round decimals (such as
+    floats)."""
     if one == other:
         return one
     if pa.types.is_dictionary(one) != pa.types.is_dictionary(other):
@@ -47,8 +49,8 @@ def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _roomy_decimal(wide: pa.DataType, one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the decimal type that Arrow chose, with more digits if integers need them.
-    None: more than 76 digits would be needed."""
+    """Return the decimal type *wide*, which Arrow has chosen for both types, with more digits if
+    the integers of one type need them. None: more than 76 digits would be needed."""
     digits = max(
         len(str(2**kind.bit_width - 1)) if pa.types.is_unsigned_integer(kind)
         else len(str(2 ** (kind.bit_width - 1))) if pa.types.is_integer(kind)

@@ -41,12 +41,12 @@ class FileFormat(ABC):
 
 
 class OtherColumnsError(Exception):
-    """A file cannot hold records with these columns. They have to begin the next file."""
+    """A file cannot hold records with these columns, so a new file must begin with them."""
 
 
 class PartFile(ABC):
-    """A file that is being written. Its write methods raise OtherColumnsError if they have written
-    nothing and the records have to begin the next file."""
+    """A file that is being written. A write method raises OtherColumnsError, and has then written
+    nothing, if the file cannot hold the records. They are then written to the next file."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -63,11 +63,12 @@ class PartFile(ABC):
         """Write everything to the disk and close the file."""
 
     def go_on_from(self, other: PartFile) -> None:  # noqa: B027 - most have nothing to take over
-        """Take over the schema of *other*, which could not hold the first records of this file.
-        Called before anything is written."""
+        """Take over the schema of *other*, the file before this one. It was finished because the
+        next records have other columns. This file begins with these records, and its schema gets
+        the columns of both. Called before anything is written."""
 
     def abandon(self) -> None:
-        """Close the file before it is removed."""
+        """Close the file without completing it, because it will be removed."""
         self.finish()
 
 
@@ -269,8 +270,8 @@ class _ParquetPart(PartFile):
 
 def _with_columns(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return the schema of a file that holds batches of both schemas.
-    It has all columns, each with its widest type. Timestamps of two zones have no common type, so
-    the zone of *other* is used. Raises StreamError: a column has no common type."""
+    It has all columns of both, each with the wider type. Timestamps of two time zones get the zone
+    of *other*. Raises StreamError: a column has no common type."""
     if not schema.names or schema == other:
         return other
     kinds = dict(zip(schema.names, schema.types, strict=True))
@@ -307,9 +308,10 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ParquetFormat(FileFormat):
-    """Writes Parquet files. The schema is that of *type_info*, or of the declared type of the
-    stream. Without either it follows the batches: a batch with other columns or wider types begins
-    a new file, which has the columns of both."""
+    """Writes Parquet files. The schema is that of *type_info* or, if it is None, of the declared
+    type of the stream. If there is no declared type either, the schema follows the batches: a batch
+    with other columns or wider types begins a new file, whose schema has the columns of both files.
+    """
 
     suffix = "parquet"
 

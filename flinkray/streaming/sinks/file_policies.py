@@ -87,7 +87,7 @@ class BucketContext:
         self._timestamp: int | None = None
 
     def at(self, timestamp: int | None) -> BucketContext:
-        """Set the timestamp of the next record and return this context."""
+        """Set the event time of the next record (None: it has none), and return this context."""
         self._timestamp = timestamp
         return self
 

@@ -50,7 +50,8 @@ class _Names(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """Identifies the attempt that writes a file, in the name of the file in progress."""
+    """Identity of the attempt that writes a file. It is a part of the file's name while the file is
+    written."""
 
     job_id: str
     operator_id: str
@@ -73,7 +74,7 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Return the attempt that wrote a file, from the *name* of the file in progress.
+        """Return the attempt that wrote a file, as the *name* of the file says.
         None if the file is not in progress, or has a name of another form."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
@@ -87,10 +88,12 @@ class _Attempt(NamedTuple):
         return _Attempt(job_id, operator_id, *map(int, numbers))
 
     def comes_after(self, other: _Attempt, parallelism: int) -> bool:
-        """Return whether *other* is an earlier attempt of this subtask, or of one that no longer
-        exists. Its files may be removed. The result can be wrong for an attempt that hangs before
-        it begins, while another JobMaster restarts it from the same checkpoint. The restarted
-        attempt then misses its file, and fails."""
+        """Return whether *other* is an earlier attempt of this subtask, or of a subtask that no
+        longer exists and that this subtask replaces. Then the files in progress of *other* may be
+        removed.
+        In one case the result is wrong: *other* hangs before it begins, while another JobMaster
+        restarts its job from the same checkpoint. The restarted attempt then misses its file, and
+        fails."""
         is_mine = other.subtask_index % parallelism == self.subtask_index
         return is_mine and other[:2] == self[:2] and other[3:] < self[3:]
 
@@ -118,7 +121,8 @@ class FileSettings:
 
 
 class FileWriter(SinkWriter[Rename]):
-    """Writes files with random names, so no attempt or run overwrites a file of another."""
+    """Writer of a file sink. File names are random, so no attempt or run overwrites a file of
+    another."""
 
     def __init__(self, settings: FileSettings, context: WriterContext) -> None:
         self._settings = settings
@@ -295,9 +299,10 @@ def _failures_named(file: _OpenFile) -> Iterator[None]:
 
 
 class RenamingCommitter(Committer[Rename]):
-    """Renames pending files. A rename that the storage refuses is retried. If only the visible file
-    exists, an earlier attempt has renamed it. If neither exists, the task fails, unless
-    *visible_files_may_go*: other programs move or delete visible files."""
+    """Committer of a file sink: gives pending files their visible names. A rename that the storage
+    refuses is retried. If only the visible file exists, an earlier attempt has renamed it. If
+    neither exists, the task fails, unless *visible_files_may_go*: other programs may have moved or
+    deleted the visible file."""
 
     def __init__(self, visible_files_may_go: bool = False) -> None:
         self._visible_files_may_go = visible_files_may_go

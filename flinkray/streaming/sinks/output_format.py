@@ -185,7 +185,8 @@ class GlobalFormat:
 
 
 def is_global(operator: StreamOperator) -> bool:
-    """Return whether the operator has an output format with methods for all subtasks together."""
+    """Return whether the operator has an output format with methods that are called once for all
+    subtasks."""
     return isinstance(operator, OutputFormatOperator) and isinstance(
         operator.format, (InitializeOnMaster, FinalizeOnMaster)
     )

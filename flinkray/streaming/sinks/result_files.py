@@ -14,9 +14,9 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 
 
 class ResultFilesOperator(LastOperator):
-    """Writes records as rows. Rows and dictionaries have one column per name, tuples f0, f1, …, and
-    other values one column, ``value``. Types are those of *type_info*, or are found from the
-    values."""
+    """Writes the records of a stage of a batch job as rows. Rows and dictionaries have one column
+    per name, tuples f0, f1, …, and other values one column, ``value``. Types are those of
+    *type_info*, or are found from the values."""
 
     def __init__(
         self, data_set_id: IntermediateDataSetID, type_info: TypeInformation | None

@@ -183,7 +183,7 @@ _PIECES: ListStateDescriptor[tuple[int, bytes]] = ListStateDescriptor("collected
 
 
 class CollectOperator(LastOperator):
-    """Puts records where the client can read them.
+    """Passes records to the buffer from which the client reads results.
     Results that are repeated after a failure are not shown twice: with checkpoints, the client
     shows results when a checkpoint after them is complete, or when the job has ended."""
 

@@ -200,7 +200,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def not_done(self) -> list[Committed]:
-        """Return the committables whose data was not yet consumed at its destination.
+        """Return committables that were committed, but whose data was not yet read at its
+        destination.
         A savepoint keeps them together with pending committables."""
 
     @abstractmethod

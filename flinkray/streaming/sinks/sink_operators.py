@@ -323,9 +323,9 @@ class _Pending:
 
 
 class CommittableCollector:
-    """Collector of the committables of one committer.
+    """The committables of one committer that are not known to be committed.
     *completed*: id of the checkpoint that the task was restored from; 0: none. *in_order*: a
-    committable is due only after those of earlier checkpoints."""
+    committable becomes due only when those of earlier checkpoints are committed."""
 
     def __init__(self, completed: int = 0, in_order: bool = False) -> None:
         self._completed = completed
@@ -368,8 +368,9 @@ class CommittableCollector:
         return pending.checkpoint_id is not None and pending.checkpoint_id <= self._completed
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
-        """Return the requests to commit now, in order.
-        *again*: also return those that were tried without success."""
+        """Return the requests that are to be committed now, in order: those of completed
+        checkpoints.
+        *again*: also those that were tried without success."""
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:
             if due and not again and due[0].waits:
@@ -382,7 +383,8 @@ class CommittableCollector:
         return [one.request for one in chosen]
 
     def settle(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """Evaluate requests that were tried: keep those to be retried, forget the others."""
+        """Remove the committables of *requests*, whose commit was tried, from this collector.
+        Requests that are to be retried stay."""
         tried = set(map(id, requests))
         left = []
         for pending in self._pending:
@@ -408,6 +410,7 @@ class CommittableCollector:
 
     @property
     def most_retries(self) -> int:
-        """Most retries of a committable that waits; 0 without such a committable."""
+        """The largest number of retries of a committable that is still not committed; 0 if there is
+        none."""
         waiting = (one.request.number_of_retries for one in self._pending if one.waits)
         return max(waiting, default=0)

@@ -34,9 +34,10 @@ _MOST_HELD = 8 << 20
 
 
 class SparkEpochSink(Sink[object, EpochPart]):
-    """Writes rows to Parquet files before each checkpoint, and publishes them when it is complete.
-    *vertex_id*, *name*: of the Spark stage. *is_read*: whether a stream reads the stage's output.
-    """
+    """Writes rows to Parquet files before each checkpoint. When the checkpoint is complete, its
+    rows (an *epoch*) are published to a Spark stage.
+    *vertex_id*, *name*: id and name of the stage. *is_read*: whether a stream reads the stage's
+    output."""
 
     commits_in_order = True
 
@@ -48,11 +49,13 @@ class SparkEpochSink(Sink[object, EpochPart]):
         self._published = ""
 
     def locate(self, location: str, published: str) -> None:
-        """Set where the stage takes epochs, and where it publishes results, if these are read."""
+        """Set the directory from which the stage takes epochs (*location*), and the directory where
+        it publishes its output, if a stream reads this output (*published*)."""
         self._location, self._published = location, published
 
     def _locate(self, stages: StageLocations | None) -> None:
-        """Locate the stage. *stages*: None outside of the processes of a cluster."""
+        """Set the stage's directories. *stages* None, outside of the processes of a cluster: do
+        nothing."""
         if stages is not None:
             self.locate(stages.epochs(self.vertex_id), stages.published(self.vertex_id))
 
@@ -159,10 +162,10 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         self._may_be_done = True
 
     def not_done(self) -> list[Committed]:
-        """Return the epochs that a savepoint has to keep.
-        These are the epochs that the stage has not processed or, if a stream reads its output,
-        whose output the stream's source has not consumed. A job started from the savepoint makes
-        the output again, and the source skips output that it already has."""
+        """Return the epochs (rows of complete checkpoints) that a savepoint has to keep: those that
+        the stage has not processed or, if a stream reads the stage's output, whose output was not
+        read to its end. A job started from the savepoint makes this output again, and skips what
+        was read."""
         consumed = self._epochs.last_done().checkpoint_id
         if self._published is not None:
             consumed = self._published.consumed()
@@ -187,8 +190,9 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
             self._may_be_done = bool(self._epochs.published(done))
 
     def _own(self, part: EpochPart, parts: Sequence[EpochPart], checkpoint_id: int) -> EpochPart:
-        """Return *part*, or if it belongs to another job, a copy of it in this job's files.
-        The copy is made from the files of the savepoint. Raises EpochOfAnotherJobError."""
+        """Return *part* if its files belong to this job. If they belong to another job, copy them
+        from the savepoint to this job's files and return the copy. Raises EpochOfAnotherJobError:
+        the savepoint has no copies."""
         if part.location == self._epochs.location:
             return part
         prefix = _carried_name(part, "")
@@ -240,7 +244,8 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
-    """Return the remedy, for an error, if a type is unknown to Spark. None if it is known."""
+    """Return what the user can do, as a text for errors, if Spark does not know the type. None:
+    Spark knows it. *is_column*: whether it is the type of a whole column, not of a part of one."""
     if pa.types.is_dictionary(kind):
         return _way_out(kind.value_type)
     if pa.types.is_struct(kind):

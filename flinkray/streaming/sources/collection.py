@@ -54,7 +54,8 @@ def slices(length: int, parts: int) -> list[Slice]:
 
 
 class SliceReader(SequentialReader[Slice]):
-    """Reads slices. *read* returns the records between two positions."""
+    """Reads slices of data in memory. *read* returns the records from one position up to
+    another."""
 
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)
@@ -233,7 +234,8 @@ class ThreadedIteratorReader(SequentialReader[SplitT]):
         """Number of records of the current split that were read."""
 
     def begin(self, make_iterator: Callable[[], Iterator[Any]], offset: int) -> None:
-        """Begin to read a split, of which the iterator skips the first *offset* records."""
+        """Begin to read a split. *offset*: number of records that the iterator leaves out, because
+        they were read before a restart."""
         self.offset = offset
         self._reading = ReadingThread(make_iterator, self.context.wake)
 

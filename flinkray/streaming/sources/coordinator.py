@@ -96,7 +96,7 @@ class _Reader:
 
     @property
     def limit(self) -> int:
-        """The number of events, from the first one on, that the reader may get now.
+        """The number of events that the reader may have now, counted from its first event.
         Events after the cut of a checkpoint wait until the reader has taken its snapshot."""
         pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
         return min(pending, default=self.end)
@@ -144,9 +144,9 @@ class _Reader:
 
 
 def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
-    """Refuse a reader that has more events than this coordinator knows.
-    Otherwise a split of the reader could be given to another reader. Raises UnavailableError: the
-    reader has more events than are known here."""
+    """Raise UnavailableError if the reader has received more events than this coordinator knows:
+    *position* is the number of received events. Otherwise a split that the reader has could be
+    given to another reader."""
     if position > reader.end:
         raise UnavailableError(
             f"reader {subtask} has received {position} events, but the coordinator of the source "
@@ -247,8 +247,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._announce_again()
 
     def _announce_again(self) -> None:
-        """Pass the known readers and their open split requests to a restored enumerator.
-        If the number of open requests is uncertain, it passes on too many, not too few."""
+        """Tell a restored enumerator of the known readers and of their split requests that were not
+        answered. If the number of these requests is uncertain, it tells of too many, not too few.
+        """
         for subtask, reader in list(self._readers.items()):
             if not reader.is_added:
                 continue
@@ -312,9 +313,10 @@ class SourceCoordinator(EnumeratorContext[Any]):
         checkpoint_id: int = 0,
         restored_from: int = 0,
     ) -> None:
-        """Handle a report of a reader: its split requests and received events since it was opened,
-        and its latest snapshot. *restored_from*: checkpoint from which the attempt was restored. 0:
-        a new start. Raises UnavailableError: the reader has more events than are known here."""
+        """Handle a report of a reader. *requests*, *position*: numbers of split requests and of
+        received events since the reader was opened. *checkpoint_id*: its latest snapshot.
+        *restored_from*: checkpoint from which the attempt was restored; 0: a new start. Raises
+        UnavailableError: the reader has more events than are known here."""
         with self._lock:
             reader = self._reader(subtask)
             if reader.attempt is None:
@@ -348,8 +350,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._give_back(back, subtask)
 
     def _note_reset(self, reset: SubtaskReset) -> None:
-        """Note a reset until there is an enumerator to which the reader's splits can go back.
-        Without such splits, reset the reader at once: a finished task never reports again."""
+        """Note a reset until there is an enumerator that can take the reader's splits back.
+        If there are no such splits, the reader is reset at once, because a finished task never
+        reports again."""
         with self._lock:
             reader = self._readers.get(reset.subtask)
             if reader is None:  # the attempt takes no snapshot for the cuts before
@@ -365,8 +368,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     @property
     def owes_splits(self) -> bool:
-        """Whether splits of reset readers still have to go back to an enumerator.
-        Until they have gone back, no cut can be made."""
+        """Whether splits of readers that were reset still have to be given back to an enumerator.
+        Until then no checkpoint can be cut."""
         return bool(self._resets)
 
     def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
@@ -453,7 +456,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             )
 
     def kept(self, progress: SourceProgress) -> None:
-        """Note that *progress*, a result of :meth:`progress`, was stored elsewhere.
+        """Note that *progress*, a result of :meth:`progress`, was stored outside of this process.
         From now on readers may get the events in it."""
         with self._lock:
             for state in progress.readers:
@@ -462,7 +465,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
                     reader.kept = max(reader.kept, state.confirmed + len(state.events))
 
     def keep_no_more(self) -> None:
-        """Give readers all events at once from now on.
+        """Stop waiting until progress is stored elsewhere: from now on, readers get all events at
+        once.
         Called when progress cannot be stored elsewhere any more."""
         self._is_kept = False
 

@@ -89,8 +89,9 @@ def names_of(path: str, options: CsvOptions) -> list[str] | None:
 def find_classes(
     path: str, options: CsvOptions, found: dict[str, Classes], most: int | None
 ) -> int:
-    """Add the classes of all fields of a file to *found*, by column. Returns the number of bytes
-    searched. *most*: bytes after which the search may stop. None: search the whole file."""
+    """Add the classes (integer, date, text, …) of all fields of a file to *found*, by column.
+    Returns the number of bytes searched. *most*: bytes after which the search may stop. None:
+    search the whole file."""
     names = names_of(path, options)
     if names is None:
         return 0
@@ -121,9 +122,10 @@ def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
 def read_csv(
     path: str, schema: pa.Schema, options: CsvOptions, is_of_all: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows with the columns of the source's schema.
-    Missing columns are null. *is_of_all*: the schema was found from all fields. Raises StreamError:
-    the file is not CSV, has other columns, or a field does not fit its column's type."""
+    """Yield the rows of a file with the columns of the source's schema.
+    Missing columns are null. *is_of_all*: whether the types in the schema were found from all
+    fields. Raises StreamError: the file is not CSV, has other columns, or a field does not fit its
+    column's type."""
     names = names_of(path, options)
     if names is None:
         return
@@ -175,7 +177,8 @@ def _misfit(
     convert: Callable[[pa.StringArray, pa.DataType], pa.Array],
     options: CsvOptions,
 ) -> StreamError:
-    """Return the error for the first field that does not fit its column's type."""
+    """Return the error for the first field of *column* that does not fit the type *kind*. *before*:
+    number of rows before the column's first field. *convert*: converts fields to the type."""
     begin, end = 0, len(column)
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -216,8 +219,8 @@ def _lines_of(path: str, row: int, options: CsvOptions) -> tuple[int, int]:
 
 
 def _texts(path: str, names: Sequence[str], options: CsvOptions) -> Iterator[pa.RecordBatch]:
-    """Read the rows, with all columns as text.
-    If a row does not fit into a block, larger blocks are used from that row on."""
+    """Yield the rows of a file in batches, with all columns as text.
+    If a row does not fit into a block of the parser, larger blocks are used from that row on."""
     block, given = _BLOCK, 0
     while True:
         try:
@@ -261,8 +264,8 @@ def _batches(
 
 
 def _told(path: str, names: Sequence[str], options: CsvOptions, error: StreamError) -> StreamError:
-    """Return an error that names the line with too many or few fields, or the bytes that are no
-    text. Other errors are returned unchanged."""
+    """Return a clearer error in place of Arrow's *error*: it names the line with too many or few
+    fields, or says that bytes are no text. Other errors are returned unchanged."""
     if "invalid UTF8" in str(error):
         return undecodable(path, options.encoding, "it has bytes that are no text")
     if "Expected " not in str(error):
@@ -362,7 +365,8 @@ def type_of(classes: Classes) -> pa.DataType:
 
 
 def classes_of(column: pa.StringArray, likely: Classes = NOTHING) -> Classes:
-    """Return the classes of the fields of a column, looking for the *likely* classes first."""
+    """Return the classes (integer, date, text, …) that occur among the fields of a column. The
+    classes in *likely* are tried first, which is faster."""
     found: Classes = NOTHING
     rest = _with_values(column)
     for is_trimmed in (False, True):
@@ -393,8 +397,8 @@ def _trimmed(column: pa.StringArray) -> pa.StringArray:
 
 
 def _exactly(name: str, texts: pa.StringArray) -> Classes:
-    """Return the classes of texts that look like the class *name*, after a check of their values.
-    For example, numbers that a double does not hold exactly are of class text."""
+    """Return the classes of texts that have the form of the class *name*, after their values were
+    checked. For example, numbers that a double does not hold exactly are of class text."""
     try:
         if name == INTEGER:
             texts.cast(pa.int64())
@@ -420,7 +424,7 @@ def _exactly(name: str, texts: pa.StringArray) -> Classes:
 
 
 def _are_exact(texts: pa.StringArray) -> bool:
-    """Return whether doubles give back every digit of these numbers."""
+    """Return whether a conversion of these numbers to doubles keeps every digit."""
     may_differ = pc.or_(
         pc.greater(pc.binary_length(texts), _MOST_EXACT_DIGITS),
         pc.or_(pc.match_substring(texts, "e"), pc.match_substring(texts, "E")),

@@ -61,8 +61,8 @@ def shown(path: str) -> str:
 
 
 def compression_of(path: str) -> str:
-    """Return the end of the name that tells the compression. Empty: the file is not compressed.
-    Raises StreamError: the compression is not supported."""
+    """Return the suffix of the name that tells the compression, such as ``.gz``. Empty: the file is
+    not compressed. Raises StreamError: the compression is not supported."""
     end = Path(path).suffix.lower()
     if end in _REFUSED:
         raise StreamError(
@@ -121,9 +121,10 @@ def open_text(path: str, encoding: str | None = None, errors: str = "strict") ->
 
 
 class Reading:
-    """Context in which a file is read: errors name the file and, if possible, line and column.
-    (``contextmanager`` would add a frame.) Raises FileNotReadyError: the file is cut off, perhaps
-    still being written. StreamError: it has another kind, compression or encoding."""
+    """Context manager in which a file is read: errors name the file and, if possible, line and
+    column. (``contextmanager`` would add a frame to tracebacks.) Raises FileNotReadyError: the file
+    ends too early, perhaps because it is still being written. StreamError: the file is of another
+    kind, compression or encoding."""
 
     def __init__(self, path: str, kind: str, encoding: str | None = None) -> None:
         self._path = path
@@ -178,8 +179,9 @@ def _begins_as_parquet(path: str) -> bool:
 
 
 def misread(path: str, encoding: str | None, line: int) -> type[StreamError]:
-    """Return the class of an error about a line (from 1). FileNotReadyError if the file ends within
-    the line, as a file does that is still being written."""
+    """Return the class of the error to raise for a line (from 1) that cannot be read:
+    FileNotReadyError if the file ends within the line, because it may still be being written, else
+    StreamError."""
     with Reading(path, "text", encoding), open_text(path, encoding, errors="replace") as file:
         rest = islice(file, line - 1, None)
         is_cut = not next(rest, "\n").endswith(("\r", "\n"))
@@ -235,7 +237,8 @@ def _after(text: str, line: int, column: int) -> tuple[int, int]:
 
 
 def is_packed(path: str) -> bool:
-    """Return whether a Parquet file was compressed as a whole, as its name says."""
+    """Return whether a Parquet file was compressed as a whole: its name has the suffix of a
+    compression, and it does not begin like a Parquet file."""
     with open(path, "rb") as file:
         return file.read(4) != _PARQUET and bool(compression_of(path))
 

@@ -57,7 +57,8 @@ logger = logging.getLogger(__name__)
 
 
 class FileSplit(NamedTuple):
-    """A file; *offset* counts its read lines (text, JSON) or non-empty batches (CSV, Parquet)."""
+    """A file to read. *offset*: number of its lines (text, JSON) or non-empty batches (CSV,
+    Parquet) that were read already."""
 
     path: str
     offset: int
@@ -324,13 +325,14 @@ def _csv_schema(
 
 
 def _size(path: str) -> int:
-    """Return the approximate decompressed size in bytes."""
+    """Return the size of a file in bytes when it is decompressed, as an estimate."""
     size = os.path.getsize(path)
     return size * _PACKED if compression_of(path) else size
 
 
 def _limit(sizes: Sequence[int], most: int) -> int:
-    """Return the most bytes to examine per file, so that all files together give *most* bytes."""
+    """Return how many bytes to examine of each file at most, so that all files together have about
+    *most* bytes."""
     left, number = most, len(sizes)
     for size in sorted(sizes):
         if size * number > left:
@@ -576,8 +578,8 @@ class _FileReader(SequentialReader[FileSplit]):
 
 
 def _after(offset: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Block | Columns]:
-    """Yield the batches from number *offset* on.
-    Earlier batches, and empty ones (which have no number), are replaced by empty blocks."""
+    """Yield the batches from number *offset* on; empty batches have no number.
+    An empty block is yielded in place of each earlier batch and of each empty one."""
     for batch in batches:
         if not batch.num_rows:
             yield Block(())

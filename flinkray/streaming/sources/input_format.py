@@ -78,9 +78,9 @@ class InputFormatSplit(NamedTuple):
 
 
 class InputFormatSource(Source[OT, InputFormatSplit]):
-    """Reads an input format. Splits go, in their order, to the subtask that asks next. A split that
-    is read further after a restart is read from its beginning, and the records before the offset
-    are skipped. So a format must return the same records of a split in the same order."""
+    """Reads an input format. Splits go, in their order, to the subtask that asks next. After a
+    restart, a split that was read in part is read from its beginning, and the records before the
+    offset are skipped. So a format must return the same records of a split in the same order."""
 
     waits_for_splits = True
 
@@ -102,7 +102,8 @@ class InputFormatSource(Source[OT, InputFormatSplit]):
         return _InputFormatReader(context, self._copy_of_format())
 
     def _copy_of_format(self) -> InputFormat[OT]:
-        """Return a copy. In a run in one process, all subtasks have this source in common."""
+        """Return a copy of the format: in a run in one process, all subtasks use the same source
+        object."""
         try:
             pickled = cloud_pickle.dumps(self._format)
         except Exception as error:
@@ -188,7 +189,8 @@ def _records(
 def _records_left(
     input_format: InputFormat[OT], split: InputFormatSplit, is_closed: Callable[[], bool]
 ) -> Iterator[OT]:
-    """Yield the records from the offset on. Records are skipped only until the reader is closed."""
+    """Yield the records of a split from its offset on. Stop skipping earlier records when
+    *is_closed* returns true."""
     input_format.open(pickle.loads(split.split))
     read = 0
     while not is_closed() and not input_format.reached_end():

@@ -64,7 +64,7 @@ def add_columns(
 def read_parquet(
     path: str, schema: pa.Schema, declared: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows with the columns of the source's schema. Missing columns are null.
+    """Yield the rows of a file with the columns of the source's schema. Missing columns are null.
     Raises StreamError: the file is not Parquet, has other columns, or has a value that does not fit
     its column's type."""
     mine = parquet_schema(path)
@@ -98,9 +98,10 @@ def _with_nanoseconds(
     exact: pa.RecordBatch,
     declared: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    """Return the batch with 96-bit timestamps in microseconds, or in nanoseconds if declared.
-    *exact*: the same columns in nanoseconds, which overflow without an error. Raises StreamError
-    for a time that the unit does not hold."""
+    """Return the batch with 96-bit timestamps in microseconds, or in nanoseconds if that is
+    declared.
+    *batch*: has them in microseconds. *exact*: has the same columns in nanoseconds, which overflow
+    without an error. Raises StreamError for a time that the unit does not hold."""
     for name in exact.schema.names:
         place = batch.schema.get_field_index(name)
         micros, nanos = batch.column(place), exact[name]
@@ -144,7 +145,8 @@ def _is_outside(micros: pa.Array) -> bool:
 
 
 def _has_rest(micros: pa.Array, nanos: pa.Array) -> bool:
-    """Return whether times are finer than microseconds, even where nanoseconds overflow."""
+    """Return whether some times are finer than microseconds. Correct even where the nanoseconds
+    have overflowed."""
     both = (pc.fill_null(array.cast(pa.int64()), 0).to_numpy() for array in (micros, nanos))
     of_micros, of_nanos = (numbers.view(np.uint64) for numbers in both)
     return bool((of_nanos - of_micros * np.uint64(1000)).any())

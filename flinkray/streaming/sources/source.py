@@ -93,8 +93,8 @@ class ReaderContext:
         self.finished_splits: list[str] = []
 
     def finish_split(self, split_id: str) -> None:
-        """Declare a split with an id as read completely by the previous polls.
-        It does not hold back the watermark any more."""
+        """Declare that the previous polls have read all of a split that has an id.
+        The split does not hold back the watermark any more."""
         self.finished_splits.append(split_id)
 
     def begin_split(self) -> None:
@@ -334,21 +334,21 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
 
 
 class SourceHold:
-    """Switch that stops the reading of one task's source; used by that task's thread.
-    A held source is not read. Barriers of checkpoints are still sent, and records that were read
-    flow on to the sinks."""
+    """Switch that stops one task from reading its source; used by that task's thread.
+    Meanwhile barriers of checkpoints are still sent, and records that were read flow on to the
+    sinks."""
 
     def __init__(self) -> None:
         self.is_held = True
         """Whether the source must not be read. True until :meth:`tell` says otherwise."""
 
     def tell(self, is_held: bool) -> None:
-        """Set whether the source is held."""
+        """Stop the reading of the source (*is_held* True), or let it go on."""
         self.is_held = is_held
 
 
 class SplitsToRead:
-    """Tells watermark generators how far one task has come with the splits of its source.
+    """Says how far one task has come with the splits of its source, for its watermark generators.
     Only the task's thread uses it."""
 
     def __init__(self) -> None:

@@ -25,7 +25,8 @@ class AssignedSplit:
 
 @message
 class ReaderState:
-    """The events of one reader: counts, and the events that may have to be sent again."""
+    """What a source's coordinator knows of one reader: counts of its requests and events, and the
+    events that may have to be sent again."""
 
     subtask: int
     restored_from: int

@@ -108,8 +108,9 @@ class SparkSplit(NamedTuple):
 
 class SparkSource(Source[Row, SparkSplit]):
     """A source of the rows of a Spark stage, in batches of columns. Partitions are handed out in
-    order, each when it is published. *type_info* None: the rows have the types of the DataFrame,
-    else *convert* converts them. *is_needed_whole*: the DataFrame is a lookup table."""
+    order, each when it is published. *type_info*: type of the rows, to which *convert* converts
+    them; None: the types of the DataFrame. *is_needed_whole*: whether the job needs all rows,
+    because the DataFrame is a lookup table."""
 
     def __init__(
         self,
@@ -128,8 +129,8 @@ class SparkSource(Source[Row, SparkSplit]):
         self._execution = ""
 
     def locate(self, location: str, execution: str = "") -> None:
-        """Set the location to which the stage publishes, and the execution of the reading stream.
-        Both are known only in the processes of the cluster."""
+        """Set the directory to which the stage publishes, and the id of the execution of the stream
+        that reads it. Both are known only in the processes of the cluster."""
         self._location, self._execution = location, execution
 
     def get_boundedness(self) -> Boundedness:
@@ -188,8 +189,9 @@ class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
         """Number after the last partition. None: not known yet."""
 
     def start(self) -> None:
-        """Publish the settings by which Spark has to divide the rows. Empty: Spark uses its own.
-        If the job starts from a savepoint, its Spark stage waits for these settings."""
+        """Publish the settings by which Spark has to divide the rows into partitions: those of the
+        savepoint from which the job starts, for which its Spark stage waits. Empty: Spark uses its
+        own settings."""
         self._published.divide_as(self._division)
 
     def find_splits(self) -> list[SparkSplit] | None:

@@ -199,8 +199,9 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
             )
 
     def _check_query(self, following: int) -> None:
-        """Raise an error if the restored query has not published as many batches as were read.
-        This happens if the savepoint has no copy of Spark's checkpoint of the query."""
+        """Raise an error if the Spark query, as restored, has published fewer micro-batches than
+        the stream has read (*following*: number of the next one). This happens if the savepoint has
+        no copy of Spark's checkpoint of the query."""
         goes_on_after = self._batches.goes_on_after()
         if goes_on_after is None:
             return  # no reader has restored the query yet
@@ -259,8 +260,8 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
         super().add_splits([self._own(MicroBatchSplit(*split)) for split in splits])
 
     def _own(self, split: MicroBatchSplit) -> MicroBatchSplit:
-        """Return *split*, or if it belongs to another job, a copy of it in this job's files.
-        The copy is made from the files of the savepoint."""
+        """Return *split* if its files belong to this job. If they belong to another job, copy them
+        from the savepoint to this job's files and return the split of the copy."""
         if split.location in ("", self._batches.location):
             return split
         file = self._carried.get(split.name)
@@ -340,8 +341,9 @@ class _QueryReader(_MicroBatchReader):
             yield StateFile(_QUERY, partial(self._copy_query, checkpoint_id, cut))
 
     def _copy_query(self, checkpoint_id: int, cut: int | None) -> Iterator[bytes]:
-        """Yield Spark's checkpoint of the query at the cut.
-        Runs in another thread and may block."""
+        """Yield pieces of Spark's checkpoint of the query, as it was after *cut* micro-batches.
+        *cut* None: wait until the enumerator has published the cut of the checkpoint. Runs in
+        another thread and may block."""
         woken = threading.Event()
         for _ in range(_CUT_LOOKS):
             if cut is None:  # an enumerator that is not created yet writes the cut when it is
