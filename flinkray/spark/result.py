@@ -169,10 +169,10 @@ def user_failure(error: BaseException) -> CoordinatorFailure:
 
 
 def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramError | None:
-    """Return a description by which the same error of the program is recognised later.
+    """Return a description of an error in the user's program, equal for a repetition of the error.
 
-    None if the program did not cause the error. Spark's own errors are a missing table, folder or
-    column, or an exception of a Python worker (*cause*).
+    None: the program did not cause the error. Errors of the program are exceptions in its Python
+    workers (*cause*), in its function, and Spark's errors about a missing table, folder or column.
     """
     if cause is not None:
         kind = f"{cause.error_type} at {cause.place}: {without_numbers(cause.message)}"
@@ -187,10 +187,9 @@ def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramEr
 
 
 def _tells_of_a_service(error: BaseException) -> bool:
-    """Return whether the error comes from a service, such as a metastore, that is away.
+    """Return whether the error says that a service, such as a metastore, does not answer.
 
-    The message names the service's exception, or the stack of the original exception does (Spark 4
-    keeps it under another name).
+    The class of the service's exception is in the message, or in the Java stack trace of the error.
     """
     stack = getattr(error, "stackTrace", None) or getattr(error, "_stackTrace", None)
     lines = [*str(error).splitlines(), *(stack or "").splitlines()]

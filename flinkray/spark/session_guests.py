@@ -57,7 +57,9 @@ class GuestBook:
     _open_until: float = 0.0
 
     def expect(self, now: float) -> None:
-        """Keep the session open for a guest that may come, for at least ``EXPECTED`` seconds."""
+        """Keep the session open for at least ``EXPECTED`` seconds from *now*, because a guest
+        may come.
+        """
         self._open_until = max(self._open_until, now + EXPECTED)
 
     def come(self, guest: str) -> None:
@@ -103,7 +105,10 @@ class OpenSession(Protocol):
 
 
 def end_process(guest: SparkSessionGuest) -> None:
-    """Kill a guest's process: it may only be paused, and would disturb its successor later."""
+    """Kill the process of a guest whose stage has a newer attempt.
+
+    The process may only be paused, and would disturb the newer attempt when it continues.
+    """
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(guest.pid)
         if process.create_time() == guest.started:
@@ -194,9 +199,10 @@ class SessionGuests:
                 del self._waiting[guest.stage]
 
     def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
-        """Let in a guest that was announced, and return its access to the session.
+        """Let in an announced guest; return its access to the session, or None if it must try again
+        later.
 
-        None: Spark still works for an earlier attempt of the guest's stage; call again later.
+        None: Spark still works for an earlier attempt of the guest's stage.
 
         Raises:
             SparkSessionEndedError: the session is ending, or another attempt of the stage was
