@@ -65,8 +65,8 @@ class MetricHandlers:
     # --- jobs -------------------------------------------------------------------------------------
 
     async def of_jobs(self, request: web.Request) -> Answer:
-        """Return the metrics of the jobs that the request names; by default of all jobs that
-        run.
+        """Return metrics aggregated over the jobs that the request names; by default over all
+        running jobs.
         """
         names, aggregations = _names(request), _aggregations(request)
         wanted: Iterable[JobID] = map(job_id_of, _listed(request, "jobs") or ())
