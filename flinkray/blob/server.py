@@ -92,7 +92,8 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         When the server is started, it deletes the unfinished uploads of its predecessor.
 
         Args:
-            upload_timeout: seconds without a request after which an unfinished upload is deleted.
+            upload_timeout: seconds without a request after which an unfinished upload, or the blobs
+                of an owner that are not retained, are deleted.
             is_in_charge: called before each deletion; returns whether this server still owns the
                 store. A server that was paused may have a successor, which may have received the
                 blob again.

@@ -68,9 +68,9 @@ class DataWeather(Weather):
 
 
 class SteppedWire(Wire):
-    """One end of a simulated data connection.
+    """One end of a simulated data connection between task processes.
 
-    It sends at once, and keeps received data until the data is read.
+    What is sent leaves at once. What arrives is kept until it is read.
     """
 
     is_on_one_node = False

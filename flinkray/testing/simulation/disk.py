@@ -188,7 +188,9 @@ class SimulatedDisk(FileSystem):
         self._end("delete", path, fails_after)
 
     def unsynced(self, directory: str) -> Sequence[str]:
-        """Return *directory* and its subdirectories, if they have unsynced name changes."""
+        """Return those of *directory* and its subdirectories whose last name changes are not
+        durable.
+        """
         inside = f"{directory}/"
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
 
@@ -306,7 +308,8 @@ class SimulatedDisk(FileSystem):
     def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
         """Make the name *path* lead to *file*; None removes the name.
 
-        *is_same*: whether this change and the one before are parts of one operation.
+        *is_same*: whether this change and the one before are parts of one operation, such as a
+        rename.
         """
         self.losses += file is None
         self._operations += not is_same
@@ -316,7 +319,11 @@ class SimulatedDisk(FileSystem):
             self._recent.append((process.time(), path))
 
     def _operate(self, what: str, path: str) -> bool:
-        """Begin an operation; return whether the operation must fail after it took effect."""
+        """Begin an operation on *path*: it may take time, or raise OSError, if the disk has such
+        faults.
+
+        Return whether the operation must raise OSError after it took effect.
+        """
         thread = StepThread.current()
         if thread is not None and thread.before_disk is not None:
             thread.before_disk()

@@ -106,7 +106,7 @@ class End(Transport):
 
     @property
     def receiver(self) -> FrameReceiver | None:
-        """The receiver at this end; None: there is no receiver yet, or no longer."""
+        """The object that gets the frames that arrive here; None: not set yet, or no longer."""
         return self._receiver
 
     # --- sending, in the process at this end ------------------------------------------------------
