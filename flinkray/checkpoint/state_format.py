@@ -426,8 +426,11 @@ class _Elements:
 
 
 def _ends_of_runs(offsets: Sequence[int]) -> dict[int, int]:
-    """Return, for each offset of an element, where a read that begins at this offset should end.
-    A read also covers the following elements in *offsets* if the gaps between them are small."""
+    """Return, for each offset of an element, up to where to read if a read begins there.
+
+    The read also covers the elements that follow, as long as the gaps between them are small, so
+    that neighbours are read in one request.
+    """
     ends: dict[int, int] = {}
     end = following = -1
     for offset in sorted(offsets, reverse=True):

@@ -211,7 +211,10 @@ def settings_of_command() -> Settings:
 
 
 def running(address: str | None) -> str:
-    """Return the address of a Ray cluster that runs already."""
+    """Return *address*, or without one ``RAY_ADDRESS`` or ``auto``: a Ray that must run already.
+
+    Raises click.UsageError for ``local``, which would start a Ray.
+    """
     from flinkray.client import ray_runtime
 
     address = address or ray_runtime.address_from_environment() or "auto"

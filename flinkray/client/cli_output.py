@@ -360,8 +360,9 @@ def terminal_width() -> int | None:
 
 
 def _width_within() -> int | None:
-    """Return the width of a table that is indented by two columns.
-    None if the terminal's width is unknown.
+    """Return the terminal's width less two columns, for a table that is indented by two.
+
+    None: the terminal's width is not known.
     """
     width = terminal_width()
     return None if width is None else width - 2

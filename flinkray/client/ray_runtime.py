@@ -157,9 +157,9 @@ def is_elsewhere() -> bool:
 
 
 def present_ray() -> RayRuntime:
-    """Return the Ray that this process is connected to.
+    """Return a description of the Ray that this process is connected to.
 
-    If it is not connected yet, connect first.
+    If the process is not connected yet, join or start a Ray as ``ray.init()`` does.
     """
     if ray_client.is_connected():
         return RayRuntime(None, None, was_entered=False)

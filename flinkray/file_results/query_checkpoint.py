@@ -269,8 +269,12 @@ def _number(path: str) -> int:
 
 
 def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
-    """Return those of *paths* that are needed to load the state as of *version*.
-    None if a needed file is missing."""
+    """Return those of *paths* (files of Spark's state) that are needed to load the state of
+    *version*.
+
+    These are the last snapshot up to this version, and the changes after it. None: a file is
+    missing.
+    """
     kept: list[str] = []
     folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
     for path in paths:

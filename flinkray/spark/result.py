@@ -139,7 +139,7 @@ def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """Create the failure to report for an error that the user caused.
+    """Return the failure to report for an error that the user caused.
 
     The traceback begins at the user's own function, or with the exception of a Python worker in it.
     """
@@ -199,7 +199,9 @@ def _tells_of_a_service(error: BaseException) -> bool:
 def system_failure(
     error_type: str, text: str, error: BaseException | None = None
 ) -> CoordinatorFailure:
-    """Create the failure to report for an error of Spark or Ray: the function may succeed later."""
+    """Return the failure to report for an error of Spark or Ray; running the stage again may
+    succeed.
+    """
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
@@ -217,8 +219,9 @@ def system_failure(
 def input_failure(
     error: BaseException, missing: tuple[ResultPartitionID, ...]
 ) -> CoordinatorFailure:
-    """Create the failure to report for lost input: the input is produced again, and the stage
-    reruns."""
+    """Return the failure to report for lost input: the input is produced again, and the stage
+    reruns.
+    """
     failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
     return replace(failure, missing_partitions=missing)
 

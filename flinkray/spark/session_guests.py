@@ -146,7 +146,9 @@ class SessionGuests:
         self._session: OpenSession | None = None
 
     def hold(self, session: OpenSession, stopping: Stopping) -> None:
-        """Keep the session open until it must stop or has had no guests for long enough."""
+        """Let guests into *session*; return when *stopping* is set or no guest was there for
+        long enough.
+        """
         with self._lock:
             self._session = session
             self._book.expect(self._monotonic())
@@ -228,8 +230,9 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """Return the names of the earlier attempts of the guest's stage that still have work in the
-        session, for texts that people read.
+        """Return the names of earlier attempts of the guest's stage for which Spark still works.
+
+        The text is for people; names are separated by commas, "" if there are none.
         """
         with self._lock:
             return ", ".join(

@@ -201,7 +201,7 @@ class OutputPartition:
 
 
 class TaskInput:
-    """An input of the vertex, with the partitions that this task reads."""
+    """One input of a function task: the partitions of a producer that this task reads."""
 
     def __init__(
         self,
@@ -265,14 +265,14 @@ class ReadFiles:
 
 
 class WrittenFiles:
-    """The part of a result that this task writes to files."""
+    """A result in files, to which this task writes its part."""
 
     def __init__(self, files: FileOutput, rpc_service: RpcService) -> None:
         self._files = files
         self._run_blocking = rpc_service.run_blocking
 
     async def write(self, data: pa.RecordBatch) -> None:
-        """Add rows. All rows of a result have the same columns."""
+        """Add rows to the result. All rows of a result must have the same columns."""
         await self._run_blocking(self._files.write, data)
 
 

@@ -171,7 +171,9 @@ class SteppedTransport:
         service.network.data_listeners[incarnation] = self
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Connect to another process; takes no virtual time, as the caller holds locks."""
+        """Connect to another process at once, in no virtual time, because the caller holds
+        locks.
+        """
         network, process = self._network, self._process
         target = network.data_listeners.get(address.incarnation)
         if not isinstance(target, SteppedTransport) or target.is_gone:

@@ -195,24 +195,28 @@ class SimulatedDisk(FileSystem):
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
 
     def holds(self, path: str) -> bool:
-        """For invariants: return whether the file exists; neither fails nor takes time."""
+        """Return whether the file exists. For invariants of tests: neither fails nor takes time."""
         return path in self._entries
 
     def content(self, path: str) -> bytes | None:
-        """For invariants: return the content of the file, or None; neither fails nor takes time."""
+        """Return the content of the file; None: no file. For invariants: neither fails nor takes
+        time.
+        """
         file = self._entries.get(path)
         return None if file is None else file.data
 
     def paths(self) -> Iterable[str]:
-        """For invariants: return the paths of all files; neither fails nor takes time."""
+        """Return the paths of all files. For invariants of tests: neither fails nor takes time."""
         return self._entries
 
     def durable_paths(self) -> Iterable[str]:
-        """For invariants: return the paths of the files whose names are durable."""
+        """Return the paths of the files whose names would survive a power loss. For invariants
+        of tests.
+        """
         return self._durable_entries
 
     def durable(self, path: str) -> bytes | None:
-        """For invariants: return the content that would survive the worst power loss now.
+        """Return the content that would survive the worst power loss now. For invariants of tests.
 
         None: nothing would survive, or only a torn file.
         """

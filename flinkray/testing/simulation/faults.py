@@ -410,8 +410,8 @@ class Nemesis:
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
         """Decide whether a fault is to pause *process* in the middle of its next blocking work.
 
-        Return a function that the work must call before each disk operation, and that pauses the
-        process once. None: no pause.
+        Return a function that pauses the process once; the work must call it before each disk
+        operation. None: no pause.
         """
         faults, random = self.faults, self._random_of_work
         spared = (*faults.spare, *faults.only_killed)
@@ -693,7 +693,11 @@ class Aims:
         self._simulation.scheduler.at(self._simulation.now + seconds, mend)
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
-        """Apply a fault to *frame*, which is being sent; return whether a fault was applied."""
+        """Decide whether a fault hits *frame*, which is being sent; apply the fault and return
+        True.
+
+        False: the caller must send the frame.
+        """
         envelope = unpack(frame)
         connection = end.connection
         if envelope.kind in _REQUESTS:

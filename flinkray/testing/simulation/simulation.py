@@ -260,8 +260,8 @@ class Simulation:
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
         """Decide whether a fault is to pause *process* in the middle of its next blocking work.
 
-        Return a function that the work must call before each disk operation, and that pauses the
-        process once. None: no pause.
+        Return a function that pauses the process once; the work must call it before each disk
+        operation. None: no pause.
         """
         return self._nemesis.pause_in_work(process)
 

@@ -63,7 +63,10 @@ class StepThread:
             self.process.call_soon(self._go_on, self._waits)
 
     def wait(self, seconds: float | None = None) -> None:
-        """In the thread: wait for :meth:`wake`, at most *seconds* (virtual; None: no limit)."""
+        """Pause this thread until :meth:`wake`, at most *seconds* virtual seconds (None: no limit).
+
+        Called in the thread itself.
+        """
         if not self.process.is_alive:
             raise GreenletExit
         self._waits += 1
@@ -78,7 +81,9 @@ class StepThread:
             timer.cancel()
 
     def give_way(self) -> None:
-        """In the thread: let other threads and callbacks run first."""
+        """Pause this thread until other threads and callbacks have run. Called in the thread
+        itself.
+        """
         self.wait(0.0)
 
     def unwind(self) -> None:
