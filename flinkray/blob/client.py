@@ -131,7 +131,9 @@ class BlobClient:
 
 
 class _Progress:
-    """Measures for how long one transfer of a blob has received or sent nothing new."""
+    """Measures for how many seconds a transfer of a blob has moved no new byte, and paces
+    retries.
+    """
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
         self._now = rpc_service.deadlines.time

@@ -31,7 +31,7 @@ UPLOAD_TIMEOUT = 600.0
 
 
 async def always() -> bool:
-    """Return True: the *is_in_charge* of a blob server that no other server can replace."""
+    """Return True. The default *is_in_charge* of a blob server, for a server without successors."""
     return True
 
 
@@ -87,11 +87,19 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         upload_timeout: float = UPLOAD_TIMEOUT,
         is_in_charge: Callable[[], Awaitable[bool]] = always,
     ) -> BlobServer:
-        """Create a server, which is not started yet, with the blobs that are in *store*.
+        """Create a server, which is not started yet, for the blobs that are in *store*.
 
-        When the server is started, it deletes the unfinished uploads of its predecessor. Before any
-        deletion, *is_in_charge* returns whether this server still owns the store: a paused server
-        may have a successor, which may have received the same blob again. Raises BlobStoreError.
+        When the server is started, it deletes the unfinished uploads of its predecessor.
+
+        Args:
+            upload_timeout: seconds without a request after which an unfinished upload, or the blobs
+                of an owner that are not retained, are deleted.
+            is_in_charge: called before each deletion; returns whether this server still owns the
+                store. A server that was paused may have a successor, which may have received the
+                blob again.
+
+        Raises:
+            BlobStoreError: the store cannot be read.
         """
         recovered = await rpc_service.run_blocking(store.recover)
         return cls(rpc_service, store, recovered, upload_timeout, is_in_charge)
@@ -178,7 +186,9 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         del self._uploads[owner, key]
 
     async def _delete_stored(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
-        """Delete these blobs and their markers. Incomplete blobs may have markers, too."""
+        """Delete blobs with their markers. Blobs whose upload is incomplete may have markers,
+        too.
+        """
         if blobs:
             await self._check_in_charge()
             await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
@@ -313,8 +323,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
                 log.warning("%s: its blobs cannot be deleted yet: %s", owner, error)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await *work*.
-        If the awaiting task is cancelled, *work* continues until this process dies."""
+        """Await *work* and return its result. If the caller is cancelled, *work* continues."""
         task = self.create_task(_outcome(work))
         self._work[task] = None
         task.add_done_callback(lambda _: self._work.pop(task))

@@ -53,8 +53,9 @@ class ArrowStateFiles(StateFiles):
     """The :class:`StateFiles` of a storage that is read and written through pyarrow.
 
     Args:
-        path: the path of *location* in pyarrow's file system. How the two differ shows how every
-            other location in the storage becomes a path.
+        location: the location (URI) by which the file system was opened.
+        path: the path that pyarrow returned for *location*. The path of any other location in the
+            storage is derived from it: it lies at the same relative path.
     """
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, location: str) -> None:

@@ -19,7 +19,7 @@ from flinkray.state.snapshots import SerializerSnapshot
 
 @message
 class StateContents:
-    """Describes one state of an operator, with what all subtasks have of it."""
+    """One state of an operator, summed up over all subtasks."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class StateContents:
 
 @message
 class OperatorContents:
-    """Describes an operator in a checkpoint: its states, timers and sizes."""
+    """An operator in a checkpoint: its states, timers and sizes, for people."""
 
     operator_id: str
     name: str

@@ -58,8 +58,11 @@ class KeyedStatePart:
 @stored("checkpoint.KeyedStateHandle")
 @message
 class KeyedStateHandle:
-    """The keyed state of one subtask of an operator: a whole snapshot and the changes after it.
-    Files of the parts may be shared with earlier and later checkpoints."""
+    """The keyed state of one subtask of an operator, for a range of key groups.
+
+    It consists of a whole snapshot and the changes in later snapshots. Their files may also be used
+    by earlier and later checkpoints.
+    """
 
     first_key_group: int
     last_key_group: int
@@ -132,7 +135,8 @@ class CarriedFile:
 @message
 class OperatorSubtaskState:
     """Handles of all state of one subtask of an operator.
-    After a rescaling, these may be handles that several earlier subtasks wrote.
+
+    If the parallelism has changed since the checkpoint, they come from several earlier subtasks.
     """
 
     operator_state: tuple[OperatorStateHandle, ...] = ()

@@ -1,4 +1,7 @@
-"""The contents of a completed checkpoint's ``_metadata`` file."""
+"""The contents of a completed checkpoint's ``_metadata`` file, as Python objects.
+
+:mod:`flinkray.checkpoint.storage` writes and reads the file.
+"""
 
 from __future__ import annotations
 

@@ -30,20 +30,20 @@ _BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
 
 
 def go_on() -> None:
-    """Do nothing: the default *check* of a writer, which never stops the writing."""
+    """Do nothing. The default *check* of a writer, for a writer that is never stopped."""
 
 
 def random_name() -> str:
-    """Return a random file name, which no other file has."""
+    """Return a random file name of 128 bits, which therefore no other file has."""
     return random_bytes(16).hex()
 
 
 class StateOutput:
-    """An output for state. As a context manager, it removes the file if it was not finished.
+    """A file object that takes the bytes of one state of a checkpoint.
 
-    Small state stays in memory and is stored in the handle; from *threshold* bytes on it is written
-    to a file. All methods raise CheckpointStorageError, and ``write`` also raises the errors of
-    *check*.
+    Up to *threshold* bytes stay in memory and are stored in the handle; longer state is written to
+    a file. As a context manager, the output removes its file if :meth:`finish` was not called. All
+    methods raise CheckpointStorageError, and ``write`` also raises the errors of *check*.
     """
 
     def __init__(self, path: str, threshold: int, check: Callable[[], None] = go_on) -> None:
@@ -81,7 +81,7 @@ class StateOutput:
         return FileState(self._path, self._size)
 
     def discard(self) -> None:
-        """Remove the written file, unless it is finished."""
+        """Remove the written file, if there is one and :meth:`finish` was not called."""
         file, self._file = self._file, None
         if file is not None:
             with storage_errors(self._path, "remove"):

@@ -1,15 +1,16 @@
 """The formats of files of keyed state and of operator state, with their headers and footers.
 
-::
+A file of keyed state::
 
     bodies, footer
 
-Bodies are in the order of key groups; each has a checksum. The data of a table, a timer queue or a
-columnar table for one key group is one body, or several consecutive bodies. The footer lists the
-tables, how each was written, and where the bodies are. The footer is last, so that the writer need
-not hold all bodies in memory.
+Bodies are in the order of key groups; each has a checksum. The data of a table (one entry for each
+key), of a timer queue, or of a columnar table (arrays of numbers, with one row for each key) for
+one key group is one body, or several consecutive bodies. The footer lists the tables, how each was
+written, and where the bodies are. The footer is last, so that the writer need not hold all bodies
+in memory.
 
-::
+A file of operator state::
 
     header, elements
 
@@ -18,7 +19,7 @@ checksum (4 bytes) and its bytes, so a reader knows where the element ends. The 
 elements are in the handle and not in the file: handles are divided among subtasks by arithmetic,
 and each subtask reads the header and its own elements.
 
-::
+Headers and footers::
 
     header: magic, version (1 byte), checksum (4), size (4), record
     footer: record, checksum (4), size (4), version (1 byte), magic
@@ -83,7 +84,9 @@ _BODY = struct.Struct(">HIQQI")
 @stored("checkpoint.StoredTable")
 @message
 class StoredTable:
-    """Description of a table in a snapshot, without its contents."""
+    """Description of a table (state with one entry for each key) in a snapshot, without its
+    contents.
+    """
 
     name: str
     kind: str
@@ -95,7 +98,7 @@ class StoredTable:
 @stored("checkpoint.StoredColumns")
 @message
 class StoredColumns:
-    """Description of a columnar table in a snapshot, without its contents."""
+    """Description of a columnar table (arrays with one row for each key), without its contents."""
 
     name: str
     kind: str
@@ -165,7 +168,10 @@ def write_keyed_state_if_any(snapshot: SnapshotStream, output: StateOutput) -> S
 
 
 def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
-    """Write the bodies and the footer of a snapshot. Returns whether there is any section."""
+    """Write the bodies and the footer of a snapshot.
+
+    Return whether the snapshot has any table, timer queue or columnar table.
+    """
     entries: list[tuple[int, Section, int, int, int]] = []
     offset = 0
     waiting, size = [], 0
@@ -289,8 +295,12 @@ class StoredSnapshot(SnapshotStream):
 def read_keyed_state(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> Iterator[StoredSnapshot]:
-    """Yield, in order, the snapshots from which a subtask with these key groups is restored.
-    Raises CheckpointStorageError if the state of a handle cannot be read, or was changed."""
+    """Yield the stored snapshots from which a subtask with these key groups is restored, oldest
+    first.
+
+    Each snapshot covers only the wanted key groups of its handle. Raises CheckpointStorageError if
+    the state of a handle cannot be read, or was changed.
+    """
     for handle in handles:
         of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
@@ -416,8 +426,11 @@ class _Elements:
 
 
 def _ends_of_runs(offsets: Sequence[int]) -> dict[int, int]:
-    """Return, for each offset of an element, where a read that begins at this offset should end.
-    A read also covers the following elements in *offsets* if the gaps between them are small."""
+    """Return, for each offset of an element, up to where to read if a read begins there.
+
+    The read also covers the elements that follow, as long as the gaps between them are small, so
+    that neighbours are read in one request.
+    """
     ends: dict[int, int] = {}
     end = following = -1
     for offset in sorted(offsets, reverse=True):

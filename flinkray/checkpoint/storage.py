@@ -88,7 +88,10 @@ def state_writer(
     check: Callable[[], None] = go_on,
 ) -> StateWriter:
     """Return a writer for the state of the checkpoint or savepoint in *directory*.
-    *check* is called before each piece is written; an error that it raises ends the writing."""
+
+    *inline_threshold*: state with fewer bytes is stored in its handle instead of a file. *check* is
+    called before each piece is written; an error that it raises ends the writing.
+    """
     directory = locations.normal(directory)
     shared = directory if is_savepoint else shared_directory(directory)
     return StateWriter(directory, shared, inline_threshold, check=check)
@@ -319,8 +322,9 @@ def remove_empty_directory(directory: str) -> None:
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Yield the files of a checkpoint that later checkpoints cannot share.
-    These are all files except those of keyed state."""
+    """Yield the files of a checkpoint that no other checkpoint uses: all but those of keyed
+    state.
+    """
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

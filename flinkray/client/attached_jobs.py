@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Settings of a client: its heartbeats, and its jobs that end with it. Times are in seconds."""
+    """A client's settings: its heartbeats, and how its attached jobs (which end with it) are ended.
+
+    Times are in seconds.
+    """
 
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -43,9 +46,10 @@ class ClientSettings:
         )
 
     def attached_client(self, reason: str) -> AttachedClient:
-        """Return the description of this process that a job gets if it ends with its client.
+        """Return the record that names this process as the client with which a job ends.
 
-        The job is cancelled for *reason* when the client ends.
+        The record is stored in the job's graph. If this client ends or sends no heartbeats, the
+        cluster cancels the job and gives *reason* as the cause.
         """
         program = os.path.basename(sys.argv[0]) if sys.argv else ""
         name = f"{program or 'Python'}, process {os.getpid()} on {socket.gethostname()}"
@@ -77,7 +81,10 @@ class AttachedJobs:
         self._job_ids.discard(job_id)
 
     def begin_heartbeats(self) -> None:
-        """Send heartbeats until there are no attached jobs. Called on the client's event loop."""
+        """Start to send heartbeats for all attached jobs, until none is left.
+
+        Called on the client's event loop.
+        """
         if self._beating is None or self._beating.done():
             self._beating = asyncio.ensure_future(self._beat())
 

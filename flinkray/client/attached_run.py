@@ -35,7 +35,9 @@ _PLAIN_INTERVAL = 5.0
 
 
 class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
-    """Raised when Ctrl-C came again: the client does not wait for the cancelled job's end."""
+    """Raised when Ctrl-C came a second time: the client leaves before the cancelled job has
+    ended.
+    """
 
 
 class Progress(Protocol):

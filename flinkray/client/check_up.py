@@ -47,7 +47,7 @@ _LEAST_FREE = 0.1
 
 
 class Verdict(Enum):
-    """Says how a check has ended."""
+    """How a check has ended: good, with a warning, bad, or left out."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -308,9 +308,10 @@ def _of_shared_memory(name: str, total: int | None, free: int | None) -> Check:
 
 
 def check_of_clock(name: str, asked_at: float, there: float, answered_at: float) -> Check:
-    """Check the clock of a node.
+    """Return a check that is good if a node's clock agrees with this machine's clock, and else bad.
 
-    *there*: the node's time, read between *asked_at* and *answered_at* on this machine's clock.
+    *there*: the node's time, which was read between *asked_at* and *answered_at* on this machine.
+    All times are in seconds since the epoch.
     """
     ahead = max(there - answered_at, 0.0) or min(there - asked_at, 0.0)
     if abs(ahead) <= _MOST_CLOCK_DIFFERENCE:

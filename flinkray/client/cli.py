@@ -92,9 +92,9 @@ SUMMARIES = {
 
 
 class _Commands(click.Group):
-    """Group that loads a command when it is used.
+    """A click group that imports the module of a command only when the command runs.
 
-    A command line spends most of its time on imports.
+    A short command would spend most of its time on imports.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -12,7 +12,7 @@ from flinkray.scheduler.reports.job_info import JobDetails
 
 
 class NoNodeAnswered(click.ClickException):
-    """No node that has files of the job answered, for example because the nodes are too busy."""
+    """No node with log files of the job answered, for example because the nodes are too busy."""
 
     exit_code = NO_CLUSTER
 

@@ -85,7 +85,9 @@ JOB_ID_OR_ALL = click.argument("job", type=job_reference, metavar="[JOB_ID]", re
 
 
 def job_of(client: ClusterClient, reference: str) -> JobID:
-    """Return the id of the job that *reference* means. A whole id is not checked for existence.
+    """Return the id of the job that *reference* means: a whole id, or the beginning of one.
+
+    A whole id is returned even if there is no such job.
 
     Raises UnknownJob if no job id begins with *reference*, click.UsageError if several do.
     """
@@ -162,9 +164,11 @@ _SET_BY = {
 
 
 def check_set_for(configuration: ReadableConfig, *kinds: str) -> None:
-    """Check that every option that is set has an effect for one of *kinds*.
+    """Refuse options that have no effect in this command.
 
-    Raises ConfigurationError.
+    *kinds*: what the command configures; each is "cluster", "job", "client" or "REST endpoint".
+
+    Raises ConfigurationError for an option of another kind; the text says which command sets it.
     """
     for key in configuration.to_dict():
         kind = set_for(OPTIONS[key])
@@ -207,7 +211,10 @@ def settings_of_command() -> Settings:
 
 
 def running(address: str | None) -> str:
-    """Return the address of a Ray cluster that runs already."""
+    """Return *address*, or without one ``RAY_ADDRESS`` or ``auto``: a Ray that must run already.
+
+    Raises click.UsageError for ``local``, which would start a Ray.
+    """
     from flinkray.client import ray_runtime
 
     address = address or ray_runtime.address_from_environment() or "auto"

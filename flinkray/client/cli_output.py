@@ -203,7 +203,9 @@ def _shortened(name: str) -> str:
 
 
 def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
-    """Return the cells of I/O metrics. "-": the number cannot exist. "?": the number is unknown."""
+    """Return the table cells for I/O metrics: "-" if a number cannot exist, "?" if it is
+    unknown.
+    """
     if metrics is None:
         return ("?",) * len(_IO_METRICS)
     bytes_in, bytes_out = metrics.bytes_in, metrics.bytes_out
@@ -218,7 +220,11 @@ def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
 
 
 def with_held(back_pressured: str, held: int | None) -> str:
-    """Add to the text how many tasks hold back their source. None or 0: add nothing."""
+    """Return *back_pressured* with the number of tasks whose source is paused, as in ``12%, 3
+    held``.
+
+    A source is paused while its consumers lag behind. *held* None or 0: return the text unchanged.
+    """
     return f"{back_pressured}, {held} held" if held else back_pressured
 
 
@@ -354,8 +360,9 @@ def terminal_width() -> int | None:
 
 
 def _width_within() -> int | None:
-    """Return the width of a table that is indented by two columns.
-    None if the terminal's width is unknown.
+    """Return the terminal's width less two columns, for a table that is indented by two.
+
+    None: the terminal's width is not known.
     """
     width = terminal_width()
     return None if width is None else width - 2

@@ -218,9 +218,9 @@ _INSTEAD = {
 
 
 def _of_program(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that the program itself reads.
+    """Return those of *values* that the program reads itself, such as its parallelism.
 
-    Raises click.UsageError if the parallelism is given twice.
+    Raises click.UsageError if the parallelism is given both here and by ``--parallelism``.
     """
     of_program = {key: value for key, value in values.items() if key in PROGRAM_KEYS}
     given = click.get_current_context().get_parameter_source("parallelism")

@@ -53,7 +53,9 @@ class VertexRates:
 
 @dataclass(frozen=True)
 class Look:
-    """The details of all running jobs at one time, to be compared with a later look."""
+    """The details of all running jobs at one time. Two of these objects give the rates between
+    them.
+    """
 
     at: float
     """Time of the look, in seconds of a monotonic clock."""

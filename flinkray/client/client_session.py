@@ -1,4 +1,4 @@
-"""What the modules of flinkray need of a client, and its users do not."""
+"""The internal interface of a client, which other modules of flinkray use and users do not."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ class ClientSession:
         return await self.dispatcher.ask(question, call, ANSWER_TIMEOUT)
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
-        """Return the JobMaster that has started the coordinator of the job's sources.
+        """Return the id of the JobMaster that has started the coordinator of the job's sources.
 
-        None: the coordinator is not known at present.
+        None: the JobMaster does not answer, or no coordinator has been started yet.
         """
         return await self.ask_async(
             f"find the coordinator of the sources of job {job_id}",
@@ -152,7 +152,7 @@ class ClientSession:
         return replace(job, client=self.settings.attached_client(reason))
 
     def attach(self, job_id: JobID) -> None:
-        """Send heartbeats for a job that ends with the client.
+        """Begin to send heartbeats for a job, so that the cluster does not cancel it as abandoned.
 
         Called on the client's event loop, before the job is submitted.
         """
@@ -160,14 +160,16 @@ class ClientSession:
         self._attached.begin_heartbeats()
 
     def detach(self, job_id: JobID) -> None:
-        """Send no more heartbeats for a job. Idempotent.
-
-        Call this when the job has ended, or when it is not to end with the client any more.
+        """Stop sending heartbeats for a job that has ended, or that shall outlive the client.
+        Idempotent.
         """
         self._attached.discard(job_id)
 
     def end_attached(self, job_id: JobID) -> None:
-        """Begin to cancel a job, because its reader in this process is gone."""
+        """Begin to cancel an attached job, because the object that reads its results was dropped.
+
+        Returns at once. An error is logged, because nobody waits for the end.
+        """
         if not self.is_closed:
             with suppress(LoopEndedError):  # the client was closed: it ends such jobs
                 self._loop.start(self._end_attached(job_id))

@@ -147,9 +147,10 @@ async def start_cluster(
 async def start_cluster_alone(
     rpc_service: RpcService, configuration: ReadableConfig
 ) -> tuple[str, ...]:
-    """Start the cluster as :func:`start_cluster` does, but not at the same time as another process.
+    """Start the cluster as :func:`start_cluster` does, after other processes that start it now are
+    done.
 
-    Two concurrent starts with different configurations could give the cluster a part of each.
+    Without this, two starts at once could give different configurations to parts of the cluster.
 
     Raises:
         ClusterStartError: the other start takes too long.
@@ -221,7 +222,10 @@ def master_specs(
 
 
 async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRecord | None:
-    """Return the settings of the cluster. None: it was not started in this Ray, or was ended."""
+    """Return the settings with which the cluster was started, as stored in Ray.
+
+    None: the cluster was not started in this Ray, or was ended.
+    """
     return await rpc_service.run_blocking(ray_runtime.recall_cluster, cluster_id)
 
 

@@ -20,9 +20,10 @@ _LIBRARIES = ("<frozen", *(f"{path}/" for path in set(sysconfig.get_paths().valu
 
 
 def line_of_user(error: BaseException) -> tuple[str, int] | None:
-    """Return file and line number of the user's own code that the error came through last.
+    """Return (file, line number) of the user's code nearest to the place where *error* was raised.
 
-    Lines of libraries count only if there are no others. None: only lines of this package.
+    A line in a library counts only if no other line does. None: the traceback has only lines of
+    flinkray.
     """
     lines = [
         (step.f_code, number)

@@ -69,10 +69,11 @@ def connect(
 def connect_until_the_end(
     address: str, cluster_id: str, configuration: ReadableConfig
 ) -> ClusterClient:
-    """Connect as :func:`connect` does, in a process that ends with its client by ``os._exit``.
+    """Connect as :func:`connect` does, for a process that calls ``os._exit`` after closing the
+    client.
 
-    ``os._exit`` also ends the process's connection to Ray. A clean disconnection takes Ray half a
-    second, and as long again when the interpreter ends.
+    So closing the client does not disconnect from Ray, except from a Ray Client server: the exit
+    ends the connection anyway, and a clean disconnection takes Ray up to a second.
     """
     configuration = configuration.with_values({CLUSTER_ID.key: cluster_id})
     return _connect(address, configuration, {}, _leave_ray_client)
@@ -150,9 +151,9 @@ def _leave_ray(runtime: RayRuntime) -> None:
 
 
 def _leave_ray_client(runtime: RayRuntime) -> None:
-    """Leave Ray if it was joined by Ray Client.
+    """Disconnect from Ray if this process has joined it by Ray Client; otherwise do nothing.
 
-    A Ray Client server waits for clients that end without a goodbye.
+    A Ray Client server would wait for a client that ends without this.
     """
     if runtime.session_dir is None:
         _leave_ray(runtime)

@@ -184,7 +184,11 @@ class DispatcherConnection(LeaderRetrievalListener):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         failures: list[RpcError],
     ) -> T:
-        """Call the leader until there is an answer. *failures* is set to [the last failure]."""
+        """Call the leading Dispatcher, again and again, until it answers; return its answer.
+
+        After each failure, *failures* holds only the latest error, for the caller's error text.
+        Raises RpcConnectionError if no Dispatcher was reached for too long.
+        """
         counted_time = self._rpc_service.deadlines.time
         delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
@@ -246,9 +250,10 @@ def _at_last(failures: list[RpcError]) -> str:
 
 
 def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:
-    """Replace the largest pieces of user code and files by blob keys; return graph and pieces.
+    """Replace the largest pieces of user code and files in *graph* by the keys of blobs.
 
-    The pieces that stay in the graph have at most *min_size* bytes together.
+    Pieces are replaced until those left in the graph have at most *min_size* bytes together.
+    Returns (graph with keys, replaced pieces by key); the caller uploads the pieces.
     """
     vertices, files = list(graph.vertices), list(graph.files)
     contents = [vertex.invokable.code for vertex in vertices] + [file.content for file in files]

@@ -44,11 +44,12 @@ one second; threads that go on in spite of that are left alone."""
 
 
 def cluster_for(job: JobGraph) -> ClusterClient:
-    """Start a cluster that has the slots of a job, and return its client.
+    """Start a cluster in this process that has the slots of a job, and return its client.
 
-    The job was made with ``runs_here``. The cluster ends when the client is closed, or when the
-    interpreter ends. Its storage is a temporary folder that ends with it: what shall remain needs a
-    directory of its own (``execution.checkpointing.dir``).
+    The job's graph was made by ``stream_job(..., runs_here=True)``. The cluster ends when the
+    client is closed, or when the interpreter ends. Its storage is a temporary folder that is
+    deleted then; checkpoints that shall remain need a directory of their own
+    (``execution.checkpointing.dir``).
 
     Raises:
         ConfigurationError: the directory for checkpoints cannot be created.

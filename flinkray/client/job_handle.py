@@ -200,7 +200,10 @@ class JobHandle:
         return await asyncio.wrap_future(self._session.start(self._take(kind, directory, timeout)))
 
     async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
-        """Take one snapshot, even if the call is repeated (same request id); return its path."""
+        """Take one checkpoint or savepoint, and return its path.
+
+        All repetitions of the request carry the same id, so the cluster takes only one snapshot.
+        """
         target = None if directory is None else absolute_location(directory)
         request = SnapshotRequest(TriggerID.generate(), kind, target)
         try:
@@ -288,9 +291,9 @@ class JobHandle:
             future.cancel()
 
     def look_once_more(self, on_progress: Callable[[JobProgress], None]) -> None:
-        """Report restarts since the last look, if the cluster still answers.
+        """Call *on_progress* a last time after the job's end, so that its last restarts are shown.
 
-        Called when the job has ended.
+        Does nothing if the cluster does not answer.
         """
         look = self._session.start(self._progress())
         with suppress(FlinkRayError, futures.TimeoutError):

@@ -1,7 +1,7 @@
 """Checks a node from a process on this node.
 
-The functions travel by value, because flinkray may be missing on the node. So they import only
-Python's own modules, also in their globals.
+Ray ships these functions to the node as pickled code (cloudpickle "by value"), because flinkray may
+not be installed there. So what the shipped functions use comes from Python's standard library only.
 """
 
 import os

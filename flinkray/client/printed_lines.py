@@ -53,10 +53,10 @@ def submit_attached(client: ClusterClient, job: JobGraph, clear: Callable[[], No
 
 
 def _printing_to_client(job: JobGraph) -> JobGraph | None:
-    """Return a copy of the job whose print sinks write to the client.
+    """Return a copy of the job whose print sinks send their lines to the client.
 
-    None if the job has no print sink, or no sources: lines reach the client through the coordinator
-    of the job's sources, and go to the log without it.
+    None: the job has no print sink, or has no sources. Lines travel through the coordinator of the
+    job's sources; in a job without sources they go to the log.
     """
     has_coordinator = any(v.invokable.kind == STREAM and not v.inputs for v in job.vertices)
     if not has_coordinator or not any(_prints(vertex) for vertex in job.vertices):
@@ -97,8 +97,8 @@ class NoOutput(JobOutput):
 class PrintedLinesDisplay(JobOutput):
     """Reads the lines that one job prints, and writes them to standard output.
 
-    Lines are read on the client's event loop and written in a thread, so that a blocked terminal
-    delays nothing but the job.
+    Lines are read on the client's event loop and written in another thread. So a blocked terminal
+    slows down the printing job, but no other work of the client.
     """
 
     def __init__(self, client: ClusterClient, job_id: JobID, clear: Callable[[], None]) -> None:

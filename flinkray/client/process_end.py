@@ -1,7 +1,6 @@
-"""Registers calls for the end of the interpreter, and for children that are forked.
+"""Calls functions at the end of the interpreter, and in children that are forked.
 
-The calls are made while thread pools still work. ``atexit`` is too late: by then no thread pool
-takes work any more.
+Functions registered here run while thread pools still accept work. ``atexit`` would be too late.
 """
 
 from __future__ import annotations
@@ -28,12 +27,15 @@ _has_begun = False
 def at_process_end(
     owner: object, call: Callable[[], None], user: threading.Thread, in_child: Callable[[], None]
 ) -> None:
-    """Register calls for *owner* until :func:`not_at_process_end`.
+    """Register functions of *owner* for the end of the interpreter and for forked children.
+
+    They stay registered until :func:`not_at_process_end` is called with *owner*.
 
     Args:
-        call: called when the interpreter ends: when the main thread has ended, and *user*, too,
-            unless it is a daemon.
-        in_child: called in a child that was forked, which has none of the threads of this process.
+        call: called when the interpreter ends, in the main thread, after *user* has ended.
+        user: the thread that uses *owner*. The end of the interpreter waits for this thread, unless
+            it is a daemon.
+        in_child: called in a forked child, which has none of the threads of this process.
 
     Raises:
         RuntimeError: the interpreter is ending.
@@ -43,7 +45,7 @@ def at_process_end(
 
 
 def check_process_goes_on() -> None:
-    """Raise RuntimeError if the interpreter is ending. Thread pools take no work any more then."""
+    """Raise RuntimeError if the interpreter is ending, when thread pools accept no more work."""
     if _has_begun:
         raise RuntimeError(
             "the main thread has ended, and a program with checkpoints cannot be started any more: "
@@ -52,7 +54,7 @@ def check_process_goes_on() -> None:
 
 
 def not_at_process_end(owner: object) -> None:
-    """Drop the calls of *owner*. Idempotent."""
+    """Forget the functions that :func:`at_process_end` registered for *owner*. Idempotent."""
     _calls.pop(id(owner), None)
 
 

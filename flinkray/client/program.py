@@ -66,7 +66,10 @@ def _tell_of_what_did_not_run(target: ExecutionTarget, path: str, progress: Prog
 
 
 def place_in_program(error: BaseException) -> str | None:
-    """Return the program's line that the error came through last; None: there is no such line."""
+    """Return the line of the user's program nearest to the place where *error* was raised.
+
+    None: the traceback has no such line.
+    """
     line = line_of_user(error)
     return line and f"{os.path.basename(line[0])}, line {line[1]}"
 

@@ -242,9 +242,10 @@ class QueryableStateClient:
         left: Sequence[int],
         found: dict[int, Any],
     ) -> FlinkRayError | None:
-        """Query the keys whose indices are in *left*, and store the answers by index in *found*.
+        """Query the keys at the indices in *left*, and store the answers in *found*, by index.
 
-        Return the last error that suggests that the state has moved; None: every key has an answer.
+        Return the last error that suggests that the state has moved to another process. None: every
+        key has an answer.
         """
         failure: FlinkRayError | None = None
         by_place, missing = _by_place(location, keys, left)
@@ -352,10 +353,11 @@ def _query(
 def _by_place(
     location: KvStateLocation, keys: Sequence[Any], left: Sequence[int]
 ) -> tuple[dict[KvStatePlace, list[tuple[int, Any]]], int | None]:
-    """Group the keys whose indices are in *left* by the processes that hold their state.
+    """Group the keys at the indices in *left* by the process that holds their state.
 
-    Return (process -> (index, key in the job's form), a key group that no process holds or None).
-    Raises UnsupportedKeyError.
+    Return (process -> list of (index, key converted to the state's key type), missing key group).
+    The latter is the number of a key group that no process holds, or None. Raises
+    UnsupportedKeyError if a key cannot be converted.
     """
     kind = None if location.key_type is None else KEY_KINDS[location.key_type]
     convert, hash_of = (as_key, stable_hash) if kind is None else (kind.value_of, kind.hash_of)

@@ -152,14 +152,14 @@ def is_connected() -> bool:
 
 
 def is_elsewhere() -> bool:
-    """Return whether this process uses Ray Client. It may then be outside of the cluster."""
+    """Return whether this process uses Ray Client, so it may run outside of the Ray cluster."""
     return bool(ray_client.is_connected())
 
 
 def present_ray() -> RayRuntime:
-    """Return the Ray that this process is connected to.
+    """Return a description of the Ray that this process is connected to.
 
-    If it is not connected yet, connect first.
+    If the process is not connected yet, join or start a Ray as ``ray.init()`` does.
     """
     if ray_client.is_connected():
         return RayRuntime(None, None, was_entered=False)
@@ -471,7 +471,11 @@ def leave_ray() -> None:
 
 
 def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
-    """Return the hex node ids for *number* masters of a kind. None: Ray does not say."""
+    """Return, for each of *number* masters of one kind, the hex id of the node to place it on.
+
+    Nodes are repeated if there are too few. *avoid_head*: use Ray's head node only if there is no
+    other node. None in place of an id: Ray does not say which node is the head.
+    """
     alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
     return places_of_masters(head_node_id(), alive, number, avoid_head)
 
@@ -519,7 +523,7 @@ def running_clusters() -> list[str]:
 
 
 class _Starter:
-    """An actor whose unique name marks that one process is starting the cluster."""
+    """Actor that a process creates while it starts the cluster; its unique name excludes others."""
 
 
 def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:

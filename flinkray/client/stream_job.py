@@ -69,13 +69,14 @@ def stream_job(
     """Make the job of a stream program.
 
     Args:
-        spark_stages: stages whose partitions its sources read, or that take its streams' epochs.
+        spark_stages: Spark stages of the job: their rows are read by sources of the program, or
+            they get the rows that a stream of the program commits at each checkpoint.
         slot_profiles: slot profile by slot-sharing group; the groups that are not named take any
             slot.
         configuration: options of the job, over those of the cluster.
-        files: files that its functions import from or ask for.
+        files: files that the program's functions import or open.
         job_id: None: a new one.
-        runs_here: whether its tasks will run in this process.
+        runs_here: whether the job's tasks will run in this process.
 
     Raises:
         StreamError: an operator cannot be sent to the cluster.
@@ -107,7 +108,7 @@ def stream_vertices(
     *,
     runs_here: bool = False,
 ) -> tuple[JobVertex, ...]:
-    """Return the vertices of a program, producers first.
+    """Return the vertices of a program; a vertex comes after the vertices whose results it reads.
 
     Args:
         owner: hex id from which the vertex ids are made: another owner gives other vertex ids.
@@ -208,10 +209,10 @@ def _takers_of_epochs(nodes: Iterable[StreamNode]) -> Iterator[JobVertexID]:
 
 
 def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]:
-    """Yield the vertices that take epochs of the records that the chain's source reads.
+    """Yield the Spark stages that get rows of the stream that begins at the chain's source.
 
-    Vertices behind a Spark stage are left out: they read from another source, which waits for
-    Spark. In batch mode there are none, because nothing is published before all is read.
+    Such a stage gets the rows once per checkpoint (an *epoch*). Nothing is yielded in batch mode,
+    or for stages behind another Spark stage, whose rows come from another source.
     """
     if chain.head.inputs or graph.batch:
         return
@@ -224,10 +225,10 @@ def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]
 def _look_ups_of_source(
     graph: StreamGraph, chain: Chain, operator_ids: Mapping[int, str]
 ) -> Iterator[str]:
-    """Yield the operator ids of the look-ups that the chain's source feeds with records.
+    """Yield the ids of the look-up operators whose records come from the chain's source.
 
-    Yield nothing if the source feeds rows of a table, because the source then has to end, and in
-    batch mode, where tables are read first.
+    A look-up operator joins records with a table. Nothing is yielded if the source feeds the table
+    of a look-up, since it has to read to its end, or in batch mode, where tables are read first.
     """
     look_ups = [node for node in graph.nodes if isinstance(node.operator, LookUpOperator)]
     tables = (it for node in look_ups for it in _upstream_of_input(graph, node, 1))

@@ -37,16 +37,17 @@ _PAUSE = 0.05
 
 
 class ResultsLostError(JobError):
-    """Raised when the job was restarted without a checkpoint of the results shown so far.
+    """Raised when the job was restarted from a time before results that the user has seen already.
 
-    These results would come again.
+    Without a checkpoint that contains them, the job would produce these results a second time.
     """
 
 
 class StreamResults:
-    """Reader of a job's results, used on the service's event loop.
+    """Reads a job's results from the task that collects them. Used on the service's event loop.
 
-    Results that the client does not read stay in the task, which waits when it has too many.
+    The task keeps results until the client reads them. If it has too many, it stops reading its
+    input.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class StreamResults:
     ) -> None:
         """Create a reader, which has not read anything yet.
 
-        *owner* returns the JobMaster that has started the job's coordinator; None: unknown.
-        *result* gives the job's result when the job has ended.
+        *owner* returns the JobMaster that has started the coordinator of the job's sources; None:
+        not known now. The coordinator knows where results are collected. *result* completes with
+        the job's result when the job has ended.
         """
         self._rpc_service = rpc_service
         self._job_id = job_id
@@ -98,15 +100,16 @@ class StreamResults:
         return self._place is not None and self._place.restored is None
 
     async def _go_on_elsewhere(self) -> None:
-        """Wait until the results are collected at another address, and read there.
+        """Wait until another task attempt collects the results, and read from it from now on.
 
-        The job may restart after all results were read.
+        Called when all results were read but the job has not ended: a failure may still restart it.
         """
         self._go_to(await self._find(self._place))
 
     def _go_to(self, place: CollectorPlace) -> None:
-        """Read from *place* from now on.
-        Raises ResultsLostError if shown results would come again.
+        """Read from *place* (address and attempt of the collecting task) from now on.
+
+        Raises ResultsLostError if that attempt would send results again that were shown already.
         """
         if place == self._place:
             return
@@ -121,7 +124,9 @@ class StreamResults:
         self._is_complete = False
 
     def close(self) -> None:
-        """Stop reading. The collecting task then waits, unless the job is cancelled."""
+        """Stop reading. The collecting task then blocks when its buffer is full, unless the job
+        is cancelled.
+        """
         self._ended.cancel()
 
     async def _unless_ended(self, reading: Coroutine[Any, Any, T]) -> T | None:

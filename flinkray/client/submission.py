@@ -1,4 +1,8 @@
-"""Submits a job in a way that lets an interrupted client find out whether the job was accepted."""
+"""Submits a job in a way that lets an interrupted client find out whether the job was accepted.
+
+The message itself, and the upload of large user code, are in
+:mod:`flinkray.client.dispatcher_connection`.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,20 @@ class Submission:
         self._task: asyncio.Task[None] | None = None
 
     async def make(self) -> None:
-        """Submit the job; returns when it is stored.
+        """Submit the job; return when the cluster has stored it.
 
-        If the caller stops waiting, the submission continues: a cancel request could otherwise
-        reach the Dispatcher before the job does.
+        If the caller is cancelled, the submission continues in the background, so that a later
+        request to cancel the job cannot reach the Dispatcher before the job does.
         """
         self._task = asyncio.ensure_future(self._connection.submit(self._job, self._timeout))
         await asyncio.shield(self._task)
 
     async def may_be_accepted(self) -> bool:
-        """Wait until the submission has ended. Return whether the job may exist because of it."""
+        """Wait until the submission has ended; return whether the cluster may have accepted the
+        job.
+
+        False: the job was never sent, or was refused. True also if the answer was lost.
+        """
         if self._task is None:
             return False
         await asyncio.wait([self._task])

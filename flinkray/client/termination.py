@@ -25,10 +25,11 @@ _SIZE_OF_ACTION = 256
 
 @contextmanager
 def sigterm_is_ours() -> Iterator[None]:
-    """Handle SIGTERM ourselves while Ray is started or joined; can be used in any thread.
+    """Context manager: keep Ray, which is started or joined in the block, from handling SIGTERM.
 
-    Handlers of other code stay. The default handler stays in a notebook and in an interactive
-    interpreter, because an exception would not end them.
+    Afterwards SIGTERM raises KeyboardInterrupt, if the default handler was in place and the caller
+    runs in the main thread. Handlers of other code stay. A notebook or interactive interpreter
+    keeps the default handler, because it would survive the exception.
     """
     before = signal.getsignal(signal.SIGTERM)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -46,7 +47,11 @@ def sigterm_is_ours() -> Iterator[None]:
 
 
 def sigterm_is_not_ours_any_more() -> None:
-    """Restore the default handler after Ray was left, if no other code has set a handler."""
+    """Undo :func:`sigterm_is_ours`: restore the default handler, unless other code has set one
+    since.
+
+    Called in the main thread after Ray was left; does nothing in another thread.
+    """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and isinstance(signal.getsignal(signal.SIGTERM), _Terminate):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

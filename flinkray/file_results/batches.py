@@ -47,7 +47,11 @@ class BatchProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch that was published, so that readers see it."""
+    """A published micro-batch.
+
+    Its *origin* is the number of the input (a checkpoint id) from which the batch was computed; -1
+    if the batch was not computed from numbered inputs. Origins grow from batch to batch.
+    """
 
     batch_id: int
     partitions: tuple[PublishedPartition, ...]
@@ -105,9 +109,10 @@ class PublishedBatches:
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
-        """Publish the batch.
-        If it is published already, the files of the first call stay, since readers may be reading
-        them."""
+        """Publish the batch, so that readers see it, and add it to the progress.
+
+        If a batch of this number is published already, that one stays: readers may be reading it.
+        """
         partitions = [(one.number, one.rows, one.name) for one in batch.partitions]
         content = {"version": _VERSION, "partitions": partitions, "origin": batch.origin}
         self._directory.write_json(_name(batch.batch_id), content, once=True)
@@ -128,7 +133,9 @@ class PublishedBatches:
 
     def is_published(self, batch_id: int) -> bool:
         """Return whether the batch is published.
-        If its writer died before it counted the batch, count it.
+
+        If the writer died after publishing the batch and before adding it to the progress, add it
+        now.
         """
         if batch_id < self.progress().batches:
             return True
@@ -139,14 +146,18 @@ class PublishedBatches:
 
     def next_batch(self) -> tuple[int, int]:
         """Return (number of the next batch to publish, origin of the last published batch).
-        For *origin* see :class:`MicroBatch`."""
+
+        The origin is the number of the input from which the batch was computed; -1 without a batch.
+        """
         while self.is_published(self.progress().batches):
             pass
         so_far = self.progress()
         return so_far.batches, so_far.origin
 
     def progress(self) -> BatchProgress:
-        """Return how many batches and rows were published so far, and the last batch's origin."""
+        """Return the number of published batches, their rows, and the origin of the last
+        published batch.
+        """
         last = max(self._numbers(_PUBLISHED), default=0)
         if not last:
             return BatchProgress()
@@ -163,28 +174,37 @@ class PublishedBatches:
 
     def consumed(self) -> int:
         """Return the origin that was last given to :meth:`note_consumed`; -1 if there is none.
-        Batches with this origin or a lower one are not needed any more."""
+
+        Inputs with this number or a lower one, and their batches, are not needed any more.
+        """
         content = self._directory.read_json(_CONSUMED)
         return -1 if content is None else int(content["origin"])
 
     def goes_on_after(self) -> int | None:
-        """Return how many batches are before the savepoint from which this job starts.
-        The reader notes this with :meth:`go_on_after`, and the query that writes batches continues
-        after them. None if it was not noted yet."""
+        """Return how many batches precede the savepoint from which this job starts.
+
+        None: the reader has not noted it yet with :meth:`go_on_after`. The query that writes
+        batches waits for this number and continues after that batch.
+        """
         content = self._directory.read_json(_GOES_ON)
         return None if content is None else int(content["batches"])
 
     def end(self, execution: str = "") -> None:
         """Note that no batch follows the published ones.
-        If *execution* is given (see ``stream_execution``), only readers in this execution of the
-        stream see the end. If the stream goes back to a checkpoint, batches may follow again."""
+
+        *execution*: id of the stream's present execution (see ``stream_execution``). Then the note
+        counts only in this execution: if the stream goes back to a checkpoint, batches may follow.
+        Empty: the note counts always.
+        """
         self._directory.write_json(_ended(execution), {"version": _VERSION})
 
     # --- methods of the reader --------------------------------------------------------------------
 
     def ended(self, execution: str = "") -> BatchProgress | None:
-        """Return the progress if no batch follows in *execution*; None if batches may follow.
-        See :meth:`end`."""
+        """Return the progress if :meth:`end` was called without or with this *execution*.
+
+        None: batches may follow.
+        """
         names = dict.fromkeys((_ended(""), _ended(execution)))
         is_ended = any(self._directory.read_json(name) is not None for name in names)
         return self.progress() if is_ended else None
@@ -206,7 +226,10 @@ class PublishedBatches:
         return self._rows.read_pieces(name)
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a partition that was read from another stream's batches. It appears as a whole."""
+        """Write a partition whose bytes were read from another stream's batches.
+
+        Readers never see an incomplete file.
+        """
         self._rows.write_pieces(name, pieces)
 
     def note_taken(self, batches: int) -> None:
@@ -214,15 +237,21 @@ class PublishedBatches:
         self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
 
     def note_consumed(self, origin: int) -> None:
-        """Note that batches with this origin or a lower one are not needed any more."""
+        """Note that inputs numbered *origin* or lower, and their batches, are not needed any
+        more.
+        """
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def note_cut(self, checkpoint_id: int, batches: int) -> None:
-        """Note that the reader had taken the first *batches* batches at the checkpoint."""
+        """Note that the reader had taken the first *batches* batches when the checkpoint was
+        taken.
+        """
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """Return how many batches :meth:`note_cut` noted for a checkpoint; None if none."""
+        """Return how many batches the reader had taken at a checkpoint; None: :meth:`note_cut`
+        noted none.
+        """
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
@@ -233,8 +262,10 @@ class PublishedBatches:
                 self._delete(_cut(checkpoint_id))
 
     def go_on_after(self, batches: int) -> None:
-        """Note that the stream starts from a savepoint, which *batches* batches precede.
-        The next published batch gets the number *batches*. See :meth:`goes_on_after`.
+        """Note that the stream starts from a savepoint, and that *batches* batches precede the
+        savepoint.
+
+        So the next published batch gets the number *batches*.
         """
         if batches:
             content = {"version": _VERSION, "rows": 0, "origin": -1}
@@ -267,12 +298,17 @@ class PublishedBatches:
     # --- the end of reading -----------------------------------------------------------------------
 
     def note_reader_ended(self, execution: str, subtask: int, parallelism: int) -> None:
-        """Note that one of *parallelism* readers has finished in this execution of the stream."""
+        """Note that reader *subtask* of *parallelism* readers has read all it wants.
+
+        *execution*: id of the stream's present execution; the note does not count in another one.
+        """
         name = _reader(execution, subtask)
         self._directory.write_json(name, {"version": _VERSION, "parallelism": parallelism})
 
     def is_read_no_more(self, execution: str) -> bool:
-        """Return whether all readers of this execution of the stream have finished."""
+        """Return whether all readers in this execution of the stream have ended
+        (:meth:`note_reader_ended`).
+        """
         first = self._directory.read_json(_reader(execution, 0))
         return first is not None and all(
             self._directory.read_json(_reader(execution, subtask)) is not None

@@ -85,8 +85,11 @@ class Epochs:
         self._directory.write_json(f"{checkpoint_id:020d}.json", content)
 
     def end(self, execution: str) -> None:
-        """Note that no epoch follows in this execution.
-        If the stream goes back to an earlier checkpoint, another execution begins."""
+        """Note that no epoch follows in this execution of the stream.
+
+        *execution* is the id of the stream's present execution. If the stream goes back to an
+        earlier checkpoint, another execution begins and epochs may follow.
+        """
         # Each execution has a file of its own, so an execution that was replaced without knowing it
         # does not end the current one.
         self._directory.write_json(_ended(execution), {"version": _VERSION})
@@ -94,7 +97,11 @@ class Epochs:
     # --- methods of the reader --------------------------------------------------------------------
 
     def is_ended(self, execution: str) -> bool:
-        """Return whether no epoch follows in this execution. Call this before :meth:`published`."""
+        """Return whether no epoch follows in this execution of the stream.
+
+        Call this before :meth:`published`; otherwise an epoch that is published between the calls
+        is missed.
+        """
         return self._directory.read_json(_ended(execution)) is not None
 
     def waiting(self) -> int:
@@ -139,7 +146,9 @@ class Epochs:
         return self.last_done() if content is None else EpochsDone(last, content["rows"])
 
     def forget(self, done: EpochsDone) -> None:
-        """Delete the notes of finished epochs that are older than *done*."""
+        """Delete the reader's notes of finished epochs that are older than *done*; the rows
+        stay.
+        """
         for number in _numbers(_DONE, self._names()):
             if number < done.checkpoint_id:
                 self._delete(_done(number))
@@ -147,8 +156,11 @@ class Epochs:
     # --- methods of the writer, for cleaning up ---------------------------------------------------
 
     def delete(self, last: int) -> None:
-        """Delete the epochs up to id *last*, and their rows.
-        The writer calls this, since the writer knows which epochs a savepoint needs."""
+        """Delete the epochs with ids up to *last*, and their rows.
+
+        The writer of the epochs calls this, because the writer knows which epochs a savepoint
+        needs.
+        """
         for epoch in self.published(after=-1):
             if epoch.checkpoint_id <= last:
                 for part in epoch.parts:

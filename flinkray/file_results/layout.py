@@ -71,9 +71,11 @@ def look_ups_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
 
 
 def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
-    """Return the id of the present execution of a job's streams.
-    The id changes each time all streams go back to a checkpoint. It is empty if *graph_id* is None.
-    *restores*: how often this execution graph has gone back to a checkpoint."""
+    """Return an id of the present execution of a job's streams; empty if *graph_id* is None.
+
+    The streams get another id each time they all go back to a checkpoint. *restores*: how often
+    this execution graph has gone back to a checkpoint.
+    """
     return "" if graph_id is None else f"{graph_id}-{restores}"
 
 

@@ -1,7 +1,8 @@
-"""Notes of tasks whose records wait for a table: too many records wait, or none any more.
+"""Notes by which a source learns that too many records wait for the table of a look-up.
 
-A note is never taken back. Of each subtask only the notes of the latest attempt count, so an
-attempt that was replaced without knowing it has no effect.
+A subtask of a look-up holds its records until the table is complete. It notes that too many records
+wait, and later that none waits any more; notes are never taken back. Of each subtask only the notes
+of the latest attempt count, so an attempt that was replaced without knowing it has no effect.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ class LookUpNotes:
         self._directory = ResultDirectory(location)
 
     def note(self, execution: str, subtask: int, attempt: int, *, is_full: bool) -> None:
-        """Note that too many records of a subtask wait for the table (*is_full*), or none any more.
-        After an attempt has noted that none waits, its further notes have no effect.
+        """Note that too many records of a subtask wait for the table (*is_full*), or that none
+        waits any more.
+
+        After an attempt has noted that none waits, its further notes have no effect. *execution*:
+        id of the stream's present execution.
         """
         name = f"{execution}-{subtask}-{attempt}-{'full' if is_full else 'free'}.json"
         self._directory.write_json(name, {"version": _VERSION})
 
     def is_full(self, execution: str) -> bool:
-        """Return whether the notes say that too many records wait in at least one subtask."""
+        """Return whether too many records wait in at least one subtask.
+
+        *execution*: id of the stream's present execution; notes of other executions do not count.
+        """
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
         latest: dict[int, tuple[int, bool]] = {}
         for info in self._directory.files.get_file_info(selector):

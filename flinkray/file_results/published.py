@@ -1,11 +1,14 @@
 """Partitions of a result that are read one by one while their producer still runs.
 
 A *publication* is one computation of the result, in a folder of its own; its id says what was
-computed. Each attempt at a partition writes its own Arrow file. The process that runs the attempts
-makes files visible by accepting them, because an attempt does not always know whether it was given
-all rows, or whether its outcome counts. If several files of a partition are accepted, each reader
-chooses one. A publication is begun before its first partition if equal ids stand for equal
-partitions whenever they are computed; otherwise readers see it only when it is sealed, as a whole.
+computed. Each attempt to compute a partition writes its own Arrow file. The process that runs the
+attempts makes files visible to readers: it *accepts* them, since an attempt does not always know
+whether it was given all rows, or whether its outcome counts. If several files of a partition are
+accepted, each reader chooses one.
+
+If equal ids stand for equal partitions whenever they are computed, the publication is *begun*
+first, and readers see each accepted partition. Otherwise readers see the whole publication when it
+is *sealed*, that is, complete.
 """
 
 from __future__ import annotations
@@ -85,8 +88,11 @@ class PublishedPartitions:
     def begin(self, publication_id: str, division: Mapping[str, str] | None = None) -> None:
         """Begin a publication whose partitions are the same whenever they are computed.
 
-        Readers may read each partition as soon as it is accepted. *division*: see
-        :class:`Publication`.
+        Readers see each partition as soon as it is accepted.
+
+        Args:
+            division: settings that decide how the producer divides rows among partitions; a later
+                computation needs the same settings. None: no settings.
 
         Raises:
             NonDeterministicSourceError: partitions of another publication were published before.
@@ -153,9 +159,9 @@ class PublishedPartitions:
     def seal(
         self, publication_id: str, rows: dict[int, int], division: Mapping[str, str] | None = None
     ) -> None:
-        """Mark the whole publication as complete, with *rows* rows in each partition.
+        """Mark the whole publication as complete; *rows* has the number of rows of each partition.
 
-        A publication that is sealed already stays as it is.
+        *division*: as for :meth:`begin`. A publication that is sealed already stays as it is.
         Raises TakenOverError if a later attempt has begun or sealed.
         """
         self._be_writer()
@@ -173,7 +179,10 @@ class PublishedPartitions:
         _note(self._notes, _SEALED, content)
 
     def division(self) -> dict[str, str] | None:
-        """Return the settings that a reader gave to :meth:`divide_as`; None if none did yet."""
+        """Return the settings by which a reader wants rows to be divided among partitions.
+
+        None: no reader has called :meth:`divide_as` yet.
+        """
         noted = _noted(self._notes_of_readers, _DIVISION)
         return None if noted is None else dict(noted["division"])
 
@@ -203,7 +212,9 @@ class PublishedPartitions:
                 _note(self._notes_of_readers, _DIVISION, content)
 
     def list(self, publication: Publication) -> dict[int, PublishedPartition]:
-        """Return the accepted partitions of the publication so far, by number."""
+        """Return the partitions of the publication that were accepted so far, by partition
+        number.
+        """
         folder = f"{self._directory.path}/{publication.publication_id}"
         selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
         found: dict[int, PublishedPartition] = {}

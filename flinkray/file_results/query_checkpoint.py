@@ -215,7 +215,7 @@ class QueryCheckpoint:
 
 
 class _Stream(RawIOBase):
-    """A file object that reads from an iterator of pieces."""
+    """A readable file object over an iterator of pieces of bytes."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = self._noted(pieces)
@@ -228,8 +228,10 @@ class _Stream(RawIOBase):
             yield piece
 
     def end(self) -> bytes:
-        """Read the remaining pieces and return the last bytes.
-        An iterator may raise an error only after its last piece."""
+        """Read the remaining pieces to the end of the iterator; return the last bytes.
+
+        This raises an error that the iterator raises only after its last piece.
+        """
         for _ in self._pieces:
             pass
         return self._end
@@ -267,8 +269,12 @@ def _number(path: str) -> int:
 
 
 def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
-    """Return those of *paths* that are needed to load the state as of *version*.
-    None if a needed file is missing."""
+    """Return those of *paths* (files of Spark's state) that are needed to load the state of
+    *version*.
+
+    These are the last snapshot up to this version, and the changes after it. None: a file is
+    missing.
+    """
     kept: list[str] = []
     folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
     for path in paths:

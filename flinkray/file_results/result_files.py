@@ -107,10 +107,11 @@ class ResultDirectory:
         self._put(path, unfinished, [json.dumps(content).encode()], once=once)
 
     def epochs(self, kind: str, adopted: Collection[str]) -> EpochDirectory:
-        """Return a store of files in this directory that one process at a time owns.
-        A later process can take the store over. *kind*: name of the store, since a directory can
-        have several. *adopted*: names of files from earlier versions of flinkray that belong to the
-        store.
+        """Return a store of small files in this directory that one process at a time may change.
+
+        A later process can take the store over; from then on, changes by the earlier one fail.
+        *kind*: name of the store, since a directory can have several. *adopted*: names of files of
+        earlier versions of flinkray that belong to the store.
         """
         directory: Directory
         if self.is_local:
@@ -132,8 +133,11 @@ class ResultDirectory:
     def _put(
         self, path: str, unfinished: str, pieces: Iterable[bytes], *, once: bool = False
     ) -> None:
-        """Write a file in one step.
-        The content is durable before the file has its name, and the name is durable on return."""
+        """Write *pieces* to the file *unfinished*, and then rename that file to *path*.
+
+        The content is durable before the file has its name, and the name is durable on return.
+        *once*: keep an existing file at *path*.
+        """
         with self.output(unfinished) as stream:
             for piece in pieces:
                 stream.write(piece)
@@ -282,7 +286,7 @@ class ResultDirectory:
 
 @dataclass(frozen=True, slots=True)
 class RowGroupSplit:
-    """Some row groups of one Parquet file, which one reader reads."""
+    """The numbers of some row groups of one Parquet file, which one reader reads."""
 
     directory: ResultDirectory
     file: ResultFile

@@ -1,4 +1,6 @@
-"""Implements directories on S3, GCS, HDFS and all other file systems of pyarrow."""
+"""Implements directories of small entries on S3, GCS, HDFS and all other file systems of
+pyarrow.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ class CheckpointIDCounter(ABC):
 
 @dataclass(frozen=True)
 class RecoveredPointers(Recovered[CompletedCheckpointPointer]):
-    """Holds the pointers that a store has recovered, ordered by rising checkpoint id."""
+    """The pointers that a store has recovered, by rising checkpoint id, and those that it cannot
+    read.
+    """
 
     is_last_unreadable: bool = False
     """Whether the pointer with the highest id cannot be read."""
@@ -173,11 +175,11 @@ _POINTER = ".checkpoint"
 
 
 class _Entries:
-    """Reads and changes the records of one job's checkpoints. Only the present owner can change
+    """The stored records of one job's checkpoints. Only the last owner that took over can change
     them.
 
-    All methods block. All methods but :meth:`read`, :meth:`look` and :meth:`names` raise
-    CheckpointStoreFencedError.
+    All methods block. A method of an earlier owner raises CheckpointStoreFencedError, except
+    :meth:`read`, :meth:`look` and :meth:`names`.
     """
 
     def __init__(
@@ -198,7 +200,8 @@ class _Entries:
         self._do("take over", "", lambda: self._directory.take_over(owner))
 
     def look(self) -> None:
-        """Load the current entries, which :meth:`read` then returns, without taking over.
+        """Load the stored entries without taking over; :meth:`read` returns these entries from now
+        on.
 
         Raises UnreadableRecordError.
         """

@@ -254,10 +254,9 @@ class FileDirectory(Directory):
         return names
 
     def _make_names_durable(self) -> None:
-        """Make the names in the directory durable, even if nothing had to be changed.
+        """Make the names in the directory durable, although this process has changed nothing.
 
-        The process that wrote or deleted an entry may have died, or failed, before that was
-        durable.
+        Another process may have written or deleted an entry and died before the change was durable.
         """
         with suppress(FileNotFoundError, NotADirectoryError):  # there is no such directory
             self._files.sync_directory(self._path)

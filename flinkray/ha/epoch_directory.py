@@ -80,14 +80,14 @@ class _File:
 
 
 class EpochDirectory:
-    """Reads and changes the entries for one owner. Blocking; one call at a time.
+    """The entries of a directory, seen by one owner. Blocking; one call at a time.
 
     Args:
-        directory: may also hold other files.
+        directory: holds the files with claims and contents; may also hold other files.
         kind: the end of the names of its files: ``<epoch>-<owner>.<kind>-claim`` and
             ``<epoch>-<owner>-<generation>.<kind>``.
-        adopts: returns whether the file of that name in *directory* is one of the entries; called
-            only while no epoch has contents.
+        adopts: returns whether the file of that name in *directory* is an entry that an earlier
+            version of flinkray wrote; called only while no epoch has contents.
 
     All methods raise OSError (storage fails) and StoredFormatError (contents cannot be read).
     """
@@ -131,7 +131,11 @@ class EpochDirectory:
         self._put(entries)
 
     def _new_claim(self, files: list[_File], owner: bytes) -> tuple[_File, list[_File]]:
-        """Write the highest claim; return the claim and all files. Raises TakenOverError."""
+        """Write a claim with an epoch above all others; return (the claim, all files in the
+        directory).
+
+        Raises TakenOverError if another owner writes a higher claim at the same time.
+        """
         number = 0
         while True:
             number = 1 + max([number, *(file.epoch for file in files)])
@@ -180,15 +184,11 @@ class EpochDirectory:
 
     @property
     def entries(self) -> Mapping[str, bytes | None]:
-        """Names and contents of the entries, as this owner knows them.
+        """The content of each entry by name, in the order of the last writes.
 
-        They are loaded by :meth:`take_over` or :meth:`look`, and changed by this owner's later
-        changes.
-
-        They are in the order of their last writes. A value of None: the content is in a file of
-        that name.
-
-        In the order of their last writes. A value of None: the content is in a file of that name.
+        The entries were loaded by :meth:`take_over` or :meth:`look`, and contain this owner's
+        changes since. None: the content is in a file of the entry's name, which an earlier version
+        of flinkray wrote.
         """
         return self._entries
 
@@ -310,14 +310,15 @@ _CONTENT = re.compile(r".+-(\d{10}-[0-9a-f]{8})-\d{10}")
 
 
 class FencedDirectory(Entries):
-    """Reads and changes the entries for one owner. Blocking; one call at a time.
+    """The entries of a directory, whose contents are in one file each, seen by one owner. Blocking.
 
-    Before the owner has taken over, it sees the current entries. The first change takes over.
+    The first change takes over; before it, the owner sees the entries of the present owner. One
+    call at a time.
 
     Args:
-        directory, kind: arguments of :class:`EpochDirectory`.
-        adopts: returns whether the file of that name in *directory* is one of the entries (of an
-            earlier version of flinkray); called only while no owner has taken over.
+        directory, kind: arguments of :class:`EpochDirectory`, which stores the names of the files.
+        adopts: returns whether the file of that name in *directory* is an entry that an earlier
+            version of flinkray wrote; called only while no owner has taken over.
     """
 
     def __init__(self, directory: Directory, kind: str, adopts: Callable[[str], bool]) -> None:
@@ -414,7 +415,9 @@ class FencedDirectory(Entries):
             ) from error
 
     def _delete_superseded(self) -> None:
-        """Delete files to which no entry points; called after a change that counts."""
+        """Delete the files of earlier contents, after a change that counts: no entry points to
+        them any more.
+        """
         used = {data.decode() for data in self._pointers.entries.values() if data is not None}
         for content in tuple(self._superseded):
             if content not in used:
@@ -423,9 +426,8 @@ class FencedDirectory(Entries):
                     del self._superseded[content]
 
     def _leave_to_successor(self, content: str) -> None:
-        """Delete a file of this owner, after another owner has taken over.
-
-        The file stays if an entry of the later owner points to it.
+        """Delete a file of this owner after another owner has taken over, if no entry of that
+        owner uses it.
         """
         with suppress(OSError, StoredFormatError):
             entries = self._pointers.entries_of_successor()

@@ -1,7 +1,7 @@
 """Reads entries of the first format, which named types by module and fields by position.
 
-They are converted to the stored forms of version 1 of each type, and read like those. The tables
-describe the types as they were then, and never change.
+Such an entry is converted to the form in which version 1 of its type is stored, and then read like
+an entry of version 1. The tables describe the types as they were then, and never change.
 """
 
 from __future__ import annotations

@@ -238,9 +238,9 @@ class DriverLeaderElection(LeaderElection):
             self._contender.grant_leadership(self._session_id)
 
     def _revoked(self) -> None:
-        """Handle the loss of leadership.
+        """Tell the contender that it has lost leadership.
 
-        The published information stays, as another leader may have replaced it already.
+        The published information is not deleted, because it may already be that of another leader.
         """
         if self._session_id is not None and self._contender is not None:
             self._session_id = self._confirmed = None
@@ -249,8 +249,8 @@ class DriverLeaderElection(LeaderElection):
     def _published(self, information: LeaderInformation | None) -> None:
         """Handle the leader information that is published now.
 
-        If another process has overwritten the information that this leader has confirmed, publish
-        the confirmed information again.
+        If another process has replaced the information that this leader has confirmed, publish that
+        again.
         """
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):

@@ -159,13 +159,16 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
-        """Return the entries in subdirectory *name*, which only the Dispatcher changes.
+        """Return the entries in subdirectory *name* that only the leading Dispatcher may change.
 
-        *suffixes* are the possible ends of the entry names.
+        *suffixes*: the possible ends of the names of these entries.
         """
 
     def _dispatcher_fenced(self) -> None:
-        """Handle that another process has taken over the stores of this process's Dispatcher."""
+        """Called when another process has taken over the stores of this process's Dispatcher.
+
+        Does nothing here; a subclass may revoke the Dispatcher's leadership.
+        """
 
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
         self._check_running()

@@ -1,6 +1,8 @@
 """Simulated nodes with worker groups, and the ResourceManager's driver that creates the groups.
 
-The classes need no event loop: a waiting process registers a callback, which wakes that process.
+A *worker group* stands for a Ray placement group: a list of *bundles* (amounts of resources), each
+of which is placed on a node and holds one TaskExecutor. The classes need no event loop: a process
+that waits for a change registers a callback.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class WorkerNode:
 
 @dataclass(eq=False)
 class GroupRecord:
-    """Record of a worker group that exists, placed or not."""
+    """A worker group that exists, with the nodes on which its bundles are placed."""
 
     group: WorkerGroupHandle
     nodes: list[WorkerNode | None]
@@ -66,10 +68,10 @@ class GroupRecord:
 
 
 class WorkerNodes(ABC):
-    """Nodes and the worker groups on them; they outlive any ResourceManager, as in Ray.
+    """Simulated nodes and the worker groups on them, which outlive any ResourceManager, as in Ray.
 
-    A group is placed as a whole as soon as there is room, the oldest group first; bundles that lost
-    their node are placed anew. ``starts`` lists the started TaskExecutors in order.
+    A group is placed as a whole as soon as there is room, the oldest group first. Bundles whose
+    node is lost are placed again. ``starts`` lists the started TaskExecutors in order.
     """
 
     def __init__(self, *nodes: ResourceProfile) -> None:
@@ -139,8 +141,9 @@ class WorkerNodes(ABC):
     # --- groups -----------------------------------------------------------------------------------
 
     def create(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
-        """Create a group, and place it if there is room.
-        Raises WorkerGroupStartError if refused.
+        """Create a worker group, and place it if there is room; otherwise it waits for room.
+
+        Raises WorkerGroupStartError if the test has set ``refusal``.
         """
         if self.refusal is not None:
             raise WorkerGroupStartError(self.refusal)
@@ -201,7 +204,10 @@ class WorkerNodes(ABC):
         return self.groups[group_id].nodes[max(0, bundle_index)]
 
     def _reserve(self, record: GroupRecord) -> bool:
-        """Reserve room for all bundles without a node, or for none; return whether it worked."""
+        """Reserve room on nodes for all bundles that have no node, or for none of them.
+
+        Return whether there was room for all.
+        """
         chosen: list[tuple[int, WorkerNode]] = []
         bundles = record.group.bundles
         for index, bundle in enumerate(bundles):
@@ -238,13 +244,13 @@ class WorkerNodesDriver(ResourceManagerDriver):
         self._workers = workers
 
     async def _take_time(self) -> None:
-        """Return at once.
-        A subclass overrides this to delay a request, before and after its effect.
+        """Return at once. A subclass overrides this to delay each request, before and after its
+        effect.
         """
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
-        """Return a function that any process may call to complete the future *changed*.
-        The future belongs to this process.
+        """Return a function that completes *changed*, a future of this process; any process may
+        call it.
         """
 
         def wake() -> None:

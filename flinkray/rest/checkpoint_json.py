@@ -49,7 +49,10 @@ def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
 
 
 def find(overview: CheckpointsOverview | None, checkpoint_id: int) -> CheckpointStatistics | None:
-    """Return a checkpoint of the history or a latest one; None: it is not (or no longer) known."""
+    """Return the checkpoint with this id, from the history or the latest ones of each kind.
+
+    None: it is not known, or no longer.
+    """
     if overview is None:
         return None
     latest = (overview.latest_completed, overview.latest_savepoint, overview.latest_failed)

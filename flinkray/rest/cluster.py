@@ -46,7 +46,7 @@ class _Look:
 
 
 class SharedLooks:
-    """Shares requests to the cluster among clients that ask for the same answer (RE-12).
+    """Lets clients that ask for the same thing share one request to the cluster (RE-12).
 
     Use it on one event loop. An answer is used for *lifetime* seconds from the time of its request.
     An error is raised for the callers that wait for the request, and is not stored.
@@ -57,10 +57,11 @@ class SharedLooks:
         self._looks: dict[Hashable, _Look] = {}
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer for *key*, from *fetch* only if there is no other way.
-        A stored answer that is fresh is returned at once. A running request for *key* is shared.
+        """Return the answer for *key*: a stored fresh one, that of a running request, or that of
+        *fetch*.
 
-        If a caller is cancelled, the other callers still get the answer.
+        *fetch* is called only if there is no fresh answer and no running request for *key*. If a
+        caller is cancelled, the other callers still get the answer.
         """
         loop = asyncio.get_running_loop()
         look = self._looks.get(key)
@@ -164,7 +165,11 @@ class ClusterView:
             return None
 
     async def settings(self, job_id: JobID) -> JobSettings:
-        """Return a job's settings. Raises JobNotFoundError, ConfigurationError: they conflict."""
+        """Return the settings with which a job runs or ran.
+
+        Raises JobNotFoundError: there is no such job, or its settings were not kept;
+        ConfigurationError: its settings contradict those of the cluster.
+        """
 
         async def fetch() -> JobSettings:
             return await self.ask(
@@ -174,10 +179,10 @@ class ClusterView:
         return await self._looks.look(("settings", job_id), fetch)
 
     async def settings_if_known(self, job_id: JobID) -> JobSettings | None:
-        """Return the settings of a job, or None.
+        """Return the settings of a job; None if :meth:`settings` raises an error about the job.
 
-        None: they were not kept, or do not fit the cluster's settings any more. The job may
-        still run.
+        Then the job may still exist: an old version has not kept its settings, or they contradict
+        the cluster's present settings.
         """
         try:
             return await self.settings(job_id)

@@ -100,8 +100,9 @@ def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
-    """Return a TaskExecutor with the slots that jobs have there.
-    Each slot is shown as an equal share of the TaskExecutor's resources.
+    """Return a TaskExecutor, with one entry for each slot that a job uses in it.
+
+    Each slot is shown with an equal share of the TaskExecutor's resources.
     """
     return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
 
@@ -116,9 +117,9 @@ def _slot(job_id: JobID, it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def _resource(profile: ResourceProfile, share: float) -> dict[str, Any]:
-    """Return a resource profile: memory in MiB, all of it as task heap memory.
+    """Return *share* (0 to 1) of the resources of *profile*, with memory in MiB.
 
-    There is no other memory budget.
+    All memory is shown as task heap memory, because flinkray has no other memory budget.
     """
     return {
         "cpuCores": profile.cpu * share,

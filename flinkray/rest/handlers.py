@@ -91,9 +91,7 @@ class Handlers:
         self._overviews = WrittenOnce()
 
     def routes(self) -> list[Route]:
-        """Return (method, path below the version, handler) of each route.
-        Each route is listed once.
-        """
+        """Return (method, path below the version, handler) of each route."""
         job = "/jobs/{job}"
         vertex = f"{job}/vertices/{{vertex}}"
         return [

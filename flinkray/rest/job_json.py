@@ -115,7 +115,7 @@ def execution_result(result: JobResult | None) -> dict[str, Any]:
 
 
 def exceptions(job: JobDetails, most: int) -> dict[str, Any]:
-    """Return the last *most* exceptions, newest first."""
+    """Return the newest *most* exceptions of a job, newest first."""
     newest_first = job.exceptions[::-1]
     return {
         "exceptionHistory": {
@@ -156,7 +156,11 @@ def _name(entry: ExceptionEntry) -> str:
 
 
 def vertex_status(tasks: Mapping[str, int], number: int) -> str:
-    """Return one state for *number* subtasks, by Flink's rule; *tasks* counts subtasks by state."""
+    """Return the state of a vertex with *number* subtasks, from the number of subtasks in each
+    state.
+
+    As in Flink: the first of FAILED, CANCELING, CANCELED, INITIALIZING, RUNNING that a subtask has.
+    """
     for state in ("FAILED", "CANCELING", "CANCELED", "INITIALIZING", "RUNNING"):
         if tasks.get(state):
             return state
@@ -197,7 +201,10 @@ def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> di
 
 
 def io_metrics(metrics: IOMetrics | None, *, is_complete: bool) -> dict[str, Any]:
-    """Return the I/O metrics; an unknown number counts as 0 and is not complete."""
+    """Return I/O metrics in Flink's form; unknown numbers are 0.
+
+    *is_complete* becomes the ``…-complete`` fields: whether all tasks of the sum have reported.
+    """
     known = metrics or IOMetrics(0, 0, 0, 0, 0, 0, 0)
     return {
         "read-bytes": known.bytes_in or 0,
@@ -249,14 +256,21 @@ def _end(execution: ExecutionInfo) -> int:
 
 
 def _time_of(execution: ExecutionInfo, now: float) -> int:
-    """Return the milliseconds from the deployment to the end, or to *now*; -1: not deployed yet."""
+    """Return the milliseconds from the deployment of an execution to its end, or to *now* if it
+    runs.
+
+    -1: the execution was not deployed yet.
+    """
     start = execution.state_timestamps.get("DEPLOYING")
     end = execution.end_time if execution.state.is_terminal else None
     return NOT_YET if start is None else _duration(start, end, now)
 
 
 def _status_durations(execution: ExecutionInfo, now: float) -> dict[str, int]:
-    """Return the milliseconds in each state that is not terminal, up to *now*."""
+    """Return the milliseconds that an execution has spent in each state, up to *now*.
+
+    Terminal states are left out.
+    """
     entered = sorted(
         ((at, name) for name, at in execution.state_timestamps.items()),
         key=lambda item: (item[0], STATES.index(item[1])),

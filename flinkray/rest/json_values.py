@@ -63,7 +63,10 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """Return the quantile of sorted values, interpolated."""
+    """Return the value below which the fraction *share* (0 to 1) of the sorted values lies.
+
+    Between two values it is interpolated linearly.
+    """
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

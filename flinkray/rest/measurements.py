@@ -1,4 +1,6 @@
-"""Measures the progress of tasks between two requests for their job."""
+"""Keeps the I/O metrics of a job's tasks from one request to the next, to compute rates from
+both.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ class Measured:
     before: IOMetrics | None
 
     def per_second(self, total: Callable[[IOMetrics], int | None]) -> float | None:
-        """Return the growth of *total* per second of the task's own time; None: it is not known."""
+        """Return the growth of *total* per second between the two requests; None: it is not known.
+
+        Seconds are those that the task has counted (busy, idle and back-pressured), not wall-clock
+        time.
+        """
         if self.before is None or (elapsed := self.now.elapsed_ms - self.before.elapsed_ms) <= 0:
             return None
         now, before = total(self.now), total(self.before)
@@ -74,7 +80,9 @@ class JobLook:
 
 
 class Measurements:
-    """Keeps the last measurements of each job to compute rates. Use it on one event loop."""
+    """The I/O metrics of each job at its last request, to compute rates. Use it on one event
+    loop.
+    """
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
         """Create the collection of measurements, without jobs.
@@ -88,7 +96,10 @@ class Measurements:
         """
 
     async def look(self, job_id: JobID) -> JobLook:
-        """Return a job with its current and previous measurements.
+        """Return a job with the I/O metrics of its tasks, now and at the previous request for the
+        job.
+
+        The previous request counts only if it was in the last 60 s.
 
         Raises:
             JobNotFoundError: there is no such job.

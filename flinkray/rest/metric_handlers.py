@@ -65,7 +65,9 @@ class MetricHandlers:
     # --- jobs -------------------------------------------------------------------------------------
 
     async def of_jobs(self, request: web.Request) -> Answer:
-        """Return the metrics of the named jobs, or else of all jobs that have not ended."""
+        """Return metrics aggregated over the jobs that the request names; by default over all
+        running jobs.
+        """
         names, aggregations = _names(request), _aggregations(request)
         wanted: Iterable[JobID] = map(job_id_of, _listed(request, "jobs") or ())
         if "jobs" not in request.query:

@@ -162,7 +162,10 @@ def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
 
 
 def _pressure_on(measured: Measured) -> dict[str, Any] | None:
-    """Return the back-pressure of a subtask; None: it was not measured at two requests."""
+    """Return the back-pressure of a subtask since the previous request for the job.
+
+    None: there was no such request, so there is nothing to compare with.
+    """
     shares: dict[str, float] = {}
     for name, field in (
         ("ratio", "back_pressured_ms"),

@@ -42,7 +42,7 @@ _QUERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def _object(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the schema of an object; each field may be left out or null, which is the same."""
+    """Return the schema of an object with these fields. A field that is null counts as left out."""
     null = {"type": "null"}
     return {
         "type": "object",

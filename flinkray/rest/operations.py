@@ -1,4 +1,7 @@
-"""Operations that a client starts by one request and polls by others (RE-20 to RE-24)."""
+"""Savepoints, stops and disposals, which a client starts by one request and polls by later ones.
+
+RE-20 to RE-24 of the specification.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,16 @@ class _Operation:
 
 
 class Operations:
-    """The running and finished operations. Use it on one event loop."""
+    """The savepoints, stops and disposals (*operations*) that clients have started.
+
+    A finished operation is kept for some time, so that its client can fetch the result. Use it on
+    one event loop.
+    """
 
     def __init__(self, kept: float) -> None:
-        """Create the collection of operations, without operations.
-        *kept* is the number of seconds for which results can be fetched.
+        """Create a collection without operations.
+
+        *kept*: seconds for which the result of a finished operation can be fetched.
         """
         self._kept = kept
         self._operations: dict[Key, _Operation] = {}
@@ -46,12 +54,12 @@ class Operations:
         perform: Callable[[], Awaitable[dict[str, Any]]],
         failure_key: str = "failure-cause",
     ) -> dict[str, str]:
-        """Begin the operation *key*, and return its id for the client.
-        If the client has begun this operation before, only its id is returned.
+        """Start the operation *key*, and return its id for the client.
+        If the client has started this operation before, only its id is returned.
 
         *perform* does the work and returns the result for the client. *failure_key* is the JSON key
-        under which the client finds a failure. Raises RestError: the operation fails at once; it is
-        forgotten then.
+        under which the client finds a failure. Raises RestError if the operation fails within a
+        moment; then the operation is forgotten.
         """
         if self._is_closing:
             raise RestError(503, "the endpoint is being closed and starts nothing more")
@@ -69,7 +77,10 @@ class Operations:
         return {"request-id": key[1].hex()}
 
     def poll(self, key: Key) -> dict[str, Any]:
-        """Return the status of the operation. Raises RestError: it is not known."""
+        """Return the status of the operation, and its result if it has finished.
+
+        Raises RestError: there is no such operation, or it was forgotten.
+        """
         operation = self._operations.get(key)
         if operation is None:
             raise not_found(f"Operation not found under key: {key[1].hex()}")
@@ -92,9 +103,10 @@ class Operations:
             operation.fetched.set_result(None)
 
     async def close(self, patience: float) -> None:
-        """Start no more operations; wait until every result was fetched or has expired.
+        """Refuse new operations, and wait until each result was fetched by its client or has
+        expired.
 
-        Waits at most *patience* seconds. Work in the cluster continues.
+        Waits at most *patience* seconds. Operations that still run continue in the cluster.
         """
         self._is_closing = True
         waiting = [operation.fetched for operation in self._operations.values()]

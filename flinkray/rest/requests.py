@@ -56,7 +56,10 @@ def _id(kind: type[Id], what: str, text: str) -> Id:
 
 
 def number(request: web.Request, place: str) -> int:
-    """Return a number in the path. Raises RestError: it is not a valid number."""
+    """Return the number at *place* of the route, as in ``/checkpoints/{place}``.
+
+    Raises RestError: it is not a number, or negative.
+    """
     return number_of(place, request.match_info[place])
 
 

@@ -14,7 +14,11 @@ from flinkray.rest.errors import RestError, bad_request
 
 
 class SavepointRoots:
-    """The savepoint directories of the endpoint, the cluster and its running jobs."""
+    """The directories below which REST clients may write and delete savepoints.
+
+    These are the directories in the endpoint's settings, and those that the cluster and its running
+    jobs have in their own settings.
+    """
 
     def __init__(self, cluster: ClusterView, others: tuple[str, ...]) -> None:
         self._cluster = cluster

@@ -52,10 +52,9 @@ log = logging.getLogger(__name__)
 
 
 def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
-    """Return False for a log record about an error that a client's invalid HTTP has caused.
-    This is a filter for a logger.
+    """Filter of a logger: drop records of errors that a client caused by sending invalid HTTP.
 
-    Such a client gets status 400; if these errors were logged, anybody could fill the log.
+    Such a client gets status 400. If its errors were logged, anybody could fill the log.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
@@ -243,8 +242,10 @@ class RestServer:
 
 
 async def _stop_listening(listener: asyncio.Server) -> None:
-    """Accept no more connections. Connections that were just accepted are set up before, because
-    asyncio 3.11 would leave their sockets open, and their clients would wait for an answer."""
+    """Accept no more connections, after setting up those that were just accepted.
+
+    Otherwise asyncio 3.11 leaves their sockets open, and their clients wait for an answer.
+    """
     loop = asyncio.get_running_loop()
     for listening in listener.sockets:
         loop.remove_reader(listening.fileno())
@@ -335,10 +336,10 @@ class _Limit:
 
 
 class _Door:
-    """Middleware that admits requests with the token. Other requests may at most read.
+    """Middleware that refuses requests without the token, except reading, where that is allowed.
 
-    Requests without the token may read if the settings allow that, or if there is no token. The
-    files of the web page are served to everybody, as the page asks its user for the token.
+    Everybody may read if the settings say so, or if the endpoint has no token. Everybody gets the
+    files of the web page, because the page asks its user for the token.
     """
 
     __middleware_version__ = 1
@@ -470,7 +471,10 @@ class IdleConnections:
             self._since[connection] = asyncio.get_running_loop().time()
 
     def watch(self, connections: Callable[[], Iterable[RequestHandler]]) -> None:
-        """Check the open connections now and again, until :meth:`close`."""
+        """Check all open connections at intervals, and close idle ones, until :meth:`close`.
+
+        *connections* returns the connections that are open at the time of the call.
+        """
         loop = asyncio.get_running_loop()
         self._look(connections(), loop.time())
         delay = self._most_idle / _LOOKS

@@ -49,7 +49,7 @@ class PageFile:
 
     @property
     def tag(self) -> str:
-        """The tag of the content, for caches; differs for different contents."""
+        """A hash of the content, by which browsers notice that the file has changed."""
         return hashlib.sha256(self.content).hexdigest()[:32]
 
 

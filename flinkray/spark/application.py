@@ -69,10 +69,10 @@ class SparkApplication:
         python: str,
         host: SparkHost,
     ) -> SparkApplication:
-        """Start the driver's JVM and return at once.
+        """Start the driver's JVM; return the application at once, before the JVM answers.
 
-        Raises ConfigurationError (:func:`stage_properties`), or SparkStartError if Java cannot be
-        executed.
+        Raises ConfigurationError if the user has set a property that the job decides, or the slot
+        is too small for an executor, and SparkStartError if Java cannot be executed.
         """
         properties = stage_properties(stage, ray, python, host.properties)
         name = stage_name(stage.job_id, stage.attempt_name)

@@ -76,10 +76,10 @@ async def attach_to_session(
 
 
 class SparkDriver(LedDriver, SparkExecutorsGateway):
-    """Runs one attempt of a stage and reports its events to the JobMaster, in order.
+    """The endpoint of a Spark driver: runs one attempt of a stage, and reports its events in order.
 
-    The endpoint exists until it is stopped, has failed, or no JobMaster has adopted it for too
-    long. In each case it first ends everything that it has started.
+    It ends when it is stopped or has failed, or when its JobMaster is gone and no other takes
+    control of it in time. In each case it first ends everything that it has started.
     """
 
     def __init__(

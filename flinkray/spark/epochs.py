@@ -33,8 +33,10 @@ class EpochColumnsError(FlinkRayError):
 
 
 def handed_over_before(location: str, execution: str) -> SparkResult | None:
-    """Return the result of the stage if earlier attempts have already processed all epochs; else
-    None."""
+    """Return the stage's result if earlier attempts have processed all epochs of the stream.
+
+    None: epochs are left, or more may come. *execution*: id of the stream's execution.
+    """
     epochs = Epochs(location)
     if not epochs.is_ended(execution):
         return None
@@ -43,8 +45,9 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
 
 
 class NoMoreWantedError(FlinkRayError):
-    """Raised if no stream reads the results of the epoch any more; the epoch does not count as
-    done."""
+    """Raised if no stream reads an epoch's result any more. The epoch does not count as
+    processed.
+    """
 
 
 class EpochTaker(ABC):
@@ -95,10 +98,11 @@ class WritesItself(EpochTaker):
 
 
 class EpochHandOver:
-    """Calls the user's function of one attempt of a stage with each epoch; used by one thread.
+    """Calls the user's function with each epoch, for one attempt of a stage. Used by one thread.
 
     Args:
-        execution: the execution of the stream.
+        execution: id of the stream's execution; another id each time the stream goes back to a
+            checkpoint.
         taker: handles the function's result for each epoch.
     """
 

@@ -1,4 +1,8 @@
-"""Tracks executors that TaskExecutors start: their launches, and their ends before registration."""
+"""The driver's record of the executors that TaskExecutors start for it, from launch to
+registration.
+
+:mod:`flinkray.spark.executor_process` starts and watches the processes themselves.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,17 @@ class _Executor:
 
 
 class ExecutorDesk:
-    """Connects the TaskExecutors of a stage with its Spark application; usable from any thread.
+    """The place in a Spark driver where TaskExecutors learn which executor to start in their slots.
 
-    A TaskExecutor asks here how to launch an executor in its slot, and reports start and end.
+    A TaskExecutor asks for a launch, and reports the start and the end of the executor's process.
+    Used from any thread.
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
-        """Make a desk that is not open yet.
+        """Make a desk that gives no launches yet.
 
-        *on_failed* is called at most once, with the reason why a slot has no executor.
+        *on_failed* is called at most once, with the reason why a slot has no executor and gets
+        none.
         """
         self._on_failed = on_failed
         self._lock = threading.Lock()
@@ -48,19 +54,24 @@ class ExecutorDesk:
         """
 
     def open(self, launch_of: Callable[[str, ExecutorSlot], ExecutorLaunch]) -> None:
-        """Set the function that creates launches. From now on :meth:`launch` works."""
+        """Set the function that makes launches, so that :meth:`launch` works. No effect after a
+        close.
+        """
         with suppress(InvalidStateError):  # closed in the meantime
             self.application.set_result(launch_of)
 
     def close(self) -> None:
         """Refuse all launches, because the stage has ended. No effect if the desk was opened
-        before."""
+        before.
+        """
         with suppress(InvalidStateError):
             self.application.set_exception(StageEndedError("the Spark stage has ended"))
 
     def launch(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """Return the launch of a new executor for a slot. Call this only when :attr:`application`
-        is done.
+        """Return the launch (command line and environment) of a new executor for a slot.
+
+        Raises TimeoutError if the desk is neither open nor closed (:attr:`application` is not
+        done), and StageEndedError after :meth:`close`.
         """
         launch_of = self.application.result(timeout=0)
         with self._lock:
@@ -73,11 +84,11 @@ class ExecutorDesk:
             self._executors[executor_id].pid = pid
 
     def ended(self, executor_id: str, exit_code: int, how: str) -> bool:
-        """Handle the end of an executor, as :meth:`SparkExecutorsGateway.executor_ended` describes.
+        """Note that an executor's process has ended; return whether to start another one in its
+        slot.
 
-        Returns whether another executor must be started in the slot. If the executor was
-        registered, the JobMaster notices its loss. If two executors in a row end in a slot before
-        they register, the stage fails.
+        True once per slot, if the executor ended with an error before it registered with Spark. If
+        the next executor of the slot also ends before it registers, the stage fails.
         """
         with self._lock:
             executor = self._executors[executor_id]
@@ -97,7 +108,10 @@ class ExecutorDesk:
         return False
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the executors that are active in Spark. See :meth:`SparkHost.executors`."""
+        """Return the executors whose ids are in *active* and whose processes run.
+
+        *active*: Spark's ids of the executors that are registered now.
+        """
         found = []
         with self._lock:
             for executor_id in active:

@@ -40,10 +40,10 @@ class ExecutorDriver(Protocol):
 async def run_executor(
     driver: ExecutorDriver, slot: ExecutorSlot, session_directory: str, logs_directory: str
 ) -> None:
-    """Run executors in a slot until the driver wants no more of them, or until this is cancelled.
+    """Run executors in a slot, one after the other, until the driver wants no more of them.
 
-    After a cancellation no process of an executor is left except processes that it has forked. Must
-    run on a loop in a thread that lasts as long as its process.
+    If this coroutine is cancelled, the executor's process is killed; only processes that it has
+    forked may be left. Must run on an event loop whose thread lives as long as its process.
 
     Raises:
         UnsupportedEnvironmentError, SparkStartError: the executor cannot be started on this node.

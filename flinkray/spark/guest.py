@@ -157,7 +157,9 @@ class JvmOfSession:
 
 
 class SessionAsHost:
-    """Plays the role of a stage's host for a guest, whose executors belong to the session."""
+    """Answers what a stage asks its host of executors, for a guest: the session has the
+    executors.
+    """
 
     def __init__(self, name: str, application: GuestApplication) -> None:
         self.loss = f"the Spark session {name!r} was stopped"
@@ -172,7 +174,7 @@ class SessionAsHost:
 
 
 class GuestView:
-    """Observes the Spark jobs of one guest, as ExecutorView does for other stages."""
+    """Observes one guest's Spark jobs in a shared session, with the methods of ExecutorView."""
 
     def __init__(self, store: StatusStore, tag: str, place: SparkExecutorInfo) -> None:
         self._store = store
@@ -278,9 +280,9 @@ def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
 
 
 def _leave(context: Any) -> None:
-    """Detach this process from the SparkContext, as ``SparkContext.stop`` does.
+    """Disconnect this process from the SparkContext; the JVM's context continues for other guests.
 
-    The JVM's context continues for the other guests.
+    Does what ``SparkContext.stop`` does in Python, but does not stop the JVM's context.
     """
     from pyspark import SparkContext
 
@@ -292,7 +294,7 @@ def _leave(context: Any) -> None:
 
 
 def _stop_session(session: Any) -> None:
-    """Stop the Python session, as ``SparkSession.stop`` does. The JVM's default session stays."""
+    """Stop the Python session as ``SparkSession.stop`` does, but keep the JVM's default session."""
     from pyspark.sql import SparkSession
 
     session.sparkContext.stop()

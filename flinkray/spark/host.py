@@ -24,11 +24,12 @@ class HostProperties:
 
 
 class SparkHost(ABC):
-    """Provides the executors of a stage attempt: executor i runs in bundle i of the worker group.
+    """Provides the executors of a stage attempt.
 
-    The driver's process calls :meth:`start` before the session is opened, :meth:`opened` after it,
-    :meth:`stop` while the driver's JVM may still run, and :meth:`await_end` when the JVM has ended.
-    Methods block; methods that return information may be called from another thread.
+    Executor i runs in bundle i of the stage's worker group (a Ray placement group). The driver's
+    process calls :meth:`start` before the session is opened, :meth:`opened` after it, :meth:`stop`
+    while the driver's JVM may still run, and :meth:`await_end` when the JVM has ended. Methods
+    block; methods that return information may be called from another thread.
     """
 
     properties: HostProperties
@@ -51,7 +52,8 @@ class SparkHost(ABC):
 
     @abstractmethod
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the registered executors with their processes, in the order of their bundles.
+        """Return the registered executors with their processes, ordered by bundle (that is, by
+        slot).
 
         Args:
             active: Spark's ids of the executors that are registered now. An executor is left out if

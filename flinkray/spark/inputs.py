@@ -41,9 +41,9 @@ def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
 
 
 def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, ...]:
-    """Return one partition for each input directory that has lost files.
+    """Return the ids of the result partitions whose directories have lost files.
 
-    If the storage fails, a directory that cannot be checked does not count as lost.
+    If the storage fails, a directory that cannot be checked counts as complete.
     """
     missing = []
     for read in inputs:

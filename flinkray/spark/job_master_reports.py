@@ -51,7 +51,7 @@ async def _leading(
 
 
 class LedDriver(RpcEndpoint, SparkDriverGateway):
-    """Base of drivers: takes orders from one JobMaster and reports its stage's events to it."""
+    """Base class of Spark drivers: obeys one JobMaster, and reports the stage's events to it."""
 
     def __init__(self, rpc_service: RpcService, stage: SparkStageDescriptor) -> None:
         super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
@@ -65,7 +65,9 @@ class LedDriver(RpcEndpoint, SparkDriverGateway):
         await self._leader.adopt(job_master_id, listener_address)
 
     def _told(self, event: CoordinatorEvent) -> None:
-        """Handle that the JobMaster has received an event. By default this does nothing."""
+        """Called after the JobMaster has received *event*. Does nothing here; subclasses
+        override it.
+        """
 
 
 class JobMasterOfStage:
@@ -139,7 +141,7 @@ class JobMasterOfStage:
     def lives(self) -> None:
         """Note that the JobMaster is alive, because it has sent a request.
 
-        If the JobMaster had been considered dead, events are sent to it again.
+        If events could not be sent before, they are sent now.
         """
         if self._deadline is not None:
             self._follow(self._listener)

@@ -96,11 +96,15 @@ def publish_stream(
     *,
     goes_on: bool = False,
 ) -> SparkResult:
-    """Run the query and publish its micro-batches.
+    """Run the query and publish its micro-batches at *location*.
 
     Returns when the query ends, no stream reads it any more, or the stage is to stop.
-    *execution*: the execution of the reading stream. *goes_on*: the job begins from a savepoint,
-    and the query waits for its part of the savepoint.
+
+    Args:
+        execution: id of the reading stream's execution (see ``stream_execution``); another id each
+            time the stream goes back to a checkpoint.
+        goes_on: whether the job starts from a savepoint. Then the query begins only when the
+            reader has noted how many batches are before the savepoint.
 
     Raises:
         InvalidStageResultError: no streaming DataFrame was returned.
@@ -205,10 +209,10 @@ class _Publisher:
 
 
 def gone_through_before(epochs: str, published: str, execution: str) -> SparkResult | None:
-    """Return the result of the stage if earlier attempts have already processed all epochs; else
-    None.
+    """Return the stage's result if earlier attempts have processed all epochs; None if not.
 
-    In that case the published micro-batches are marked as ended.
+    *epochs* and *published* are the locations of the epochs and of the resulting micro-batches. If
+    there is a result, the end of the micro-batches is noted (again).
     """
     result = handed_over_before(epochs, execution)
     if result is not None:  # the last attempt may have died before it reported its end
@@ -221,7 +225,7 @@ class EpochsToBatches(EpochTaker):
 
     Args:
         location: location of the published micro-batches.
-        execution: the execution of the stream.
+        execution: id of the streams' execution; another id each time they go back to a checkpoint.
     """
 
     def __init__(self, location: str, execution: str, stopping: threading.Event) -> None:
@@ -259,8 +263,11 @@ class EpochsToBatches(EpochTaker):
         _wait_for_room(self._batches, self._stopping, is_over)
 
     def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
-        """Publish *partitions* as the result for *epoch*, for which :meth:`is_taken` was called
-        last."""
+        """Publish *partitions* as the result for *epoch*.
+
+        *epoch* must be the one for which :meth:`is_taken` was called last: that call has chosen the
+        number of the micro-batch.
+        """
         self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:

@@ -106,9 +106,10 @@ def end_leftovers(
 def past_attempts(
     job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> tuple[str, ...]:
-    """Return the attempts with processes on this node that are over when the given attempt runs.
+    """Return the names of stage attempts that must be over but still have processes on this node.
 
-    These are attempts of other execution graphs of the job, and earlier attempts of the vertex.
+    An attempt must be over if it belongs to another execution graph of the job (from before a
+    restart of the whole job), or is an earlier attempt of the given vertex in this graph.
     """
     present = (vertex_id.short(), graph_id.short())
     past = set()

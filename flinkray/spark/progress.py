@@ -92,9 +92,9 @@ def progress_of_stages(stages: Iterable[Mapping[str, Any]]) -> tuple[SparkStageP
 def join_executors(
     active: Iterable[str], restarted: Mapping[str, str], actors: Mapping[str, ActorInfo]
 ) -> tuple[SparkExecutorInfo, ...]:
-    """Return the executors registered with Spark, in the order of their bundles.
+    """Return the executors registered with Spark, in the order of their bundles (that is, by slot).
 
-    An executor whose actor Ray does not (yet) report as alive is left out of this result.
+    An executor is left out if Ray does not (yet) report its actor as alive.
 
     Args:
         active: Spark's ids of the executors that are registered now.
@@ -123,8 +123,9 @@ def join_executors(
 
 
 def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
-    """Return a dead actor in a bundle without an actor that lives or restarts; None: there
-    is none.
+    """Return an executor actor that is dead and has no successor in its bundle.
+
+    None: each bundle of a dead actor has another actor that lives or is being restarted.
     """
     alive = {actor.bundle_index for actor in actors if not actor.is_dead}
     dead = [actor for actor in actors if actor.bundle_index not in alive]

@@ -142,13 +142,14 @@ def written_partitions(
     there: frozenset[int] = frozenset(),
     on_written: OnWritten | None = None,
 ) -> list[PublishedPartition]:
-    """Compute a DataFrame; its executors write the partitions. Return the written partitions.
+    """Compute a DataFrame whose executors write its partitions; return the written partitions.
 
-    A file counts only if its task attempt counts: other files may lack rows, or contain rows that
-    Spark has distributed again since.
+    Spark may compute a partition several times. Only files of the task attempts that Spark accepts
+    are returned: other files may lack rows, or contain rows that Spark has moved elsewhere since.
 
     *there*: numbers of partitions that need not be computed. *on_written*: called with each
-    partition that counts (usually with all) when Spark reports it. Spark waits during the call.
+    returned partition (normally; not guaranteed) when Spark reports it. Spark waits during the
+    call.
     """
     return _Writing(frame, write, on_written).run(there)
 
@@ -156,7 +157,7 @@ def written_partitions(
 class _Writing:
     """Writes the partitions of a DataFrame.
 
-    :attr:`frame` is another DataFrame with one row for each written file. To compute it writes the
+    :attr:`frame` is a second DataFrame, with one row for each written file. Computing it writes the
     files.
     """
 
@@ -228,10 +229,9 @@ def _write(
 
 
 class _Tally:
-    """Adds up the written partitions, as the rule of a PySpark accumulator.
+    """Collects the written partitions: the rule of addition of a PySpark accumulator.
 
-    Executors collect the values. Spark passes only the values of task attempts that count to the
-    driver, one for each partition.
+    Spark passes to the driver only the values of successful task attempts, one for each partition.
     """
 
     def __init__(self, on_written: OnWritten | None = None) -> None:
@@ -258,7 +258,10 @@ class _Tally:
 
 
 class _Accepting:
-    """Accepts written partitions of a publication in a thread, while Spark computes the others."""
+    """Makes written partitions visible to readers, in a thread, while Spark computes the others.
+
+    Use it as a context manager; :meth:`begin` names the publication, :meth:`put` adds a partition.
+    """
 
     def __init__(self, published: PublishedPartitions) -> None:
         self._published = published

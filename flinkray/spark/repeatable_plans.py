@@ -1,8 +1,9 @@
 """Proves that Spark computes the same rows in each partition, and fixes how it divides rows.
 
-Most of them follow from the slots of a job unless a user sets them. A job may continue from a
-savepoint in the middle of a DataFrame. Then it must divide the DataFrame as the earlier job did,
-whatever its slots are. So these settings are part of the savepoint.
+Settings of the session (``DIVIDING``) decide how rows are divided among partitions. Most of the
+settings follow from the slots of a job unless a user sets them. A job may continue from a savepoint
+in the middle of a DataFrame. Then it must divide the DataFrame as the earlier job did, whatever its
+slots are. So these settings are part of the savepoint.
 
 The proof uses the physical plan. It knows plan nodes, expressions, aggregate functions and file
 formats by their names. A name that is not listed here proves nothing, and so does a new version of
@@ -55,9 +56,10 @@ _MOST_LOOKS = 300
 
 
 def fixed_division(session: SparkSession, before: Mapping[str, str]) -> dict[str, str]:
-    """Set the settings *before*, which an earlier job had, and return the settings that now apply.
+    """Set how a session divides rows among partitions, and return the settings that apply from now
+    on.
 
-    If *before* is empty, the session keeps its own settings.
+    *before*: the settings of the job that took the savepoint. Empty: the session keeps its own.
     """
     if before:
         for name in DIVIDING:
@@ -351,8 +353,9 @@ class _Plan:
         return self._rule(name, node, least, is_adaptive) if least else Repeats.NOTHING
 
     def _rule(self, name: str, node: Any, least: Repeats, is_adaptive: bool) -> Repeats:
-        """Return how repeatable a plan node called *name* is; *least* is the least degree of its
-        children.
+        """Return how repeatable the output of a plan node is.
+
+        *name* is the class of the node; *least* is the lowest degree among its children.
         """
         if name in _SAME_AS_CHILD:
             return least if node.children().size() else Repeats.NOTHING
@@ -380,7 +383,10 @@ class _Plan:
         return Repeats.NOTHING
 
     def _join(self, name: str, node: Any, least: Repeats) -> Repeats:
-        """Return how repeatable a join is. The division of a broadcast side makes no difference."""
+        """Return how repeatable the output of a join is.
+
+        In a broadcast join, only the partitions of the side that is not broadcast matter.
+        """
         if not name.startswith("joins.Broadcast"):
             return min(least, Repeats.PARTITIONS)
         streamed = node.left() if node.buildSide().toString() == "BuildRight" else node.right()
@@ -389,9 +395,10 @@ class _Plan:
         )
 
     def _shuffle(self, node: Any, least: Repeats, is_adaptive: bool) -> Repeats:
-        """Return how repeatable a shuffle is.
+        """Return how repeatable the output of a shuffle is.
 
-        Adaptive execution joins and splits partitions by their sizes.
+        In adaptive execution only all rows together, because Spark joins and splits partitions by
+        size.
         """
         partitioning = node.outputPartitioning()
         kind = partitioning.getClass().getSimpleName().removesuffix("$")
@@ -405,10 +412,10 @@ class _Plan:
     # --- leaves -----------------------------------------------------------------------------------
 
     def _scan(self, node: Any) -> Repeats:
-        """Return how repeatable a scan of files by Spark is.
+        """Return how repeatable a scan of files is, and describe the files for the fingerprint.
 
-        Each piece is described by its place in its file, and the file by its size and the time of
-        its last change.
+        A piece is described by its place in its file, and the file by its size and the time of its
+        last change.
         """
         relation = node.relation()
         file_format = relation.fileFormat().getClass()
@@ -447,9 +454,10 @@ class _Plan:
     # --- expressions ------------------------------------------------------------------------------
 
     def _expression(self, expression: Any, is_adaptive: bool) -> bool:
-        """Return whether an expression's value is known to depend only on a row.
+        """Return whether an expression's value depends only on its row, and so is the same each
+        time.
 
-        In an aggregate, it may depend on the rows of the group, but not on their order.
+        In an aggregate, the value may depend on all rows of the group, but not on their order.
         """
         name: str = expression.getClass().getName()
         if name.startswith(_EXECUTION):

@@ -139,7 +139,7 @@ def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """Create the failure to report for an error that the user caused.
+    """Return the failure to report for an error that the user caused.
 
     The traceback begins at the user's own function, or with the exception of a Python worker in it.
     """
@@ -169,10 +169,10 @@ def user_failure(error: BaseException) -> CoordinatorFailure:
 
 
 def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramError | None:
-    """Return a description by which the same error of the program is recognised later.
+    """Return a description of an error in the user's program, equal for a repetition of the error.
 
-    None if the program did not cause the error. Spark's own errors are a missing table, folder or
-    column, or an exception of a Python worker (*cause*).
+    None: the program did not cause the error. Errors of the program are exceptions in its Python
+    workers (*cause*), in its function, and Spark's errors about a missing table, folder or column.
     """
     if cause is not None:
         kind = f"{cause.error_type} at {cause.place}: {without_numbers(cause.message)}"
@@ -187,10 +187,9 @@ def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramEr
 
 
 def _tells_of_a_service(error: BaseException) -> bool:
-    """Return whether the error comes from a service, such as a metastore, that is away.
+    """Return whether the error says that a service, such as a metastore, does not answer.
 
-    The message names the service's exception, or the stack of the original exception does (Spark 4
-    keeps it under another name).
+    The class of the service's exception is in the message, or in the Java stack trace of the error.
     """
     stack = getattr(error, "stackTrace", None) or getattr(error, "_stackTrace", None)
     lines = [*str(error).splitlines(), *(stack or "").splitlines()]
@@ -200,7 +199,9 @@ def _tells_of_a_service(error: BaseException) -> bool:
 def system_failure(
     error_type: str, text: str, error: BaseException | None = None
 ) -> CoordinatorFailure:
-    """Create the failure to report for an error of Spark or Ray: the function may succeed later."""
+    """Return the failure to report for an error of Spark or Ray; running the stage again may
+    succeed.
+    """
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
@@ -218,8 +219,9 @@ def system_failure(
 def input_failure(
     error: BaseException, missing: tuple[ResultPartitionID, ...]
 ) -> CoordinatorFailure:
-    """Create the failure to report for lost input: the input is produced again, and the stage
-    reruns."""
+    """Return the failure to report for lost input: the input is produced again, and the stage
+    reruns.
+    """
     failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
     return replace(failure, missing_partitions=missing)
 

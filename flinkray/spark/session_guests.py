@@ -57,7 +57,9 @@ class GuestBook:
     _open_until: float = 0.0
 
     def expect(self, now: float) -> None:
-        """Keep the session open for a guest that may come, for at least ``EXPECTED`` seconds."""
+        """Keep the session open for at least ``EXPECTED`` seconds from *now*, because a guest
+        may come.
+        """
         self._open_until = max(self._open_until, now + EXPECTED)
 
     def come(self, guest: str) -> None:
@@ -103,7 +105,10 @@ class OpenSession(Protocol):
 
 
 def end_process(guest: SparkSessionGuest) -> None:
-    """Kill a guest's process: it may only be paused, and would disturb its successor later."""
+    """Kill the process of a guest whose stage has a newer attempt.
+
+    The process may only be paused, and would disturb the newer attempt when it continues.
+    """
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(guest.pid)
         if process.create_time() == guest.started:
@@ -141,7 +146,9 @@ class SessionGuests:
         self._session: OpenSession | None = None
 
     def hold(self, session: OpenSession, stopping: Stopping) -> None:
-        """Keep the session open until it must stop or has had no guests for long enough."""
+        """Let guests into *session*; return when *stopping* is set or no guest was there for
+        long enough.
+        """
         with self._lock:
             self._session = session
             self._book.expect(self._monotonic())
@@ -194,9 +201,10 @@ class SessionGuests:
                 del self._waiting[guest.stage]
 
     def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
-        """Let in a guest that was announced, and return its access to the session.
+        """Let in an announced guest; return its access to the session, or None if it must try again
+        later.
 
-        None: Spark still works for an earlier attempt of the guest's stage; call again later.
+        None: Spark still works for an earlier attempt of the guest's stage.
 
         Raises:
             SparkSessionEndedError: the session is ending, or another attempt of the stage was
@@ -222,8 +230,9 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """Return the names of the earlier attempts of the guest's stage that still have work in the
-        session, for texts that people read.
+        """Return the names of earlier attempts of the guest's stage for which Spark still works.
+
+        The text is for people; names are separated by commas, "" if there are none.
         """
         with self._lock:
             return ", ".join(

@@ -92,10 +92,12 @@ class StageRun(Protocol):
 
     @property
     def guests(self) -> SessionGuests:
-        """The guests of the session that the stage keeps open, if it does."""
+        """The guests of the shared session that this stage keeps open; never open for other
+        stages.
+        """
 
     def session_lost(self, reason: str) -> None:
-        """Handle that the session has ended in which the stage is a guest."""
+        """Handle the end of the shared session in which the stage is a guest: the stage fails."""
 
     def start(self) -> None:
         """Start the stage; returns at once."""
@@ -210,7 +212,7 @@ class SparkStage:
             self._run_user_code(function, session)
 
     def session_lost(self, reason: str) -> None:
-        """Handle the end of the session in which the stage is a guest."""
+        """Fail the stage, because the shared session in which it is a guest has ended."""
         assert self._stage.session is not None
         text = f"the Spark session {self._stage.session.name!r} has ended: {reason}"
         self._fail(system_failure("SparkSessionLost", text))

@@ -34,11 +34,11 @@ _EXECUTOR_VARIABLES = "spark.executorEnv."
 
 
 class StandaloneHost(SparkHost):
-    """Provides executors with a master in the driver's JVM; TaskExecutors start executors as
-    children.
+    """Provides executors with a Spark master in the driver's JVM.
 
-    A TaskExecutor does the work of a standalone worker: it starts an executor's JVM and watches it.
-    So the master has no workers and decides nothing about placement; the job's slots do.
+    TaskExecutors do the work of Spark's standalone workers: each starts an executor's JVM as its
+    child and watches it. So the master has no workers and decides nothing about placement; the
+    job's slots do.
     """
 
     loss = "Spark's standalone master was lost"
@@ -100,7 +100,10 @@ class StandaloneHost(SparkHost):
         """Do nothing: the master ends with the driver's JVM."""
 
     def await_end(self) -> None:
-        """Close the desk; executors end with their driver, or their TaskExecutors end them."""
+        """Refuse further launches of executors, and return at once.
+
+        The executors end with their driver, or are ended by their TaskExecutors.
+        """
         self._desk.close()
 
 

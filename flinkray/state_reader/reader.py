@@ -250,8 +250,11 @@ def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[_Place]:
 
 
 def _without_times(kind: str, contents: Any) -> Any:
-    """Return the stored contents of one key without the renewal times of the values.
-    Renewal times are stored only in state with a time to live. *kind*: kind of the state."""
+    """Return the stored contents of one key without the times at which its values were last
+    renewed.
+
+    State with a time to live stores these times beside the values. *kind*: kind of the state.
+    """
     if kind == "list":
         return [value for value, _ in contents]
     if kind == "map":

@@ -78,7 +78,7 @@ class _CoroutineCode:
 
 
 class FunctionTask(Task):
-    """A task whose code may be a coroutine function."""
+    """A task whose code may be a coroutine function, which then runs on the event loop."""
 
     def _begin(self, code: Callable[..., Any], context: Any) -> RunningCode:
         if not inspect.iscoroutinefunction(code):
@@ -128,7 +128,10 @@ class FunctionTaskProcess(TaskProcess):
 
 
 class _FunctionResources(TaskResources):
-    """Inputs and outputs of one attempt. Its results can be read from its creation on."""
+    """The inputs and outputs of one attempt of a function task.
+
+    Other tasks can read the outputs as soon as this object exists.
+    """
 
     def __init__(self, process: FunctionTaskProcess, deployed: DeployedTask) -> None:
         self._process = process
@@ -168,7 +171,7 @@ class _FunctionResources(TaskResources):
             await held.wait_until_read()
 
     async def settle(self) -> None:
-        """Do nothing: nothing works for the task except its code."""
+        """Do nothing: a function task has no work in the background that must end first."""
 
     def io_metrics(self) -> IOMetrics | None:
         return None
@@ -198,7 +201,7 @@ class OutputPartition:
 
 
 class TaskInput:
-    """An input of the vertex, with the partitions that this task reads."""
+    """One input of a function task: the partitions of a producer that this task reads."""
 
     def __init__(
         self,
@@ -239,7 +242,7 @@ class TaskInput:
 
 
 class ReadFiles:
-    """An input of the vertex that is in files: this task's share."""
+    """The files of one input of the vertex that this task is to read."""
 
     def __init__(self, files: FileInput, rpc_service: RpcService) -> None:
         self._files = files
@@ -249,7 +252,7 @@ class ReadFiles:
         """Yield this task's rows.
 
         Raises:
-            ResultPartitionNotFoundError: files are gone. Their producer will run again.
+            ResultPartitionNotFoundError: files are gone. The vertex that wrote them will run again.
         """
         batches = self._batches()
         while (batch := await self._run_blocking(next, batches, None)) is not None:
@@ -262,14 +265,14 @@ class ReadFiles:
 
 
 class WrittenFiles:
-    """The part of a result that this task writes to files."""
+    """A result in files, to which this task writes its part."""
 
     def __init__(self, files: FileOutput, rpc_service: RpcService) -> None:
         self._files = files
         self._run_blocking = rpc_service.run_blocking
 
     async def write(self, data: pa.RecordBatch) -> None:
-        """Add rows. All rows of a result have the same columns."""
+        """Add rows to the result. All rows of a result must have the same columns."""
         await self._run_blocking(self._files.write, data)
 
 

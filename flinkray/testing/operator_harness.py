@@ -74,8 +74,9 @@ class OperatorHarness:
         keyed: whether the operator has keyed state.
         side_outputs: ids of the tags whose output is recorded.
         restore: a snapshot to begin with, or the snapshots of several subtasks.
-        checkpoint_id: the id of the restored checkpoint, by which later captures refer to restored
-            state, if it is this subtask's own.
+        checkpoint_id: id of the checkpoint whose keyed state *restore* is, if this same subtask
+            took it. Then the next snapshots may contain only the changes since. None: they are
+            whole.
         **context: further fields of its OperatorContext, such as ``max_parallelism``.
     """
 
@@ -161,7 +162,9 @@ class OperatorHarness:
             self.operator.keyed_state.close()
 
     def run_mail(self) -> None:
-        """Run the callbacks that the operator's other threads have posted, in this thread."""
+        """Run, in this thread, the callbacks that other threads have posted for the operator's
+        thread.
+        """
         while self._mail:
             self._mail.popleft()()
         while self._turn.has_unfinished:
@@ -187,7 +190,9 @@ class OperatorHarness:
                 raise AssertionError(f"nothing has come for {LONGEST_WAIT:g} s")
 
     def output(self) -> list[Any]:
-        """Return the output since the last call: Record, Watermark and WatermarkStatus in order."""
+        """Return the output since the last call, in order: records, watermarks and watermark
+        statuses.
+        """
         taken, self._main.elements = self._main.elements, []
         return taken
 

@@ -26,8 +26,9 @@ MOST_MISSING = 100
 
 
 class PartitionReader:
-    """Reads partitions from other processes, for all tasks of a process.
-    Remembers for later reads where partitions are.
+    """Reads partitions from other processes, for all tasks of one process.
+
+    It remembers in which process it has found a partition, for later reads.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class PartitionReader:
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
     ) -> None:
         """Create a reader.
+
         A partition that is not found is searched again after *initial_backoff* seconds, then after
-        twice as long, and so on up to *max_backoff*. After that the read fails, unless the producer
-        has not begun yet: *is_to_come* says this.
+        twice as long, and so on up to *max_backoff*; then the read fails. *is_to_come* returns
+        whether the producer has not begun yet; while it has not, the search goes on.
         """
         self._rpc_service = rpc_service
         # jittered once: readers of one process ask together, readers of different processes do not
@@ -133,8 +135,9 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         location: WorkerLocation,
     ) -> tuple[ResultPartitionID, ...]:
-        """Return other partitions that are missing at *location*, too.
-        All missing partitions are then produced again together.
+        """Return further partitions that should be at *location* but were never found there.
+
+        They are reported together with *partition_id*, so that all are produced again at once.
         """
         there = self._places.get(key, {})
         missing = (p for p in locations.partitions_at(location) if p not in there)
@@ -148,8 +151,9 @@ class PartitionReader:
         subpartition: int,
         position: int,
     ) -> None:
-        """Confirm that the task has read everything.
-        The producer of a pipelined result waits for this.
+        """Tell the process at *location* that the subpartition was read to its end.
+
+        The producer of a pipelined result does not end before.
         """
         backoff = self._initial_backoff
         wanted = JobPartition(job_id, partition_id)

@@ -46,7 +46,7 @@ _NODE = ResourceProfile(4, 8 * 2**30)
 
 
 class SimulatedCluster(ClusterUnderTest):
-    """A simulated cluster, with the scenario as its client.
+    """A simulated cluster, whose client is the test's scenario.
 
     The scenario must run in a simulated process. Masters run on any node; workers run on nodes with
     enough room.

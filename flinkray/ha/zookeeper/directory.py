@@ -169,12 +169,11 @@ class ZooKeeperDirectory(Directory):
         return pointer
 
     def _point(self, name: str, pointer: str, fence: str) -> str | None:
-        """Make the entry *name* point to *pointer*; return the pointer that the entry had before.
+        """Make the entry *name* point to *pointer* (the name of a content in the storage).
 
-        None: the entry had no pointer before, or the earlier pointer is not known.
-
-        Raises FencedError if the entry will never point to *pointer*, and OSError if it is unknown
-        to which content the entry points.
+        Return the pointer that the entry had before; None if it had none, or the earlier one is not
+        known. Raises FencedError if the entry will never point to *pointer*, and OSError if it is
+        not known where the entry points.
         """
         before = None
         while (now := self._pointer(name)) != pointer:
@@ -202,12 +201,13 @@ class ZooKeeperDirectory(Directory):
         return transaction.commit()
 
     def _committed(self, begin: Callable[[KazooClient], Any], fence: str) -> bool:
-        """Commit a transaction; return False if it must be tried again.
+        """Commit a transaction that changes an entry, and return True.
 
-        This is necessary if another writer was faster, or the outcome is unknown.
+        Return False if another writer was faster, or the outcome is not known: read the entry
+        again.
 
         Raises:
-            FencedError: the fence no longer exists.
+            FencedError: the fence (the znode that shows that this writer leads) no longer exists.
         """
         try:
             check_transaction(self._client.blocking(begin))
@@ -239,9 +239,9 @@ class ZooKeeperDirectory(Directory):
 def _answers(
     ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
 ) -> list[Any]:
-    """Send one of kazoo's ``…_async`` requests for each path, and return the answers.
+    """Send one of kazoo's ``…_async`` requests for each path; return the answers in the same order.
 
-    None in place of an answer: there is no such znode.
+    The answer is None if there is no such znode.
     """
     found = []
     for begin in range(0, len(paths), _AT_ONCE):

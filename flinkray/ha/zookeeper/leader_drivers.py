@@ -269,9 +269,9 @@ class _Latch(Watching):
             self._fence = None
 
     async def _own(self) -> str | None:
-        """Return the name of the own znode among the children; None: there is none.
+        """Return the name of this contender's znode in the election; None: there is none.
 
-        This also finds a znode that was created by a call whose answer was lost.
+        This also finds a znode whose creation succeeded although the answer was lost.
         """
         of_own = [name for name in await self._children() if name.startswith(self._name)]
         return of_own[0] if of_own else None
@@ -388,7 +388,7 @@ class DeadContenders:
     async def _until_lost(self, process: str) -> bool:
         """Wait until the connection to *process* is lost, or cannot be made.
 
-        Return whether this took longer than ``_LONGEST_PAUSE``: then the process was alive at
+        Return True if this took longer than ``_LONGEST_PAUSE``, so that the process was alive at
         first.
         """
         began = self._processes.clock.monotonic()

@@ -36,9 +36,9 @@ class ObservedCall:
 
 
 class CallObserver:
-    """Base of observers of calls; its methods do nothing.
+    """Base class of observers of calls; its methods do nothing.
 
-    The methods are called in the step of the handler.
+    The methods are called in the process that handles the call, in the same step of the simulation.
     """
 
     def begins(self, call: ObservedCall) -> None:
@@ -56,7 +56,7 @@ def observed_calls(observer: CallObserver) -> Iterator[None]:
     """Report all calls that endpoints handle inside the context to *observer*."""
 
     class Server(dispatch.ServerConnection):
-        """A server's connection that remembers the frame that it handles."""
+        """The server's side of a connection, which remembers the frame that is being handled."""
 
         def frame_received(self, frame: bytes | memoryview) -> None:
             self.frame = frame

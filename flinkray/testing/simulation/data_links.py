@@ -68,9 +68,9 @@ class DataWeather(Weather):
 
 
 class SteppedWire(Wire):
-    """One end of a simulated data connection.
+    """One end of a simulated data connection between task processes.
 
-    It sends at once, and keeps received data until the data is read.
+    What is sent leaves at once. What arrives is kept until it is read.
     """
 
     is_on_one_node = False
@@ -171,7 +171,9 @@ class SteppedTransport:
         service.network.data_listeners[incarnation] = self
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Connect to another process; takes no virtual time, as the caller holds locks."""
+        """Connect to another process at once, in no virtual time, because the caller holds
+        locks.
+        """
         network, process = self._network, self._process
         target = network.data_listeners.get(address.incarnation)
         if not isinstance(target, SteppedTransport) or target.is_gone:

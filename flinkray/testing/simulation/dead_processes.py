@@ -107,9 +107,9 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 def _unbegun(coroutine: object) -> Iterator[Coroutine[Any, Any, Any]]:
-    """Yield the coroutines that a coroutine holds but has not begun to await.
+    """Yield the coroutine objects among a coroutine's local variables that were never awaited.
 
-    Python warns when such a coroutine is collected, which may be in the middle of another run.
+    Python warns when such an object is collected, which may be in the middle of another run.
     """
     frame = getattr(coroutine, "cr_frame", None)
     for value in () if frame is None else frame.f_locals.values():

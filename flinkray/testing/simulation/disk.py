@@ -188,29 +188,35 @@ class SimulatedDisk(FileSystem):
         self._end("delete", path, fails_after)
 
     def unsynced(self, directory: str) -> Sequence[str]:
-        """Return *directory* and its subdirectories, if they have unsynced name changes."""
+        """Return those of *directory* and its subdirectories whose last name changes are not
+        durable.
+        """
         inside = f"{directory}/"
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
 
     def holds(self, path: str) -> bool:
-        """For invariants: return whether the file exists; neither fails nor takes time."""
+        """Return whether the file exists. For invariants of tests: neither fails nor takes time."""
         return path in self._entries
 
     def content(self, path: str) -> bytes | None:
-        """For invariants: return the content of the file, or None; neither fails nor takes time."""
+        """Return the content of the file; None: no file. For invariants: neither fails nor takes
+        time.
+        """
         file = self._entries.get(path)
         return None if file is None else file.data
 
     def paths(self) -> Iterable[str]:
-        """For invariants: return the paths of all files; neither fails nor takes time."""
+        """Return the paths of all files. For invariants of tests: neither fails nor takes time."""
         return self._entries
 
     def durable_paths(self) -> Iterable[str]:
-        """For invariants: return the paths of the files whose names are durable."""
+        """Return the paths of the files whose names would survive a power loss. For invariants
+        of tests.
+        """
         return self._durable_entries
 
     def durable(self, path: str) -> bytes | None:
-        """For invariants: return the content that would survive the worst power loss now.
+        """Return the content that would survive the worst power loss now. For invariants of tests.
 
         None: nothing would survive, or only a torn file.
         """
@@ -306,7 +312,8 @@ class SimulatedDisk(FileSystem):
     def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
         """Make the name *path* lead to *file*; None removes the name.
 
-        *is_same*: whether this change and the one before are parts of one operation.
+        *is_same*: whether this change and the one before are parts of one operation, such as a
+        rename.
         """
         self.losses += file is None
         self._operations += not is_same
@@ -316,7 +323,11 @@ class SimulatedDisk(FileSystem):
             self._recent.append((process.time(), path))
 
     def _operate(self, what: str, path: str) -> bool:
-        """Begin an operation; return whether the operation must fail after it took effect."""
+        """Begin an operation on *path*: it may take time, or raise OSError, if the disk has such
+        faults.
+
+        Return whether the operation must raise OSError after it took effect.
+        """
         thread = StepThread.current()
         if thread is not None and thread.before_disk is not None:
             thread.before_disk()

@@ -199,7 +199,7 @@ _MOST_BEFORE_PAUSE = 12
 
 
 class Nemesis:
-    """Causes the :class:`Faults` of one seed, from its own simulated process."""
+    """The process of the simulation that causes the :class:`Faults` of one seed."""
 
     def __init__(self, simulation: World, faults: Faults, random: Random) -> None:
         self.faults = faults
@@ -295,7 +295,7 @@ class Nemesis:
             await act()
 
     async def _for_a_while(self, mend: Callable[[], None]) -> None:
-        """Wait for some time, or until all faults end; then call *mend*."""
+        """Wait for a random time, at most until all faults are ended; then call *mend*."""
         self._mending.append(mend)
         await asyncio.sleep(self.faults.longest * self._random.random() ** 3)
         self._mending.remove(mend)
@@ -304,9 +304,10 @@ class Nemesis:
     def _victim(
         self, *, for_good: bool = False, besides: Collection[str] = ()
     ) -> SimulatedProcess | None:
-        """Choose a process that a fault may hit, of no kind in *besides*; None: there is none.
+        """Choose a process that a fault may hit; None: there is none.
 
-        *for_good*: the process will not recover, so other processes must be able to notice that.
+        *for_good*: the process will not recover, so other processes must be able to notice its
+        loss. *besides*: kinds of processes that are left out.
         """
         kinds: dict[str, list[SimulatedProcess]] = {}
         spared = self.faults.spare
@@ -356,7 +357,9 @@ class Nemesis:
             await self._for_a_while(lambda: self._simulation.resume(witness))
 
     def _witness(self, victim: SimulatedProcess) -> SimulatedProcess | None:
-        """Return a process that is connected to the victim and that faults may hit, or None."""
+        """Choose a process that is connected to *victim* and that faults may hit; None: there is
+        none.
+        """
         spared = self.faults.spare or ("\0",)
         found = [
             connection.near.process
@@ -405,7 +408,11 @@ class Nemesis:
         end()
 
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
-        """Return a function that pauses a process in its blocking work, or None for no pause."""
+        """Decide whether a fault is to pause *process* in the middle of its next blocking work.
+
+        Return a function that pauses the process once; the work must call it before each disk
+        operation. None: no pause.
+        """
         faults, random = self.faults, self._random_of_work
         spared = (*faults.spare, *faults.only_killed)
         if (
@@ -431,7 +438,11 @@ class Nemesis:
         return before_disk
 
     def _pause(self, process: SimulatedProcess, sleep: float, exile: float) -> None:
-        """Stop the process, and make it be taken for dead; called in a thread of the process."""
+        """Stop the process, and make the cluster believe that it is dead; called in a thread of the
+        process.
+
+        It continues after *sleep* virtual seconds, and is ended for good *exile* seconds later.
+        """
         simulation, thread = self._simulation, StepThread.current()
         assert thread is not None
         simulation.hang(process)
@@ -628,10 +639,10 @@ class Aims:
         self._is_over = False
 
     def _choose_fates(self) -> tuple[list[Fate], float]:
-        """Return the faults of this seed, and a factor for how many methods they apply to.
+        """Return the kinds of faults that this seed applies, and a factor for the number of methods
+        hit.
 
-        Some seeds only lose messages, but more of them; others lose messages only together with a
-        process.
+        Some seeds only lose or repeat messages, but hit more methods; others only hit processes.
         """
         network, faults = self._network, self._faults
         of_messages: list[Fate] = [network.duplicate]
@@ -682,7 +693,11 @@ class Aims:
         self._simulation.scheduler.at(self._simulation.now + seconds, mend)
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
-        """Apply a fault to *frame*, which is being sent; return whether a fault was applied."""
+        """Decide whether a fault hits *frame*, which is being sent; apply the fault and return
+        True.
+
+        False: the caller must send the frame.
+        """
         envelope = unpack(frame)
         connection = end.connection
         if envelope.kind in _REQUESTS:
@@ -774,7 +789,7 @@ class Aims:
             end.deliver(frame, lane, self._network.latency())
 
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Delay the message until its sender has a successor."""
+        """Delay the message until another process has replaced its sender."""
         victim = end.process
         if not self._may_befall(victim) or victim.name.startswith(self._faults.only_killed):
             self._crash_sender(end, frame, lane)

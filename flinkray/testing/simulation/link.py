@@ -106,7 +106,7 @@ class End(Transport):
 
     @property
     def receiver(self) -> FrameReceiver | None:
-        """The receiver at this end; None: there is no receiver yet, or no longer."""
+        """The object that gets the frames that arrive here; None: not set yet, or no longer."""
         return self._receiver
 
     # --- sending, in the process at this end ------------------------------------------------------
@@ -132,7 +132,10 @@ class End(Transport):
     def deliver(
         self, frame: bytes, lane: int | None, delay: float, then_break: bool = False
     ) -> None:
-        """For the network: deliver *frame* in *delay* seconds, after earlier frames of the lane."""
+        """Let *frame* arrive at the other end in *delay* seconds, after earlier frames of its lane.
+
+        Called by the network. *then_break*: break the connection on arrival.
+        """
         arrival = self._scheduler.now + delay
         if len(frame) > _LARGE:
             arrival += len(frame) / _BANDWIDTH
@@ -146,17 +149,17 @@ class End(Transport):
         peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
 
     def deliver_again(self, frame: bytes, lane: int | None, delay: float) -> None:
-        """For the network: deliver a duplicate at any time after the original.
+        """Let a duplicate of *frame* arrive at the other end, at any time after the original.
 
-        Before the original, the duplicate would make the frames of the lane that are on their way
-        look like duplicates, and asks without a deadline among them would never be answered.
+        Called by the network. A duplicate that came before the original would make frames of the
+        lane that are on their way look like duplicates, and their requests would never be answered.
         """
         peer = self.peer
         arrival = max(self._scheduler.now + delay, self._last_arrivals.get(lane, 0.0))
         peer.process.post_at(arrival, peer._context, peer._arrive_again, frame)
 
     def lose(self, frame: bytes, what: str) -> None:
-        """For the network: lose *frame*; *what* is the text for the story."""
+        """Lose *frame*; called by the network. *what*: text for the story (the log of the run)."""
         self._read_by_peer(len(frame))
         self._network.tell_frame(self, frame, what)
 

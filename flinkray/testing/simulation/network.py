@@ -115,7 +115,9 @@ class SimulatedNetwork:
         return self._shortest + self._spread * self._draw()
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Send a frame from *end*, with the faults of the current conditions."""
+        """Send a frame from *end*, perhaps with a fault, as the current conditions and aimed
+        faults decide.
+        """
         if self.intercept is not None and self.intercept(end, unpack(frame)):
             end.lose(frame, "lost")
             return
@@ -240,7 +242,7 @@ class SimulatedNetwork:
             self._cut_ends()
 
     def detached(self, end: End) -> None:
-        """For connections: forget an end whose connection is lost."""
+        """Forget an end whose connection is lost; called by the connection."""
         self._ends.get(end.process, {}).pop(end, None)
 
     def connections(self) -> list[SimulatedConnection]:
@@ -328,7 +330,9 @@ class SimulatedNetwork:
         scheduler.story.add(scheduler.now, process.name if process else "", line, *args)
 
     def tell_frame(self, end: End, frame: bytes, what: str) -> None:
-        """For connections: add a line to the story: a frame sent by *end*, and the text *what*."""
+        """Add a line to the story (the log of the run): a frame that *end* has sent, and the
+        text *what*.
+        """
         self.frames += not what
         scheduler = self.scheduler
         said: object = frame if len(frame) <= _KEPT else describe(frame)

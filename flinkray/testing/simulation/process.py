@@ -272,7 +272,11 @@ class SimulatedProcess(UnrealLoop):
         self.is_special = step_cost > 0 or self.steps_left is not None
 
     def after_step(self) -> None:
-        """For the scheduler: update the process after a step, if :attr:`is_special`."""
+        """Count a callback that has run: kill the process if :meth:`die_after` says so, let its
+        time pass.
+
+        Called by the scheduler for processes with :attr:`is_special`.
+        """
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left <= 0:

@@ -258,12 +258,10 @@ class Simulation:
             process.die("it was taken for dead")
 
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
-        """Decide whether a fault pauses *process* in its next blocking work, and return a function
-        for this.
+        """Decide whether a fault is to pause *process* in the middle of its next blocking work.
 
-        The work must call the function before each of its disk operations.
-
-        None: no function need be called.
+        Return a function that pauses the process once; the work must call it before each disk
+        operation. None: no pause.
         """
         return self._nemesis.pause_in_work(process)
 

@@ -63,7 +63,10 @@ class StepThread:
             self.process.call_soon(self._go_on, self._waits)
 
     def wait(self, seconds: float | None = None) -> None:
-        """In the thread: wait for :meth:`wake`, at most *seconds* (virtual; None: no limit)."""
+        """Pause this thread until :meth:`wake`, at most *seconds* virtual seconds (None: no limit).
+
+        Called in the thread itself.
+        """
         if not self.process.is_alive:
             raise GreenletExit
         self._waits += 1
@@ -78,7 +81,9 @@ class StepThread:
             timer.cancel()
 
     def give_way(self) -> None:
-        """In the thread: let other threads and callbacks run first."""
+        """Pause this thread until other threads and callbacks have run. Called in the thread
+        itself.
+        """
         self.wait(0.0)
 
     def unwind(self) -> None:
@@ -109,7 +114,10 @@ class StepThreads:
         return thread
 
     def _bury(self) -> None:
-        """Keep the stacks of a dead process: Python would unwind them, and so run their code."""
+        """Keep the stacks of a dead process until the run ends.
+
+        Otherwise Python would unwind them, which runs ``finally`` blocks of a process that is dead.
+        """
         for thread in self._threads:
             self._process.scheduler.graveyard.keep_stack(thread)
 
@@ -140,10 +148,10 @@ class StepSignal(Signal):
 
 
 def pause_thread(longest: float, share: float = 1.0) -> None:
-    """Let blocking work in a simulated thread take up to *longest* virtual seconds.
+    """Pause the calling simulated thread for a random time of at most *longest* virtual seconds.
 
-    The work takes time in the fraction *share* of the cases, or always if *longest* is above 0.01.
-    Does nothing outside of a thread.
+    *share*: the probability of a pause; if *longest* is above 0.01, there is always one. Does
+    nothing outside of a simulated thread.
     """
     thread: Any = StepThread.current()
     if thread is not None and (longest > 0.01 or thread.random.random() < share):

@@ -34,7 +34,9 @@ _PLACEMENT_POLL = 0.1
 
 @dataclass(eq=False)
 class _Record:
-    """A process name with its spec, and the process that currently has the name."""
+    """A spawned process as the supervisor knows it: its spec, and the process that now has the
+    name.
+    """
 
     spec: EndpointSpec
     owner: str
@@ -114,7 +116,11 @@ class Supervisor:
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
-        """Break a connection of *process* when the supervisor notices the other process's death."""
+        """Break *connection*, one of *process*, when the supervisor notices that the other process
+        has died.
+
+        It breaks at once if the other process is dead already.
+        """
         target = self._network.services.get(connection.process_name)
         if target is None or target.incarnation != connection.incarnation:
             process.post(self._network.latency(), _break, connection)

@@ -169,7 +169,7 @@ def _print_summary(totals: dict[str, _Total], seconds: float, complaints: Sequen
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweep that the command line asks for; return the exit status.
 
-    See the module for the arguments.
+    *arguments*: None: those of this process. The module's docstring lists the arguments.
     """
     parser = argparse.ArgumentParser(
         prog="python -m flinkray.testing.simulation.sweep",

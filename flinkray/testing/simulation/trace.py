@@ -31,7 +31,9 @@ class Trace:
         self.append = self._numbers.append
 
     def fold(self) -> None:
-        """Hash the collected numbers, if there are many; call this now and then."""
+        """Add the numbers appended so far to the hash, once there are many, to free their
+        memory.
+        """
         if len(self._numbers) >= _CHUNK:
             self._flush()
 
