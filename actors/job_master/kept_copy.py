@@ -1,7 +1,8 @@
 """The copy of a JobMaster's notes at a TaskExecutor, in case several processes die together.
 
-JobMaster, SlotPool and the coordinator of the sources may die together. If this TaskExecutor dies
-with them, the job could not continue anyway (``docs/design/0082-kept-at-a-task-executor.md``).
+JobMaster, SlotPool and the coordinator of the sources may die together. The copy survives unless
+its TaskExecutor dies with them, and then the job could not continue anyway
+(``docs/design/0082-kept-at-a-task-executor.md``).
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ class KeptCopy:
         self._tell()
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Note that a TaskExecutor has died, or has nothing of the job any more."""
+        """Remove a TaskExecutor that has died, or that has nothing of the job any more. If it was
+        the keeper, another one is chosen.
+        """
         self._others.pop(resource_id, None)
         if resource_id == self._keeper:
             if self._telling is not None:  # the call may never be answered

@@ -32,7 +32,7 @@ class RunningIOMetrics:
 
     async def of(self, places: Iterable[ResourceID]) -> dict[ExecutionAttemptID, IOMetrics]:
         """Return the I/O metrics of the stream tasks on these TaskExecutors.
-        One message goes to each. TaskExecutors that do not answer in time are left out.
+        Asks each TaskExecutor once. Those that do not answer in time are left out.
         """
         answers = await asyncio.gather(*map(self._ask, places))
         return {one.attempt_id: one.metrics for answer in answers for one in answer}

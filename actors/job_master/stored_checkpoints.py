@@ -103,9 +103,9 @@ class StoredCheckpoints:
         told: Callable[[CheckpointEvent], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """Create the stores, which must be recovered first.
+        """Create the object; :meth:`recover` must be called before anything else.
         *told* receives the result of each action. *on_fenced* is called with the reason when
-        another JobMaster has taken over the stores.
+        another JobMaster has taken over the stored checkpoints.
         """
         self._job_master = job_master
         self._service = job_master.rpc_service
@@ -332,14 +332,13 @@ class StoredCheckpoints:
         self._begin_to_discard()
 
     def hold(self) -> None:
-        """Hold back deletions until :meth:`release`.
-        Another JobMaster may have to recover from the checkpoints. A deletion that is under way
-        continues.
+        """Delay deletions until :meth:`release`, because another JobMaster may have to recover from
+        the checkpoints. A deletion that is under way continues.
         """
         self._is_held = True
 
     def release(self) -> None:
-        """Let deletions continue that :meth:`hold` has held back."""
+        """Carry out the deletions that :meth:`hold` has delayed."""
         self._is_held = False
         self._begin_to_discard()
 
@@ -386,14 +385,16 @@ class StoredCheckpoints:
         await self._try("delete what is not needed any more", work, PATIENCE)
 
     async def discarded(self) -> None:
-        """Return when everything in the queue is deleted, or was left behind."""
+        """Return when everything in the queue was deleted, or was given up because the
+        storage fails.
+        """
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
 
     async def forget_job(self) -> None:
-        """Forget the checkpoints of a job that is over for good: no JobMaster will recover them.
-        Retained checkpoints stay, and belong to the user. A checkpoint that is being prepared is
-        dropped.
+        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids: the job
+        is over for good, and no JobMaster will recover it. Retained checkpoints stay, and belong to
+        the user. A checkpoint that is being prepared is dropped.
         """
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory

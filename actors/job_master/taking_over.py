@@ -220,7 +220,7 @@ class TakingOver:
         """Let the scheduler decide which tasks continue, and carry out the decision.
 
         Args:
-            left: slots, notes, finished tasks and kept parts of past JobMasters.
+            left: what past JobMasters have left: slots, notes, finished tasks, sources' progress.
             adopted: the source coordinator that was taken over, if any.
             drivers: the Spark drivers that were taken over, by vertex.
             begun: directories of incomplete checkpoints, by id.
@@ -380,8 +380,8 @@ class _Expected:
 class Reconciliation:
     """Collects the reports of TaskExecutors while a JobMaster takes over a job.
 
-    Lives on the JobMaster's main thread. Other events are held back, and processed in their order
-    once the JobMaster has decided which tasks continue.
+    Lives on the JobMaster's main thread. Other events wait until the JobMaster has decided which
+    tasks continue, and are then processed in their order.
     """
 
     def __init__(
@@ -402,9 +402,7 @@ class Reconciliation:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the JobMaster has decided which tasks continue.
-        Until then events are held back.
-        """
+        """Whether the JobMaster has decided which tasks continue. Until then events wait."""
         return self._decided.done()
 
     async def decided(self) -> None:

@@ -87,7 +87,7 @@ class TaskDeployer:
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """Forget a lost TaskExecutor and the attempts that were deployed there."""
+        """Remove a lost TaskExecutor and the attempts that were deployed there."""
         self._reconciliation.task_executor_lost(resource_id)
 
     def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:

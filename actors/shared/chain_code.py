@@ -114,7 +114,7 @@ _here: dict[str, dict[str, Any]] = {}
 
 
 def forget_here(job_id: str) -> None:
-    """Drop the operators that :func:`dump_chains` has kept here for a job.
+    """Drop the operators of a job that :func:`dump_chains` has stored in this process.
     Call this at the job's end.
     """
     _here.pop(job_id, None)

@@ -1,7 +1,7 @@
 """The endpoint of a stream job's coordinator.
 
-The coordinator survives the JobMaster that has started it. The job's next JobMaster adopts the
-coordinator and gives the orders then. If no JobMaster adopts it in time, the coordinator ends.
+The coordinator survives the JobMaster that has started it. The job's next JobMaster takes it over
+(adopts it) and gives the orders then. If none does so within a timeout, the coordinator ends.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._deadline = self.schedule_deadline(self._takeover_timeout, self._end_alone)
 
     def _end_alone(self) -> None:
-        """Close the endpoint because no JobMaster has adopted this coordinator in time.
-        Does not wait for the end, which would cancel the waiting task.
+        """Begin to close the endpoint, because no JobMaster has taken over this coordinator in
+        time. Does not wait for the end: the end cancels the task that would wait.
         """
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
@@ -456,7 +456,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         )
 
     async def _load(self, vertex: VertexCode, blob_server: str | None) -> Source[object]:
-        """Load the source with which a vertex begins, and return it."""
         code = await self._provide_code(vertex.code, blob_server)
         return await call_user_code(
             self.rpc_service,

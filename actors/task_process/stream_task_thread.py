@@ -165,7 +165,8 @@ class StreamTaskRun:
 
     def __init__(self, context: StreamTaskContext, printed: PrintedLinesOutput | None) -> None:
         """Create the function.
-        *printed* sends lines that are printed for the client. None: there are no such lines.
+        *printed* sends lines that are printed for the client. None: the job prints no lines for the
+        client.
         """
         self._context = context
         self._printed = printed

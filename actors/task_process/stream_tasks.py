@@ -319,7 +319,7 @@ class StreamTaskResources:
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
         """Return the output for lines that are printed for the client.
-        None if there are no such lines.
+        None if the task prints none.
         """
         deployed = self._deployed
         if deployed.vertex.invokable.configuration.get(PRINTED_LINES) != TO_CLIENT:
