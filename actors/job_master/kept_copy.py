@@ -157,7 +157,7 @@ class KeptCopy:
                 # the keeper may have received it, and later pieces as well
                 except FlinkRayError as error:
                     log.info(
-                        "%s: %s is told again what to keep: %s", self._graph.text, keeper, error
+                        "%s: the notes are sent to %s again: %s", self._graph.text, keeper, error
                     )
                     self._is_anew = True
                     await self._job_master.rpc_service.pause(_RETRY_DELAY)
@@ -175,7 +175,7 @@ class KeptCopy:
         token = self._job_master.fencing_token
         for piece in untold:
             if not await executor.keep(self._graph.job_id, token, copy, piece):
-                log.info("%s: %s keeps nothing for it", self._graph.text, keeper)
+                log.info("%s: %s does not store the notes", self._graph.text, keeper)
                 self._without_slots[keeper] = None
                 self._give_up_keeper()
                 return

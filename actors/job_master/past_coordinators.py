@@ -212,5 +212,5 @@ class PastDrivers:
         *kept*.
         """
         for process in sorted(self._others - {driver.process for driver in kept}):
-            log.info("%s: %s is killed: it does not go on", self._graph.text, process)
+            log.info("%s: %s is killed: it is not taken over", self._graph.text, process)
             await self._job_master.rpc_service.kill(process)

@@ -42,7 +42,5 @@ class RunningIOMetrics:
             executor = self._task_executors.get(resource_id)
             return await executor.request_io_metrics(self._job_id, self._job_master.fencing_token)
         except FlinkRayError as error:
-            log.info(
-                "%s does not tell what its tasks have read and written: %s", resource_id, error
-            )
+            log.info("%s does not return the I/O metrics of its tasks: %s", resource_id, error)
             return ()

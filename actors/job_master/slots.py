@@ -287,7 +287,7 @@ class JobMasterSlots:
                 log.info("%s is told again which slots are adopted: %s", resource_id, error)
                 await self._job_master.rpc_service.pause(_ADOPTION_RETRY_DELAY)
             except FlinkRayError as error:
-                log.info("%s has its slots adopted by others: %s", resource_id, error)
+                log.info("%s: another JobMaster takes over the slots there: %s", resource_id, error)
                 return
 
     def let_go(self, resource_id: ResourceID) -> None:

@@ -352,7 +352,11 @@ class StoredCheckpoints:
             try:
                 await self._discard(action)
             except (StoreError, CheckpointStorageError) as error:
-                log.warning("%s: what is not needed any more stays: %s", self._graph.text, error)
+                log.warning(
+                    "%s: checkpoint files that are not needed any more stay: %s",
+                    self._graph.text,
+                    error,
+                )
         self._discarding = None
 
     async def _discard(self, action: Discard) -> None:
@@ -416,7 +420,7 @@ class StoredCheckpoints:
 
     async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
         """Return the result of *work*, which is repeated for *patience* seconds while it fails.
-        *what* names the work in log lines.
+        *what* says what the work does, for the log: a verb and its object.
 
         Raises the error of *work*: at once if a repetition cannot help, else after that time.
         """

@@ -483,7 +483,7 @@ class Reconciliation:
             with suppress(asyncio.TimeoutError):
                 await self._job_master.rpc_service.deadlines.within(longest, self._all_there)
         for resource_id in tuple(self._expected):
-            log.warning("%s answers, and does not report what it has", resource_id)
+            log.warning("%s answers, but does not report its tasks and slots", resource_id)
             self._silent.append(resource_id)
             self._expect_no_more(resource_id)
 
@@ -499,8 +499,9 @@ class Reconciliation:
         self._expected[resource_id] = _Expected(watch, asking)
 
     async def _keep_asking(self, resource_id: ResourceID, address: str, patience: float) -> None:
-        """Ask a TaskExecutor to register, until it says that it has no slots of the job.
-        Gives up after *patience* seconds without an answer. A report ends this task.
+        """Ask a TaskExecutor to register, repeatedly until it says that it has no slots of the job.
+        Gives up after *patience* seconds without an answer. This task is cancelled when the report
+        of the TaskExecutor arrives.
         """
         now = self._job_master.counted_time
         answered_at = now()
@@ -509,7 +510,7 @@ class Reconciliation:
                 asked = self._ask(address)
                 has_slots = await self._job_master.rpc_service.deadlines.within(left, asked)
             except (FlinkRayError, asyncio.TimeoutError) as error:
-                log.info("%s is asked again what it has: %s", resource_id, error)
+                log.info("%s is asked again for its report: %s", resource_id, error)
             else:
                 answered_at = now()
                 if not has_slots:

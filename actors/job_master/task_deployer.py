@@ -244,8 +244,8 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Return the attempts among *running* that were not sent to the TaskExecutor, or were
-        removed.
+        """Return those attempts among *running* that this JobMaster has not deployed to the
+        TaskExecutor, or that count as ended.
         """
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed

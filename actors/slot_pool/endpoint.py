@@ -361,7 +361,11 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 tuple(news.events),
             )
         except RecipientUnreachableError as error:
-            log.info("job %s: its JobMaster cannot be told of slots: %s", self._job_id, error)
+            log.info(
+                "job %s: changes of slots cannot be reported to its JobMaster: %s",
+                self._job_id,
+                error,
+            )
 
     async def _free(self, action: FreeSlot) -> None:
         try:

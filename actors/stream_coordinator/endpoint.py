@@ -276,7 +276,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 name,
             )
         elif (size := _size(progress)) > self.rpc_service.max_frame_size // _KEPT_SHARE:
-            log.warning("%s: to say how far it is takes %d bytes, too many", name, size)
+            log.warning("%s: the progress takes %d bytes, too many to be stored", name, size)
             return False
         self._version += 1
         await self._keep(KeptPart(vertex_id, restores, self._version, progress))
@@ -297,7 +297,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 await self._keeper.keep_part(self._owner, self._coordinator, part)
                 return
             except FlinkRayError as error:
-                log.info("%s: nobody keeps what it knows yet: %s", self.address, error)
+                log.info("%s: the progress of sources is not stored yet: %s", self.address, error)
                 self._keeper = None
             await self.rpc_service.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -513,7 +513,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             if watch is not None:
                 await watch.look()
             if self._deadline is None and self._leader == leader:
-                log.warning("%s ends: its JobMaster is not told: %s", self.address, error)
+                log.warning(
+                    "%s ends: a failure cannot be reported to its JobMaster: %s",
+                    self.address,
+                    error,
+                )
                 self.close()
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:

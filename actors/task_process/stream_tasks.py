@@ -92,6 +92,7 @@ class StreamTasks:
 
         Args:
             read: the partitions that are read by messages; collected results are added to them.
+            is_to_come: returns whether the task that produces a partition has not begun yet.
             cached_files: returns the cached files of a job, by name.
             files: returns what a task reads and writes in the cluster's storage.
             report: sends answers to the JobMaster, in order with the states of tasks.
