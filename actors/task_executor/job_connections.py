@@ -333,7 +333,7 @@ class JobLeaderService:
             await leader.stop()
 
     async def stop(self) -> None:
-        """Disconnect from all JobMasters."""
+        """Disconnect from the JobMasters of all jobs."""
         for job in self._jobs:
             await self.remove_job(job.job_id)
         self._heartbeats.stop()

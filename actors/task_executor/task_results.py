@@ -82,7 +82,9 @@ class TaskResults:
         return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def are_at(self, place: TaskProcessPlace) -> bool:
-        """Return whether the process keeps or produces a result."""
+        """Return whether the process at *place* has a result, or runs a task that produces a
+        result.
+        """
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:

@@ -410,8 +410,8 @@ class StreamTaskRun:
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
-        """Return the inputs of the chain's first operator, and the channels of the gate.
-        A channel is (input index, number of the channel in the input).
+        """Return the inputs of the chain's first operator, and for each channel of the task its
+        pair of (index of the input, number of the channel within the input).
         """
         if not plan.inputs:
             return [], []

@@ -187,7 +187,8 @@ class StateNotReadError(TaskError):
 def read_states(
     state: TaskState, operators: Operators, check: Callable[[], None]
 ) -> dict[str, list[OperatorState]]:
-    """Return the states by operator id.
+    """Read the restored state of a task, and return it by operator id.
+    Keyed state is read only later, while its operator is restored.
 
     Args:
         check: called before each file or body is read. An error that it raises ends the reading.
