@@ -175,8 +175,8 @@ class CoordinatorRunner:
         return None if running is None or running.stop is not None else running.address
 
     def outlives_us(self, coordinator: CoordinatorID) -> bool:
-        """Return whether the coordinator continues when this JobMaster dies, for the next
-        JobMaster.
+        """Return whether the coordinator continues after this JobMaster's death, for the
+        next one.
         """
         return self._kinds[coordinator.kind].outlives_its_job_master
 

@@ -34,7 +34,8 @@ class OpenedSession:
 
 
 async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -> OpenedSession:
-    """Return the session once it is open. Waits as long as the session waits for its slots.
+    """Return the Spark session for the stage *guest*, once the session is open.
+    Starts the session if there is none. Waits as long as the session waits for its slots.
 
     Raises:
         SparkSessionEndedError: the session could not be opened, or was cancelled.

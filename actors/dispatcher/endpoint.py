@@ -586,7 +586,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._fail(job, f"its JobMaster cannot be started: {reason}")
 
     async def _fail(self, job: ManagedJob, why: str) -> None:
-        """End the job as failed. It has no JobMaster, and gets no further one."""
         error = JobExecutionError(job.job_id, why)
         await self._job_ended(job, job.failed(error, self.clock.time()))
         await self._clean_up(job)

@@ -49,7 +49,9 @@ class JobCleanup:
         self._storage = storage
 
     async def clean_up(self, job: ManagedJob) -> None:
-        """Clean up a job whose end is stored and whose JobMaster is gone."""
+        """Release and delete everything of a job whose end is stored and whose JobMaster is gone.
+        Each step is repeated until it succeeds.
+        """
         outcome = job.outcome
         assert outcome is not None
         reason = f"job {outcome.result.status.name}"

@@ -108,11 +108,11 @@ class JobHistory:
             self._endpoint.create_task(self._delete_what_is_due(), "delete forgotten jobs")
 
     def start(self) -> None:
-        """Begin to check again and again for expired jobs, which are forgotten."""
+        """Begin to check at intervals for expired jobs and late results, and to delete them."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:
-        """Stop forgetting expired jobs and deleting late results. Idempotent."""
+        """Stop the checks for expired jobs and late results. Idempotent."""
         self._late.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -46,7 +46,7 @@ class JobQueries:
         now: Callable[[], float],
     ) -> None:
         """Create the object that answers queries, from the Dispatcher's own collections.
-        *now* returns monotonic seconds.
+        *unreadable*: jobs whose stored record cannot be read. *now* returns monotonic seconds.
         """
         self._now = now
         self._jobs = jobs

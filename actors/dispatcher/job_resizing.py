@@ -97,7 +97,7 @@ class JobResizing:
         try:
             return dict(await job.gateway.request_max_parallelism())
         except (RpcError, JobStateError) as error:
-            log.info("%s: how far it can grow is not known: %s", job.text, error)
+            log.info("%s: the maximum parallelisms are not known: %s", job.text, error)
             return NOT_KNOWN
 
     async def _store(self, job: ManagedJob, changed: JobGraph) -> None:
@@ -128,7 +128,9 @@ class JobResizing:
         try:
             await job.gateway.resize(self._dispatcher.fencing_token, parallelism_bounds(job.graph))
         except RpcError as error:
-            log.info("%s: the JobMaster is not told its bounds: %s", job.text, error)
+            log.info(
+                "%s: the parallelism bounds cannot be sent to the JobMaster: %s", job.text, error
+            )
             return False
         return True
 

@@ -150,7 +150,9 @@ class JobSnapshots:
             try:
                 return await job.gateway.request_savepoint_in_use() == location
             except (RpcError, JobStateError) as error:
-                log.info("%s: which savepoint it needs is not known: %s", job.text, error)
+                log.info(
+                    "%s: the JobMaster does not say which savepoint is in use: %s", job.text, error
+                )
         given = ReadableConfig(job.graph.configuration).get(STATE_RECOVERY_PATH)
         return job.job_id == taken_of or (given is not None and metadata_path(given) == location)
 

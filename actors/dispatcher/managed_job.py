@@ -217,8 +217,8 @@ class RememberedOverview:
 
     def __init__(self, lifetime: float, now: float) -> None:
         """Create a memory of one JobMaster's overview, which has no overview yet.
-        *lifetime*: seconds without news of the JobMaster after which its overview is not valid any
-        more.
+        *lifetime*: seconds without a heartbeat of the JobMaster after which its overview is not
+        valid any more.
         """
         self._lifetime = lifetime
         self._heard_at = now
@@ -226,7 +226,7 @@ class RememberedOverview:
         self._overview: JobOverview | None = None
 
     def heard(self, number: int, now: float) -> None:
-        """Note that the JobMaster lives, and drop its overview if its number is below *number*."""
+        """Note a heartbeat of the JobMaster. Drops the overview if its number is below *number*."""
         self._heard_at = now
         if number > self._number:
             self._number, self._overview = number, None

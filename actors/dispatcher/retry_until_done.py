@@ -16,7 +16,7 @@ _RETRY_DELAY = 0.5
 
 
 async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat *work* until it succeeds. Failures are logged, with *what* as the name of the work.
+    """Repeat *work* until it succeeds. *what* is the text that is logged with each error.
 
     A JobStoreStateError ends the loop, because a repetition cannot change the state of the store.
     """
@@ -25,7 +25,7 @@ async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> No
             await work()
             return
         except JobStoreStateError as error:
-            log.error("%s, and never will: %s", what, error)
+            log.error("%s, and a repetition cannot help: %s", what, error)
             return
         except (RpcError, StoreError) as error:
             log.warning("%s: %s", what, error)

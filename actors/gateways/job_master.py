@@ -63,7 +63,9 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """Report that a TaskExecutor, which goes on, has lost one slot of the job."""
+        """Report that one slot of the job is lost.
+        Its TaskExecutor and other slots there are fine.
+        """
 
     @abstractmethod
     @runs_to_completion
@@ -214,8 +216,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     @abstractmethod
     @ask_timeout(5.0)
     async def request_max_parallelism(self) -> tuple[tuple[JobVertexID, int], ...]:
-        """Return the maximum parallelism of all vertices.
-        The values are those of the state from which the job would recover.
+        """Return each vertex's maximum parallelism, as the state requires from which the job would
+        recover.
 
         Raises:
             JobStateError: it is not known yet from which state the job would recover.

@@ -27,7 +27,7 @@ class KvStateRegistryGateway(RpcGateway):
             KvStateJobNotFoundError: the JobMaster runs another job.
             KvStateNameClashError: two operators have registered the same name. The job fails.
             ValueError: there is no such vertex, or the vertex has no such key groups.
-            AttemptDisposedError: an attempt is not the current one of its subtask. The other
+            AttemptDisposedError: an attempt is not the current attempt of its subtask. The other
                 registrations in the call take effect.
         """
 

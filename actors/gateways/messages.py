@@ -91,7 +91,7 @@ class WantedSlot:
 
 @message
 class SlotAnswer:
-    """A TaskExecutor's answer to a WantedSlot."""
+    """A TaskExecutor's answer to the order of a WantedSlot: allocated or refused."""
 
     slot_id: SlotID
     """Id of the slot, even if the slot is refused."""

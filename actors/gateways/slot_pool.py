@@ -73,7 +73,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def restore_slots(self, slots: tuple[HeldSlot, ...]) -> None:
-        """Take over the slots that the job's last pool held before it died."""
+        """Add the slots that this JobMaster's last pool had before it died."""
 
     @abstractmethod
     @runs_to_completion
@@ -134,7 +134,7 @@ class SlotPoolGateway(FencedRpcGateway):
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
         """Offer slots of the TaskExecutor process at *location*, which makes this call.
-        The JobMaster is told of the accepted slots.
+        Returns which slots the pool accepts. The pool reports them to the JobMaster.
 
         Raises:
             UnknownTaskExecutorError: the process is not registered at the JobMaster, or the pool
@@ -149,7 +149,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @runs_to_completion
     async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
         """Accept the slots with these ids when TaskExecutors offer them.
-        The pools of past JobMasters held them, and their SlotPools have handed them over.
+        The SlotPools of past JobMasters had these slots and have handed them over.
         """
 
     @abstractmethod

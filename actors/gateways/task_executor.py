@@ -80,7 +80,9 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether the TaskExecutor can be ended: it has no allocated slot and no result."""
+        """Return True if no slot is allocated and no result is stored here, so that the
+        TaskExecutor can be ended.
+        """
 
     @abstractmethod
     async def take_over_job(

@@ -231,7 +231,9 @@ class TaskProcessGateway(RpcGateway):
 
 
 class TaskProcessListenerGateway(RpcGateway):
-    """The part of the TaskExecutor's gateway that its task processes, and tasks elsewhere, call."""
+    """The part of the TaskExecutor's gateway that its task processes call, and tasks of other
+    TaskExecutors that look for their inputs.
+    """
 
     @abstractmethod
     @runs_to_completion

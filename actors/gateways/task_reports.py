@@ -48,7 +48,7 @@ def not_ready(
 
 
 def shortened(report: TaskReport) -> TaskReport:
-    """Return a shorter report in place of one that is too large for a message of its own.
+    """Return a shorter report in place of *report*, which is too large even for its own message.
     An acknowledgement becomes a decline, so that the checkpoint does not wait for the task.
     """
     match report:

@@ -201,7 +201,7 @@ class CheckpointCarrier:
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Request a snapshot from the coordinator, and return the outcome, which may hold an error.
+        """Request a snapshot from the checkpoint coordinator. Returns the snapshot or an error.
         With *properties* the snapshot is a savepoint in *directory*. With both None it is a
         checkpoint.
         """

@@ -369,8 +369,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         return recovered if recovered or await self._has_read_savepoint() else None
 
     async def _has_read_savepoint(self) -> bool:
-        """Read the savepoint from which the job starts, if it has one and no checkpoint of its own.
-        Returns False if the savepoint cannot be read: the job fails then.
+        """Read the savepoint from which the job starts, unless it has none or has its own
+        checkpoint. Returns False if the savepoint cannot be read: the job fails then.
         """
         location = ReadableConfig(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:

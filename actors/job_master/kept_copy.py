@@ -1,7 +1,8 @@
 """The copy of a JobMaster's notes at a TaskExecutor, in case several processes die together.
 
-JobMaster, SlotPool and the coordinator of the sources may die together. If this TaskExecutor dies
-with them, the job could not continue anyway (``docs/design/0082-kept-at-a-task-executor.md``).
+JobMaster, SlotPool and the coordinator of the sources may die together. The copy survives unless
+its TaskExecutor dies with them, and then the job could not continue anyway
+(``docs/design/0082-kept-at-a-task-executor.md``).
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ class KeptCopy:
         self._tell()
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Note that a TaskExecutor has died, or has nothing of the job any more."""
+        """Remove a TaskExecutor that has died, or that has nothing of the job any more. If it was
+        the keeper, another one is chosen.
+        """
         self._others.pop(resource_id, None)
         if resource_id == self._keeper:
             if self._telling is not None:  # the call may never be answered
@@ -154,7 +157,7 @@ class KeptCopy:
                 # the keeper may have received it, and later pieces as well
                 except FlinkRayError as error:
                     log.info(
-                        "%s: %s is told again what to keep: %s", self._graph.text, keeper, error
+                        "%s: the notes are sent to %s again: %s", self._graph.text, keeper, error
                     )
                     self._is_anew = True
                     await self._job_master.rpc_service.pause(_RETRY_DELAY)
@@ -172,7 +175,7 @@ class KeptCopy:
         token = self._job_master.fencing_token
         for piece in untold:
             if not await executor.keep(self._graph.job_id, token, copy, piece):
-                log.info("%s: %s keeps nothing for it", self._graph.text, keeper)
+                log.info("%s: %s does not store the notes", self._graph.text, keeper)
                 self._without_slots[keeper] = None
                 self._give_up_keeper()
                 return

@@ -89,7 +89,9 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, kept.finished, kept.parts)
 
     def end(self) -> None:
-        """Begin to end the past pools. Called once their notes and slots are stored elsewhere."""
+        """Begin to end the past pools. Must not be called before their notes and slots are stored
+        elsewhere.
+        """
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 

@@ -110,7 +110,9 @@ class PastCoordinators:
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
     async def end_others(self, kept: JobMasterId) -> None:
-        """End the coordinators of past JobMasters, except the one that *kept* has started."""
+        """End the coordinators of past JobMasters, except the coordinator that was started by the
+        JobMaster *kept*.
+        """
         for name, owner in await self._all():
             if owner not in (kept, self._job_master.fencing_token):
                 await self._end(name, owner)
@@ -210,5 +212,5 @@ class PastDrivers:
         *kept*.
         """
         for process in sorted(self._others - {driver.process for driver in kept}):
-            log.info("%s: %s is killed: it does not go on", self._graph.text, process)
+            log.info("%s: %s is killed: it is not taken over", self._graph.text, process)
             await self._job_master.rpc_service.kill(process)

@@ -83,14 +83,14 @@ async def report_end(
             await dispatcher.job_reached_terminal_state(job_id, job_master_id, result, details)
             return True
         except FrameTooLargeError as error:
-            log.warning("%s ends without all of its details: %s", job, error)
+            log.warning("%s: the report of its end has fewer details: %s", job, error)
             smaller = next(reductions, None)
             if smaller is not None:
                 details = smaller
                 continue
             result = result.shortened()
         except (JobNotFoundError, JobStateError) as error:
-            log.warning("%s: its end is not wanted any more: %s", job, error)
+            log.warning("%s: the Dispatcher refuses the report of its end: %s", job, error)
             return False
         except FlinkRayError as error:
             log.warning("%s: cannot report its end yet: %s", job, error)

@@ -32,7 +32,7 @@ class RunningIOMetrics:
 
     async def of(self, places: Iterable[ResourceID]) -> dict[ExecutionAttemptID, IOMetrics]:
         """Return the I/O metrics of the stream tasks on these TaskExecutors.
-        One message goes to each. TaskExecutors that do not answer in time are left out.
+        Asks each TaskExecutor once. Those that do not answer in time are left out.
         """
         answers = await asyncio.gather(*map(self._ask, places))
         return {one.attempt_id: one.metrics for answer in answers for one in answer}
@@ -42,7 +42,5 @@ class RunningIOMetrics:
             executor = self._task_executors.get(resource_id)
             return await executor.request_io_metrics(self._job_id, self._job_master.fencing_token)
         except FlinkRayError as error:
-            log.info(
-                "%s does not tell what its tasks have read and written: %s", resource_id, error
-            )
+            log.info("%s does not return the I/O metrics of its tasks: %s", resource_id, error)
             return ()

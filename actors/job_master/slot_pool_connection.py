@@ -247,7 +247,7 @@ class SlotPoolConnection:
         self.tell(lambda pool: pool.disconnect_resource_manager())
 
     async def close(self, reason: str) -> None:
-        """Order the pool to give back all slots and to end."""
+        """Order the pool to free all slots and to end."""
         pool = self._pool
         await self.leave()
         if pool is not None:

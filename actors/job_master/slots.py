@@ -262,7 +262,9 @@ class JobMasterSlots:
         self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin to tell a TaskExecutor which of its slots this JobMaster uses."""
+        """Begin to tell a TaskExecutor which of its slots this JobMaster uses.
+        Runs in the background.
+        """
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
@@ -286,7 +288,7 @@ class JobMasterSlots:
                 log.info("%s is told again which slots are adopted: %s", resource_id, error)
                 await self._job_master.rpc_service.pause(_ADOPTION_RETRY_DELAY)
             except FlinkRayError as error:
-                log.info("%s has its slots adopted by others: %s", resource_id, error)
+                log.info("%s: another JobMaster takes over the slots there: %s", resource_id, error)
                 return
 
     def let_go(self, resource_id: ResourceID) -> None:
@@ -331,15 +333,15 @@ class JobMasterSlots:
     # --- the ResourceManager ----------------------------------------------------------------------
 
     def resource_manager_lost(self) -> None:
-        """Forget the shortages that the lost ResourceManager has reported.
-        The next ResourceManager would never withdraw them.
+        """Drop the shortages that the lost ResourceManager has reported.
+        The next ResourceManager does not know them, and would never withdraw them.
         """
         self._shortages = ()
         self._handle(t.ResourcesShort(()))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Note why slots are missing now.
-        The list replaces the earlier list, also if it is empty.
+        """Store the ResourceManager's reasons why slots are missing now, in place of earlier
+        reasons. An empty list means that no slots are missing.
         """
         self._shortages = shortages
         self._handle(t.ResourcesShort(shortages))

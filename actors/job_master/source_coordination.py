@@ -217,8 +217,7 @@ class SourceCoordination:
         """Store a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
 
         Raises CoordinatorReplacedError if the part comes from another coordinator than the present
-        one. The attempt number alone does not tell them apart: when the job begins anew, numbers
-        begin anew too. So *owner* is compared as well.
+        one. *owner* is compared too, because attempt numbers begin again when the job begins anew.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")

@@ -103,9 +103,9 @@ class StoredCheckpoints:
         told: Callable[[CheckpointEvent], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """Create the stores, which must be recovered first.
+        """Create the object; :meth:`recover` must be called before anything else.
         *told* receives the result of each action. *on_fenced* is called with the reason when
-        another JobMaster has taken over the stores.
+        another JobMaster has taken over the stored checkpoints.
         """
         self._job_master = job_master
         self._service = job_master.rpc_service
@@ -334,14 +334,14 @@ class StoredCheckpoints:
         self._begin_to_discard()
 
     def hold(self) -> None:
-        """Hold back deletions until :meth:`release`, after which this method does nothing.
+        """Delay deletions until :meth:`release`, after which this method does nothing.
         Another JobMaster may have to recover from the checkpoints. A deletion that is under way
         continues.
         """
         self._is_held = not self._is_released
 
     def release(self) -> None:
-        """Let deletions continue that :meth:`hold` has held back."""
+        """Carry out the deletions that :meth:`hold` has delayed."""
         self._is_held, self._is_released = False, True
         self._begin_to_discard()
 
@@ -355,7 +355,11 @@ class StoredCheckpoints:
             try:
                 await self._discard(action)
             except (StoreError, CheckpointStorageError) as error:
-                log.warning("%s: what is not needed any more stays: %s", self._graph.text, error)
+                log.warning(
+                    "%s: checkpoint files that are not needed any more stay: %s",
+                    self._graph.text,
+                    error,
+                )
         self._discarding = None
 
     async def _discard(self, action: Discard) -> None:
@@ -388,14 +392,16 @@ class StoredCheckpoints:
         await self._try("delete what is not needed any more", work, PATIENCE)
 
     async def discarded(self) -> None:
-        """Return when everything in the queue is deleted, or was left behind."""
+        """Return when everything in the queue was deleted, or was given up because the
+        storage fails.
+        """
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
 
     async def forget_job(self) -> None:
-        """Forget the checkpoints of a job that is over for good: no JobMaster will recover them.
-        Retained checkpoints stay, and belong to the user. A checkpoint that is being prepared is
-        dropped.
+        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids: the job
+        is over for good, and no JobMaster will recover it. Retained checkpoints stay, and belong to
+        the user. A checkpoint that is being prepared is dropped.
         """
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory
@@ -417,7 +423,7 @@ class StoredCheckpoints:
 
     async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
         """Return the result of *work*, which is repeated for *patience* seconds while it fails.
-        *what* names the work in log lines.
+        *what* says what the work does, for the log: a verb and its object.
 
         Raises the error of *work*: at once if a repetition cannot help, else after that time.
         """

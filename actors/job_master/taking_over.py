@@ -220,7 +220,7 @@ class TakingOver:
         """Let the scheduler decide which tasks continue, and carry out the decision.
 
         Args:
-            left: slots, notes, finished tasks and kept parts of past JobMasters.
+            left: what past JobMasters have left: slots, notes, finished tasks, sources' progress.
             adopted: the source coordinator that was taken over, if any.
             drivers: the Spark drivers that were taken over, by vertex.
             begun: directories of incomplete checkpoints, by id.
@@ -380,8 +380,8 @@ class _Expected:
 class Reconciliation:
     """Collects the reports of TaskExecutors while a JobMaster takes over a job.
 
-    Lives on the JobMaster's main thread. Other events are held back, and processed in their order
-    once the JobMaster has decided which tasks continue.
+    Lives on the JobMaster's main thread. Other events wait until the JobMaster has decided which
+    tasks continue, and are then processed in their order.
     """
 
     def __init__(
@@ -402,9 +402,7 @@ class Reconciliation:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the JobMaster has decided which tasks continue.
-        Until then events are held back.
-        """
+        """Whether the JobMaster has decided which tasks continue. Until then events wait."""
         return self._decided.done()
 
     async def decided(self) -> None:
@@ -485,7 +483,7 @@ class Reconciliation:
             with suppress(asyncio.TimeoutError):
                 await self._job_master.rpc_service.deadlines.within(longest, self._all_there)
         for resource_id in tuple(self._expected):
-            log.warning("%s answers, and does not report what it has", resource_id)
+            log.warning("%s answers, but does not report its tasks and slots", resource_id)
             self._silent.append(resource_id)
             self._expect_no_more(resource_id)
 
@@ -501,8 +499,9 @@ class Reconciliation:
         self._expected[resource_id] = _Expected(watch, asking)
 
     async def _keep_asking(self, resource_id: ResourceID, address: str, patience: float) -> None:
-        """Ask a TaskExecutor to register, until it says that it has no slots of the job.
-        Gives up after *patience* seconds without an answer. A report ends this task.
+        """Ask a TaskExecutor to register, repeatedly until it says that it has no slots of the job.
+        Gives up after *patience* seconds without an answer. This task is cancelled when the report
+        of the TaskExecutor arrives.
         """
         now = self._job_master.counted_time
         answered_at = now()
@@ -511,7 +510,7 @@ class Reconciliation:
                 asked = self._ask(address)
                 has_slots = await self._job_master.rpc_service.deadlines.within(left, asked)
             except (FlinkRayError, asyncio.TimeoutError) as error:
-                log.info("%s is asked again what it has: %s", resource_id, error)
+                log.info("%s is asked again for its report: %s", resource_id, error)
             else:
                 answered_at = now()
                 if not has_slots:

@@ -87,7 +87,7 @@ class TaskDeployer:
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
-        """Forget a lost TaskExecutor and the attempts that were deployed there."""
+        """Remove a lost TaskExecutor and the attempts that were deployed there."""
         self._reconciliation.task_executor_lost(resource_id)
 
     def running(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
@@ -244,8 +244,8 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Return the attempts among *running* that were not sent to the TaskExecutor, or were
-        removed.
+        """Return those attempts among *running* that this JobMaster has not deployed to the
+        TaskExecutor, or that count as ended.
         """
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed

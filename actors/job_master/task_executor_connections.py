@@ -131,11 +131,11 @@ class TaskExecutorConnections:
             self._on_lost(resource_id, reason)
 
     def remove(self, resource_id: ResourceID, reason: str) -> None:
-        """Disconnect a TaskExecutor, and tell it so. Idempotent."""
+        """Disconnect a TaskExecutor after sending it the reason. Idempotent."""
         self._remove(resource_id, reason)
 
     def remove_all(self, reason: str) -> None:
-        """Disconnect all TaskExecutors, and tell those that live."""
+        """Disconnect all TaskExecutors, and send them the reason."""
         for resource_id in tuple(self._connections):
             self._remove(resource_id, reason)
 

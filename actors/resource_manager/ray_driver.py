@@ -142,8 +142,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         await self._forget_processes(group)
 
     async def _forget_processes(self, group: WorkerGroupId) -> None:
-        """Remove the recorded addresses of processes that Ray has ended with their group.
-        One scan handles all groups that were released meanwhile.
+        """Remove the recorded addresses of the processes that Ray has ended together with their
+        group. If several groups are released at the same time, the records are read once for all of
+        them.
         """
         self._emptied.add(_mark(group))
         async with self._forgetting:

@@ -130,9 +130,8 @@ class SlotAllocation(WorkerEvents):
     def job_master_registered(
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> None:
-        """Note the leading JobMaster of a job.
-        TaskExecutors with slots of the job, perhaps kept from an earlier JobMaster, are told to
-        offer them to this JobMaster.
+        """Note which JobMaster leads a job, and tell the TaskExecutors that have slots of the job.
+        They offer these slots, which may come from an earlier JobMaster, to this JobMaster.
         """
         self._shortages.forget(job_id)  # it may not know earlier reports
         for resource_id in self._slot_manager.task_executors_of(job_id):
@@ -178,10 +177,10 @@ class SlotAllocation(WorkerEvents):
             await self._endpoint.rpc_service.pause(_NEWS_RETRY_DELAY)
 
     def job_master_gone(self, job_id: JobID, job_master_id: JobMasterId, reason: str) -> None:
-        """Note that a JobMaster is gone: clear the job's requirements, and tell its TaskExecutors.
+        """Clear the requirements of a job whose JobMaster is gone, and tell its TaskExecutors.
         The job's workers stay for a while, for the next JobMaster.
 
-        The TaskExecutors are told because the ResourceManager may have requested slots of them
+        A TaskExecutor may not know of the death: the ResourceManager may have requested slots there
         while the JobMaster died.
         """
         for resource_id in self._slot_manager.task_executors_of(job_id):

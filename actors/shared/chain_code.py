@@ -87,9 +87,9 @@ def dump_chains(plans: Sequence[ChainPlan], job_here: str | None = None) -> list
     """Return the pickled code of each vertex's invokable, in the order of *plans*.
 
     Args:
-        job_here: id of the job whose tasks will run in this process. Then modules are those of the
-            process, and operators with ``shared`` refer to its objects until :func:`forget_here`.
-            None: the tasks run elsewhere.
+        job_here: id of the job whose tasks will run in this process. Then user modules are not
+            pickled, and operators marked ``shared`` are not pickled either: they stay stored in
+            this process until :func:`forget_here`. None: the tasks run elsewhere.
 
     Raises:
         StreamError: an operator cannot be pickled, or belongs to the client's process although
@@ -114,7 +114,7 @@ _here: dict[str, dict[str, Any]] = {}
 
 
 def forget_here(job_id: str) -> None:
-    """Drop the operators that :func:`dump_chains` has kept here for a job.
+    """Drop the operators of a job that :func:`dump_chains` has stored in this process.
     Call this at the job's end.
     """
     _here.pop(job_id, None)

@@ -78,10 +78,17 @@ class BatchedSender(Generic[T]):
                 return
             short = self._shortened(batch[0])
             if short == batch[0]:
-                log.error("%s: nobody can be told of %r: %s", self._endpoint.address, short, error)
+                log.error(
+                    "%s: %r is too large to be sent, and is dropped: %s",
+                    self._endpoint.address,
+                    short,
+                    error,
+                )
                 return
             log.warning(
-                "%s: something is told without its details: %s", self._endpoint.address, error
+                "%s: a report is sent without details, which are too large: %s",
+                self._endpoint.address,
+                error,
             )
             await self._send_in_parts((short,))
 

@@ -1,8 +1,8 @@
-"""The SlotPool of a job: holds its slots, and declares its requirements.
+"""The SlotPool of a job: has the job's slots, and declares its requirements.
 
 The pool works for one JobMaster, whose JobMasterId is its fencing token. When that JobMaster is
-gone, the pool is an *orphan*: it only remembers the slots, which their TaskExecutors keep, until
-the next JobMaster has asked for them, or until a timeout.
+gone, the pool is an *orphan*: it only remembers the slots, which stay allocated at their
+TaskExecutors, until the next JobMaster has asked for them, or until a timeout.
 """
 
 from __future__ import annotations
@@ -314,8 +314,9 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         actions: list[SlotPoolAction],
         constraints: Mapping[AllocationID, SameWorkerGroup | None] = MappingProxyType({}),
     ) -> None:
-        """Carry out the actions in order. Returns when the news has been sent to the JobMaster.
-        *constraints*: constraints of offered slots.
+        """Carry out the actions in order. Returns when the JobMaster has been sent the changes of
+        slots. *constraints*: the placement constraint of each offered slot, which the JobMaster
+        stores.
         """
         self._refuse_as_orphan()
         messages = [_News()]
@@ -359,7 +360,11 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
                 tuple(news.events),
             )
         except RecipientUnreachableError as error:
-            log.info("job %s: its JobMaster cannot be told of slots: %s", self._job_id, error)
+            log.info(
+                "job %s: changes of slots cannot be reported to its JobMaster: %s",
+                self._job_id,
+                error,
+            )
 
     async def _free(self, action: FreeSlot) -> None:
         try:

@@ -1,7 +1,7 @@
 """The endpoint of a stream job's coordinator.
 
-The coordinator survives the JobMaster that has started it. The job's next JobMaster adopts the
-coordinator and gives the orders then. If no JobMaster adopts it in time, the coordinator ends.
+The coordinator survives the JobMaster that has started it. The job's next JobMaster takes it over
+(adopts it) and gives the orders then. If none does so within a timeout, the coordinator ends.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._deadline = self.schedule_deadline(self._takeover_timeout, self._end_alone)
 
     def _end_alone(self) -> None:
-        """Close the endpoint because no JobMaster has adopted this coordinator in time.
-        Does not wait for the end, which would cancel the waiting task.
+        """Begin to close the endpoint, because no JobMaster has taken over this coordinator in
+        time. Does not wait for the end: the end cancels the task that would wait.
         """
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
@@ -276,7 +276,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 name,
             )
         elif (size := _size(progress)) > self.rpc_service.max_frame_size // _KEPT_SHARE:
-            log.warning("%s: to say how far it is takes %d bytes, too many", name, size)
+            log.warning("%s: the progress takes %d bytes, too many to be stored", name, size)
             return False
         self._version += 1
         await self._keep(KeptPart(vertex_id, restores, self._version, progress))
@@ -297,7 +297,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 await self._keeper.keep_part(self._owner, self._coordinator, part)
                 return
             except FlinkRayError as error:
-                log.info("%s: nobody keeps what it knows yet: %s", self.address, error)
+                log.info("%s: the progress of sources is not stored yet: %s", self.address, error)
                 self._keeper = None
             await self.rpc_service.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -456,7 +456,6 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         )
 
     async def _load(self, vertex: VertexCode, blob_server: str | None) -> Source[object]:
-        """Load the source with which a vertex begins, and return it."""
         code = await self._provide_code(vertex.code, blob_server)
         return await call_user_code(
             self.rpc_service,
@@ -514,7 +513,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             if watch is not None:
                 await watch.look()
             if self._deadline is None and self._leader == leader:
-                log.warning("%s ends: its JobMaster is not told: %s", self.address, error)
+                log.warning(
+                    "%s ends: a failure cannot be reported to its JobMaster: %s",
+                    self.address,
+                    error,
+                )
                 self.close()
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:

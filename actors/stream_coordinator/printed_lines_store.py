@@ -28,12 +28,12 @@ END_PATIENCE = 5.0
 
 
 class PrintedLines:
-    """Keeps the text that tasks have printed until the client has read it.
+    """Stores the text that tasks have printed until the client has read it.
     Texts are numbered from 0.
 
     One reader is served at a time. While the client reads, no text is lost: tasks wait for the
-    client. If the client has not read for PATIENCE seconds, the newest MOST_KEPT bytes are kept,
-    and older text goes to the log of this process.
+    client. If the client has not read for PATIENCE seconds, the newest MOST_KEPT bytes stay, and
+    older text goes to the log of this process.
     """
 
     def __init__(self, rpc_service: RpcService, coordinator: str) -> None:
@@ -65,8 +65,8 @@ class PrintedLines:
         self._changed = self._loop.create_future()
 
     async def add(self, text: PrintedText) -> None:
-        """Keep the text, and return when there is room for more.
-        A repeated message is kept once.
+        """Store *text*, and return when there is room for more.
+        A repeated message is stored once.
         """
         if self._messages.get(text.task, 0) < text.number:
             self._messages[text.task] = text.number

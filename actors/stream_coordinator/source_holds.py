@@ -106,9 +106,9 @@ class SourceHolds:
         if was_behind is is_behind:
             return
         if is_behind:
-            log.info("too much waits at %s: its sources wait, too", name)
+            log.info("%s is behind: its sources are paused", name)
         elif was_behind:
-            log.info("%s has room again: its sources go on", name)
+            log.info("%s is not behind any more: its sources continue", name)
         self._is_behind[name] = is_behind
         self._changed.set_result(None)
         self._changed = self._endpoint.rpc_service.loop.create_future()

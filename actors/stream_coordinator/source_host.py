@@ -254,7 +254,7 @@ class SourceHost:
         try:
             return await call_user_code(service, hosted.progress, self._described)
         except FlinkRayError as error:  # fails checkpoints, if the job takes any, but not the job
-            log.warning("%s: its state cannot be kept: %s", self._name, error)
+            log.warning("%s: the progress cannot be stored: %s", self._name, error)
             return None
 
     # --- calls ------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class JobLeaderService:
         try:
             return await master.register_task_executor(job_id, report)
         except FrameTooLargeError as error:
-            log.info("job %s is reported of without its failures: %s", job_id, error)
+            log.info("job %s: the report has shortened failure texts: %s", job_id, error)
         try:
             return await master.register_task_executor(job_id, without_texts(report))
         except FrameTooLargeError as error:
@@ -333,7 +333,7 @@ class JobLeaderService:
             await leader.stop()
 
     async def stop(self) -> None:
-        """Disconnect from all JobMasters."""
+        """Disconnect from the JobMasters of all jobs."""
         for job in self._jobs:
             await self.remove_job(job.job_id)
         self._heartbeats.stop()

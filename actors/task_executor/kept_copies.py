@@ -1,4 +1,4 @@
-"""Copies of JobMasters' notes, kept at a TaskExecutor for the next JobMasters of the jobs.
+"""Copies of JobMasters' notes, stored at a TaskExecutor for the next JobMasters of the jobs.
 
 A TaskExecutor dies together with its tasks. So wherever tasks survive, their job's copy survives
 too.

@@ -1,5 +1,5 @@
-"""Keeps a TaskExecutor registered at the ResourceManager, or ends it after a timeout.
-A failure to register in time is fatal.
+"""Registers a TaskExecutor at the ResourceManager, and again whenever the registration is lost.
+If no registration succeeds before a timeout, the TaskExecutor ends.
 """
 
 from __future__ import annotations

@@ -104,5 +104,5 @@ class SlotComparison:
         return SlotDifference(difference.unknown_here, tuple(sorted(twice)))
 
     def forget(self, job_id: JobID) -> None:
-        """Forget the earlier lists of a job that has no slot here any more."""
+        """Drop the earlier lists for a job that has no slot here any more."""
         self._missed.pop(job_id, None)

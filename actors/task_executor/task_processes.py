@@ -281,7 +281,7 @@ class TaskProcesses:
         try:
             return await process.request_io_metrics(job_id)
         except RpcError as error:
-            log.info("%s does not tell what its tasks have read and written: %s", place, error)
+            log.info("%s does not return the I/O metrics of its tasks: %s", place, error)
             return ()
 
     def led_anew(self, job_id: JobID) -> None:

@@ -1,4 +1,4 @@
-"""Knows where the results of a TaskExecutor's tasks are, and how long each is kept."""
+"""Knows where the results of a TaskExecutor's tasks are, and until when each exists."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TaskResults:
             self._places[one.partition_id] = place
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
-        """Note the end of a task. The process keeps the blocking results of a finished task."""
+        """Note the end of a task. Only the blocking results of a finished task stay readable."""
         for one in produced:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
@@ -50,7 +50,7 @@ class TaskResults:
                 self._finished.setdefault(job_id, set()).add(partition)
 
     def process_died(self, place: TaskProcessPlace) -> None:
-        """Forget all results in a process that has died."""
+        """Remove all results that were in a process that has died."""
         for lost in [p for p, where in self._places.items() if where is place]:
             del self._places[lost]
             self._forget_finished(lost.job_id, (lost.partition,))
@@ -82,16 +82,18 @@ class TaskResults:
         return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def are_at(self, place: TaskProcessPlace) -> bool:
-        """Return whether the process keeps or produces a result."""
+        """Return whether the process at *place* has a result, or runs a task that produces a
+        result.
+        """
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:
-        """Return whether any result is kept for the job."""
+        """Return whether any blocking result of the job's finished tasks is here."""
         return job_id in self._finished
 
     @property
     def is_empty(self) -> bool:
-        """Whether no results of any job are kept."""
+        """Whether no blocking result of any finished task is here."""
         return not self._finished
 
     def release(self, job_id: JobID, partitions: Iterable[ResultPartitionID]) -> None:

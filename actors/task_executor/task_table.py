@@ -152,14 +152,16 @@ class TaskTable:
                     task.started.stops_with = None
 
     def kv_states_registered(self, registrations: Iterable[KvStateRegistration]) -> None:
-        """Note queryable states. They can be queried while their attempts run."""
+        """Store the locations of queryable states for reports.
+        They are valid while their attempts run.
+        """
         for registration in registrations:
             task = self._tasks.get(registration.attempt_id)
             if task is not None:
                 task.started.kv_states[registration.kv_state_id] = registration
 
     def kv_states_unregistered(self, registrations: Iterable[KvStateRegistration]) -> None:
-        """Note that queryable states can be queried no longer."""
+        """Remove queryable states, which cannot be queried any more."""
         for registration in registrations:
             task = self._tasks.get(registration.attempt_id)
             if task is not None:
@@ -265,13 +267,13 @@ class TaskTable:
             self._end_sender(job)
 
     def forget_other_graphs(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """Forget the ended tasks of the job's other execution graphs."""
+        """Drop the ended tasks of the job's execution graphs other than *graph_id*."""
         job = self._jobs.get(job_id)
         if job is not None and job.graph_id != graph_id:
             job.ended.clear()
 
     def _end_sender(self, job: _Job) -> None:
-        """Stop the sender. Its unsent reports are dropped."""
+        """Stop sending reports to the job's JobMaster. Unsent reports are dropped."""
         job.sender = None
         job.untold = {}
         job.connected.set()

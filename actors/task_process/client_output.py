@@ -37,7 +37,6 @@ class ClientOutput(StreamTaskOutput):
     # --- for the task's thread ----------------------------------------------------------------
 
     def _write(self, piece: bytes) -> None:
-        """Queue a piece to be sent."""
         self._put += len(piece)
         self._loop.call_soon_threadsafe(self._add, piece)
 
@@ -83,7 +82,6 @@ class ClientOutput(StreamTaskOutput):
         self._sending = None
 
     def _next(self) -> bytes:
-        """Take the next piece from the waiting ones."""
         return self._waiting.popleft()
 
     @abstractmethod

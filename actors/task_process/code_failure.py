@@ -90,7 +90,7 @@ class CodeFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> CodeFailure:
-        """Return the failure for an exception. Never raises."""
+        """Return the description of an exception. Never raises."""
         if isinstance(error, _CANCELLED):
             return cls("its code has cancelled itself", is_consequence=True)
         outlook = outlook_of(error, _record_of(error))

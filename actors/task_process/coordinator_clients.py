@@ -84,8 +84,8 @@ class SplitClient:
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
         """Call *then* when the reader has received all events that belong before the checkpoint.
-        *then* sends the trigger to the task, which receives the trigger after the events. Called on
-        the event loop.
+        *then* orders the task to begin the checkpoint; the task gets the order after these events.
+        Called on the event loop.
         """
         self._triggers.append((checkpoint_id, then))
         self._ask_anew()

@@ -85,8 +85,8 @@ class _News:
 
 
 class KvStateReporter(KvStateRegistryListener):
-    """Tells JobMasters which queryable states the tasks of this process have.
-    The TaskExecutor forwards the messages, which are sent in order.
+    """Reports to JobMasters which queryable states the tasks of this process have.
+    The reports are sent in order, through the TaskExecutor.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Results of tasks, held in their process until others have read them."""
+"""Results of tasks, stored in their process until others have read them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class HeldPartition:
         return self._subpartitions[subpartition].first
 
     def finish(self) -> None:
-        """Note that all buffers are written."""
+        """Mark the partition as complete: no more buffers will be written."""
         for subpartition in self._subpartitions:
             subpartition.finish()
 

@@ -100,11 +100,13 @@ class PrintedLinesOutput(ClientOutput):
                 await coordinator.printed(message)
                 return
             except CoordinatorReplacedError as error:
-                log.info("%s does not want what %s prints: %s", self._address, self._task, error)
+                log.info(
+                    "%s refuses the lines that %s prints: %s", self._address, self._task, error
+                )
                 _write_to_log(piece)
                 return
             except FlinkRayError as error:
-                log.info("%s is not told yet what is printed: %s", self._address, error)
+                log.info("printed lines cannot be sent to %s yet: %s", self._address, error)
                 await self._rpc_service.pause(_PAUSE)
 
     def close(self) -> None:

@@ -165,7 +165,8 @@ class StreamTaskRun:
 
     def __init__(self, context: StreamTaskContext, printed: PrintedLinesOutput | None) -> None:
         """Create the function.
-        *printed* sends lines that are printed for the client. None: there are no such lines.
+        *printed* sends lines that are printed for the client. None: the job prints no lines for the
+        client.
         """
         self._context = context
         self._printed = printed
@@ -406,8 +407,8 @@ class StreamTaskRun:
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
-        """Return the inputs of the chain's first operator, and the channels of the gate.
-        A channel is (input index, number of the channel in the input).
+        """Return the inputs of the chain's first operator, and for each channel of the task its
+        pair of (index of the input, number of the channel within the input).
         """
         if not plan.inputs:
             return [], []

@@ -92,6 +92,7 @@ class StreamTasks:
 
         Args:
             read: the partitions that are read by messages; collected results are added to them.
+            is_to_come: returns whether the task that produces a partition has not begun yet.
             cached_files: returns the cached files of a job, by name.
             files: returns what a task reads and writes in the cluster's storage.
             report: sends answers to the JobMaster, in order with the states of tasks.
@@ -319,7 +320,7 @@ class StreamTaskResources:
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
         """Return the output for lines that are printed for the client.
-        None if there are no such lines.
+        None if the task prints none.
         """
         deployed = self._deployed
         if deployed.vertex.invokable.configuration.get(PRINTED_LINES) != TO_CLIENT:

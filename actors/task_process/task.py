@@ -142,7 +142,6 @@ class Task:
         return failure
 
     def _begin(self, code: UserFunction, context: Any) -> RunningCode:
-        """Begin to run the code."""
         return self._runtime.run(lambda: code(context), f"task {self._attempt_id}")
 
     def _interrupt_code(self) -> None:

@@ -71,7 +71,7 @@ class _GivenUpError(FlinkRayError):
 
 @dataclass(eq=False)
 class _Snapshot:
-    """A task's snapshot for one checkpoint, until it is answered."""
+    """A task's snapshot for one checkpoint, from its barrier until it is answered."""
 
     barrier: Barrier
     captures: Mapping[str, OperatorStateCapture]

@@ -83,8 +83,8 @@ class TaskFiles(StageLocations):
         )
 
     def end_streams(self) -> None:
-        """Note in the storage that the task publishes no more epochs and reads no more batches.
-        Blocks.
+        """Note in the storage that the task writes no more epochs for Spark stages, and reads no
+        more batches that a Spark stage publishes. Blocks.
         """
         deployed = self._deployed
         configuration = deployed.vertex.invokable.configuration

@@ -148,7 +148,8 @@ def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]
 
 def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics | None:
     """Return the I/O metrics of a task. None if the task has not begun.
-    *reads* and *writes* tell whether the task reads other tasks, and writes to other tasks.
+    *reads* says whether the task has inputs from other tasks, *writes* whether it has outputs to
+    them.
     """
     metrics = group.all()
     if "busyTimeMs" not in metrics:

@@ -147,7 +147,7 @@ class SnapshotWriter:
             try:
                 delete_state(location)
             except CheckpointStorageError as error:
-                log.warning("state that nobody needs stays: %s", error)
+                log.warning("state of a discarded snapshot cannot be deleted: %s", error)
         self._written.clear()
 
 
@@ -187,7 +187,8 @@ class StateNotReadError(TaskError):
 def read_states(
     state: TaskState, operators: Operators, check: Callable[[], None]
 ) -> dict[str, list[OperatorState]]:
-    """Return the states by operator id.
+    """Read the restored state of a task, and return it by operator id.
+    Keyed state is read only later, while its operator is restored.
 
     Args:
         check: called before each file or body is read. An error that it raises ends the reading.
@@ -234,7 +235,9 @@ def _read(
 
 
 def _pieces(file: CarriedFile, name: str, check: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the pieces of a file. The file is read only while the operator is restored from it."""
+    """Yield the pieces of a file, which is read only while the operator is restored from it.
+    *name* is the operator for error texts. *check* is called before each piece and may raise.
+    """
     with _told(name):
         for piece in read_carried(file):
             check()
@@ -242,7 +245,9 @@ def _pieces(file: CarriedFile, name: str, check: Callable[[], None]) -> Iterator
 
 
 class _OfOperator(SnapshotStream):
-    """Keyed state that is read while the operator is restored from it."""
+    """Keyed state whose files are read only while the operator is restored. Errors of reading name
+    the operator.
+    """
 
     def __init__(self, stored: SnapshotStream, name: str, check: Callable[[], None]) -> None:
         self.key_groups = stored.key_groups
