@@ -424,10 +424,8 @@ class TakeOver:
             plan.contradicting.append((ordinal, contradiction))
 
     def _shares(self, vertex: ExecutionVertex, allocation_id: AllocationID) -> bool:
-        """Return whether the attempt's slot belongs to its slot-sharing group and to no other
-        group. If neither the group nor the slot was asked about before, the slot becomes the
-        group's slot.
-        """
+        """Return whether the slot in which the attempt runs is used by its slot-sharing group
+        alone. The first attempt of a group decides which slot is the group's."""
         sharing = self._sharing[vertex.vertex_id]
         is_first = sharing not in self._slot_of_sharing
         if is_first and allocation_id not in self._sharing_of_slot:
@@ -529,7 +527,8 @@ class TakeOver:
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
     ) -> None:
-        """Add noted finished attempts whose TaskExecutor has forgotten them or is lost."""
+        """Add finished attempts that are only noted, because their TaskExecutor has forgotten them
+        or is lost."""
         for task in finished:
             attempt_id = task.state.attempt_id
             if attempt_id.graph_id != self._graph.graph_id:
