@@ -120,8 +120,8 @@ def _is_counted(error: BaseException) -> bool:
 
 
 def _is_of_surroundings(error: BaseException) -> bool:
-    """Return whether the surroundings of the program (disk, network, database, …) caused the error.
-    A program that raises a ValueError from such an error is not to blame."""
+    """Return whether the class of *error* says that the surroundings of the program (disk, network,
+    database, …) caused the error. Missing or forbidden files do not count."""
     if _is_of_database_connection(error):
         return True
     return isinstance(error, _OF_SURROUNDINGS) and not isinstance(error, _OF_MISSING_THINGS)

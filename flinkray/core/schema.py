@@ -78,8 +78,8 @@ def stored(
 
 
 def retired(name: str) -> None:
-    """Declare that records may hold a type that no longer exists; it is read as None.
-    The migrations of the types that held it drop these fields."""
+    """Declare that stored records may contain a type that no longer exists in the code; its values
+    are read as None. The migrations of the types that had fields of this type drop these fields."""
     _retired.add(name)
 
 

@@ -67,9 +67,8 @@ class TimerHandle:
 
 
 class HostedEndpoint(Protocol):
-    """The interface of an endpoint that its mailbox and its service use.
-    See :mod:`flinkray.rpc.endpoint`.
-    """
+    """The methods and attributes of an endpoint that its mailbox and its service use. Implemented
+    by :class:`flinkray.rpc.endpoint.RpcEndpoint`."""
 
     @property
     def address(self) -> str: ...
@@ -88,7 +87,8 @@ class HostedEndpoint(Protocol):
 
 
 class Mailbox:
-    """The life cycle and the main thread of one endpoint; see :mod:`flinkray.rpc.endpoint`."""
+    """The life cycle of one endpoint, and its main thread, which runs all its code (see
+    :mod:`flinkray.rpc.endpoint`)."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Mailbox:
 
     @property
     def end_reason(self) -> str:
-        """The reason for callers and watchers when the endpoint has terminated."""
+        """Text for callers and watchers that says why the endpoint has terminated."""
         return ended_with(self._error)
 
     def validate_runs_in_main_thread(self) -> None:

@@ -102,19 +102,20 @@ class RpcService(ABC):
 
     @property
     def outage(self) -> str | None:
-        """A text for users, which says since when the service that starts and ends processes is
-        away.
+        """A text for users, which says since when the service that starts and ends processes (Ray's
+        head) does not answer.
 
-        None: it is not away. An outage does not affect existing connections.
+        None: it answers. An outage does not affect existing connections.
         """
         return None
 
     @property
     @abstractmethod
     def socket_access(self) -> SocketAccess | None:
-        """The host, the secret and the TLS contexts for the process's own sockets.
+        """The host to listen on, the secret and the TLS contexts, for code of this process that
+        opens its own sockets.
 
-        None: it cannot open sockets, or is not on a node of the cluster.
+        None: this process cannot open sockets, or is not on a node of the cluster.
         """
 
     @property

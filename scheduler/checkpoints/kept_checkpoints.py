@@ -53,9 +53,8 @@ class KeptCheckpoints:
         return is_retained or checkpoint_id in self._savepoints
 
     def shares(self, file: FileState) -> bool:
-        """Return whether a retained checkpoint refers to the file, or a pending checkpoint may do
-        so.
-        """
+        """Return whether the file must stay, because a retained checkpoint refers to it, or a
+        checkpoint in progress may do so."""
         return self._registry.knows(file.path)
 
     # --- completed checkpoints --------------------------------------------------------------------
@@ -229,7 +228,8 @@ class AbortedCheckpoints:
     def add(
         self, checkpoint_id: int, directory: str, awaited: Iterable[ExecutionAttemptID]
     ) -> list[str]:
-        """Add an aborted checkpoint.  Returns the directories that can be deleted now."""
+        """Add an aborted checkpoint. *awaited*: the tasks that may still write to its directory.
+        Returns the directories that can be deleted now."""
         self._aborted[checkpoint_id] = _Aborted(directory, set(awaited))
         return self._unused((checkpoint_id,))
 

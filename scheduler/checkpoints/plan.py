@@ -225,9 +225,9 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
     for taker, giver in given.items():
         if taker in at_work:
             raise TasksMissingError(
-                f"{giver} has finished, and a savepoint would not have what it has handed to Spark "
-                "before Spark is through with that and it has come back, if it does: wait until "
-                "then, or for the end of the job"
+                f"{giver} has finished, and Spark still processes its records, which a savepoint "
+                "would not contain: wait until they have been processed and read back, or for the "
+                "end of the job"
             )
 
 
@@ -243,9 +243,9 @@ def check_queries_are_held(topology: CheckpointedTopology) -> None:
         finished = [_has_finished(vertex, subtask) for subtask in range(vertex.parallelism)]
         if vertex.brings_back_of not in {None, *given} and finished[0] and not all(finished):
             raise TasksMissingError(
-                f"the first task of {vertex.name} has finished, which would give the savepoint "
-                "what Spark keeps of the query, and others have not: wait until all have, or for "
-                "the end of the job"
+                f"the first task of {vertex.name}, which adds the state of the Spark query to "
+                "savepoints, has finished, and other tasks have not: wait until all have finished, "
+                "or for the end of the job"
             )
 
 

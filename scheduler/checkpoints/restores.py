@@ -131,9 +131,10 @@ class Restores:
         is_global: bool,
         is_required: bool,
     ) -> Restored:
-        """Return the state of new attempts of these tasks; no state if *latest* is None. After
-        this call no restart is awaited.  *is_global*: coordinators and master hooks are restored,
-        too; otherwise coordinators learn which subtasks are reset.
+        """Return the state with which new attempts of these tasks start; no state if *latest* is
+        None. After this call no restart is awaited. *is_global*: coordinators and master hooks are
+        restored, too; otherwise coordinators are told which subtasks are reset. *is_required*: a
+        checkpoint must exist.
 
         Raises:
             StateRestoreError: the job does not fit *latest*; or *latest* is None and *is_required*.

@@ -170,8 +170,8 @@ class StateAssignment:
     def _check_edges(
         self, with_data: Iterable[CheckpointedEdge], vertices: Sequence[RestoredVertex]
     ) -> None:
-        """Check that the edges with in-flight data exist unchanged in the job.
-        Numbers of inputs and results identify in-flight data, and must mean the same edges as
+        """Check that the edges with in-flight data exist unchanged in the job: in-flight data is
+        identified by the numbers of a task's inputs and results, which must mean the same edges as
         before."""
         known = operators_by_id(vertices)
         edges = {edge for vertex in vertices for edge in vertex.edges}
@@ -313,7 +313,7 @@ def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> Non
 
 
 def operators_by_id(vertices: Sequence[RestoredVertex]) -> dict[str, VertexOperator]:
-    """Return the operators by every id under which their state may be found."""
+    """Return id -> operator, with every id under which the operator's state may be stored."""
     found: dict[str, VertexOperator] = {}
     for operator in _operators(vertices):
         found[operator.operator_id] = operator
@@ -327,8 +327,8 @@ def _operators(vertices: Iterable[RestoredVertex]) -> Iterable[VertexOperator]:
 
 
 class FinishedState(IntEnum):
-    """Tells whether no, some or all subtasks of an operator or vertex were finished in the
-    checkpoint."""
+    """How many subtasks of an operator or vertex were finished in the checkpoint: none, some or
+    all."""
 
     NONE = 0
     PARTLY = 1

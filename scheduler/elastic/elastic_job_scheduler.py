@@ -217,7 +217,7 @@ class ElasticJobScheduler(JobScheduler):
                 first_attempt=max([0, *(number - 1 for number in noted)]),
             )
         except JobSubmissionError as error:
-            raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
+            raise CannotTakeOverError(f"its parallelism bounds have changed: {error}") from error
 
     def _adopted(self, now: float) -> Steps:
         """Declare the job's slots after its tasks were adopted, and keep the parallelism that they

@@ -117,8 +117,8 @@ def with_bounds(
 def _too_much(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> str:
     return (
         f"vertex {vertex.name!r} cannot have {bounds.lower} to {bounds.upper} subtasks: its max "
-        f"parallelism is {most}, which stays as it is while the job, or its state, is there. Ask "
-        f"for {most} at most"
+        f"parallelism is {most}, which cannot be changed for a running job or its state. Ask for "
+        f"{most} at most"
     )
 
 

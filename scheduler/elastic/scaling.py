@@ -43,9 +43,8 @@ class WaitFor:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """Build the execution graph with this parallelism and run it.
-    If the job runs already, it must be stopped first.  The new graph starts with the state of the
-    latest checkpoint."""
+    """Build the execution graph with this parallelism and run it. If the job runs already, all its
+    tasks are ended first. The new graph starts with the state of the latest checkpoint."""
 
     parallelism: Parallelism
     reason: str
@@ -120,7 +119,7 @@ class ElasticScaling:
     # events
 
     def start(self, now: float) -> list[ScalingAction]:
-        """Start the job.  Call this once."""
+        """Begin to decide for a job that does not run yet. Called once."""
         self._state = _State.WAITING
         self._waiting_since = self._changed_at = now
         return self._decide(now)
@@ -172,8 +171,9 @@ class ElasticScaling:
         return self._decide(now)
 
     def snapshot_is_over(self, now: float) -> list[ScalingAction]:
-        """Decide again, because a user's snapshot, perhaps the savepoint of a stop, is complete or
-        aborted. Slots and bounds may have changed since the last decision."""
+        """Decide again, because a snapshot that a user asked for is complete or aborted (perhaps
+        the savepoint that was to stop the job). Slots and bounds may have changed since the last
+        decision."""
         return self._decide(now)
 
     def end(self, now: float) -> list[ScalingAction]:

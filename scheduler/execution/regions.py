@@ -81,8 +81,8 @@ def _regions_of(graph: ExecutionGraph) -> list[int]:
 
 
 def _join_torn_groups(graph: ExecutionGraph, regions: list[int]) -> list[int]:
-    """Merge regions that produce parts of a group that one of them reads.
-    Otherwise this region would wait for itself.  (Pointwise edges of uneven parallelism can cause
+    """Merge regions of which each produces a part of a partition group that one of them reads;
+    otherwise that region would wait for itself. (Pointwise edges of uneven parallelism can cause
     this.)"""
     parent = list(range(max(regions, default=-1) + 1))
 
@@ -111,8 +111,8 @@ def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
 
 
 def _join_pipelined(graph: ExecutionGraph) -> list[int]:
-    """Return for each ordinal the smallest ordinal to which pipelined edges connect it
-    (union-find)."""
+    """Join execution vertices that pipelined edges connect (union-find). Returns for each ordinal
+    the smallest ordinal that is connected with it."""
     parent = list(range(len(graph.subtasks)))
 
     def find(node: int) -> int:
@@ -141,10 +141,9 @@ def _join_pipelined(graph: ExecutionGraph) -> list[int]:
 
 
 def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
-    """Return for each ordinal the number of its region, with cycles merged, in topological order.
-    Tarjan's algorithm runs over regions *and* groups as nodes, which takes n + m arcs per group
-    instead of n x m.
-    """
+    """Number the regions in topological order, and merge cycles of regions into one. Returns for
+    each ordinal the number of its region. Tarjan's algorithm runs over regions *and* partition
+    groups as nodes, which takes n + m arcs per group instead of n x m."""
     number = {root: i for i, root in enumerate(dict.fromkeys(joined))}
     region_of = [number[root] for root in joined]
     groups = list(blocking_groups(graph))

@@ -42,7 +42,8 @@ from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes, TaskEx
 
 @dataclass(frozen=True, slots=True)
 class NotedGraph:
-    """An execution graph of the last JobMaster, and the decision about its tasks."""
+    """The execution graph that the last JobMaster's notes describe, rebuilt by this JobMaster, and
+    the decision which of its tasks keep running."""
 
     graph: ExecutionGraph
     """The current attempts have the noted numbers."""

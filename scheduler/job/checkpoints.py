@@ -239,7 +239,7 @@ class Checkpoints(NoCheckpoints):
     # --- questions of the job ---------------------------------------------------------------------
 
     def execute(self, graph: ExecutionGraph) -> None:
-        """Work on this execution graph from now on, in place of the previous one."""
+        """Work on the execution graph *graph* from now on, in place of the previous one."""
         self._graph = graph
         self._topology = CheckpointedGraph(graph, self._with_own_max_parallelism)
 

@@ -55,9 +55,8 @@ class JobRecord:
         self.result: SparkResult | None = None
 
     def follow(self, *, restarts: int, failovers: int) -> None:
-        """Continue the numbers of restarts and failovers at the values that earlier JobMasters
-        reached.
-        """
+        """Continue counting restarts and failovers from the numbers that earlier JobMasters
+        reached."""
         self.restarts, self.failovers = restarts, failovers
 
     @property

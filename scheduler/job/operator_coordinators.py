@@ -326,8 +326,8 @@ class OperatorCoordinators:
         return steps
 
     def count_on(self, attempts: Iterable[CoordinatorAttempt]) -> None:
-        """Continue the attempt numbers that an earlier JobMaster used for another execution graph.
-        So late events of the earlier attempts do not match an attempt of this graph."""
+        """Continue the attempt numbers that an earlier JobMaster used for another execution graph,
+        so that late events of its attempts are not taken for events of this graph's attempts."""
         for attempt in attempts:
             self._by_vertex[attempt.vertex_id].attempt_number = attempt.attempt_number
 
@@ -374,9 +374,9 @@ class OperatorCoordinators:
     # --- events of regions and of the job ---------------------------------------------------------
 
     def regions_ready(self, transition: t.RegionsReady, now: float) -> Steps:
-        """Deploy the regions now, or when all coordinators of the job have started and have
-        prepared the outputs. If the JobMaster dies before that, nothing was deployed, and the next
-        JobMaster begins the job without a restart."""
+        """Deploy the regions now, or later when all coordinators of the job have started and have
+        prepared the outputs. If the JobMaster dies before, nothing was deployed, and the next
+        JobMaster begins the job without counting a restart."""
         self._held.update(dict.fromkeys(transition.regions))
         steps = [step for c in self._of_job for step in c.prepare(self._graph, now)]
         if any(coordinator.tasks_wait for coordinator in self._of_job):
@@ -411,7 +411,8 @@ class OperatorCoordinators:
 
     @property
     def have_finished(self) -> bool:
-        """Whether all work that follows the end of all tasks is done."""
+        """Whether all coordinators have done the work that follows the end of all tasks, such as
+        finishing outputs."""
         return all(coordinator.has_finished for coordinator in self._of_job)
 
     def finish(self, now: float) -> Steps:

@@ -352,7 +352,7 @@ class TakeOver:
         )
         for ordinal, reason in doubts:
             raise CannotTakeOverError(
-                "nobody has its notes but a TaskExecutor, and they may not be the last ones: "
+                "only a copy of its notes was found, which may be outdated: "
                 f"{self._graph.subtasks[ordinal].task_name}: {reason}"
             )
 
@@ -397,7 +397,9 @@ class TakeOver:
         allocation_id = task.deployment.allocation_id
         slot = slots.get(allocation_id)
         if task.ended is not None and task.is_stopping:
-            plan.missing.append((ordinal, "it has ended with a savepoint that nobody completes"))
+            plan.missing.append(
+                (ordinal, "it has ended with a savepoint that will not be completed")
+            )
             return
         if task.ended is not None:
             profile = vertex.job_vertex.vertex.slot_profile
@@ -424,10 +426,8 @@ class TakeOver:
             plan.contradicting.append((ordinal, contradiction))
 
     def _shares(self, vertex: ExecutionVertex, allocation_id: AllocationID) -> bool:
-        """Return whether the attempt's slot belongs to its slot-sharing group and to no other
-        group. If neither the group nor the slot was asked about before, the slot becomes the
-        group's slot.
-        """
+        """Return whether the slot in which the attempt runs is used by its slot-sharing group
+        alone. The first attempt of a group decides which slot is the group's."""
         sharing = self._sharing[vertex.vertex_id]
         is_first = sharing not in self._slot_of_sharing
         if is_first and allocation_id not in self._sharing_of_slot:
@@ -444,7 +444,7 @@ class TakeOver:
         if task.state not in _RUNS:
             return "it was being cancelled"
         if task.is_stopping:
-            return "it was told to stop with a savepoint that nobody completes"
+            return "it was told to stop with a savepoint that will not be completed"
         of_vertex = vertex.job_vertex
         if of_vertex.is_coordinated and of_vertex.vertex.vertex_id not in self._coordinated:
             return "its Spark driver was lost"
@@ -470,14 +470,14 @@ class TakeOver:
         attempts that produce the group; None if they agree."""
         locations = None if part is None else part.content
         if not isinstance(locations, PartitionLocations):
-            return "nobody knows which producers it reads"
+            return "the producers that it reads are not known"
         name = group.edge.result.producer.vertex.name
         if (
             locations.graph_id != self._graph.graph_id
             or locations.data_set_id != group.edge.result.data_set_id
             or locations.first_partition != group.partitions.start
         ):
-            return f"it reads something else than the results of {name}"
+            return f"it reads other results than those of {name}"
         expected = self._expected.get(id(group))
         if expected is None:
             ordinals = group.producer_ordinals
@@ -486,7 +486,7 @@ class TakeOver:
             self._expected[id(group)] = expected
         if unpack_numbers(locations.attempts) == expected:
             return None
-        return f"it reads from other attempts of {name} than those that count"
+        return f"it reads from other attempts of {name} than the current ones"
 
     def _add_finished_stages(
         self,
@@ -529,7 +529,8 @@ class TakeOver:
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
     ) -> None:
-        """Add noted finished attempts whose TaskExecutor has forgotten them or is lost."""
+        """Add finished attempts that are only noted, because their TaskExecutor has forgotten them
+        or is lost."""
         for task in finished:
             attempt_id = task.state.attempt_id
             if attempt_id.graph_id != self._graph.graph_id:

@@ -55,8 +55,8 @@ class TaskReports:
         return steps
 
     def states_reported(self, transition: t.StatesReported, now: float) -> Steps:
-        """Apply the reported states, in their order.  All failures among them count as one
-        failure."""
+        """Apply the reported states, in their order. Returns the steps; all failures among the
+        reports count as one failure of the job."""
         finished: list[Execution] = []
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []

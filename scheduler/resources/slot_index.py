@@ -36,7 +36,8 @@ def service_of(
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """The size of workers that are alike: their resources and static slots."""
+    """What workers of the same size have in common: their total resources and their static
+    slots."""
 
     total: ResourceProfile
     slot_profile: ResourceProfile
@@ -53,7 +54,7 @@ class _Shape:
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """Shared workers of one shape with the same free capacity."""
+    """Shared workers of the same size (shape) that have the same free capacity."""
 
     shape: _Shape
     available_static: int

@@ -82,24 +82,26 @@ class LogicalSlot:
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
     def try_assign_payload(self, attempt_id: ExecutionAttemptID) -> bool:
-        """Put an attempt into the slot.
-        Returns False if there was an attempt already, or the slot is not alive (SP-19)."""
+        """Put an attempt into the slot. Returns False if there was an attempt already, or the share
+        is being released or was lost (SP-19)."""
         if self._payload is not None or self._state is not _State.ALIVE:
             return False
         self._payload, self._payload_has_ended = attempt_id, False
         return True
 
     def replace_payload(self, before: ExecutionAttemptID, after: ExecutionAttemptID) -> bool:
-        """Let another attempt of the subtask continue in the slot.
-        Returns False if *before* is not in the slot, or the slot is not alive."""
+        """Let the attempt *after* continue in the slot in place of *before*, another attempt of the
+        subtask. Returns False if *before* is not in the slot, or the share is being released or was
+        lost."""
         if self._payload != before or self._state is not _State.ALIVE:
             return False
         self._payload, self._payload_has_ended = after, False
         return True
 
     def release(self, cause: str) -> list[FailPayload]:
-        """Take the share away, because the owner has lost the slot.  Returns the attempt to fail,
-        if any. The share is not returned to the owner afterwards (SP-19)."""
+        """Take the share away from its attempt, because the owner has lost the physical slot.
+        Returns the attempt to fail, if any. The share is not returned to the owner afterwards
+        (SP-19)."""
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
@@ -155,7 +157,7 @@ SlotAllocatorAction = (
 
 @dataclass(slots=True, eq=False)
 class _SharedSlot:
-    """The slot that an execution-slot-sharing group has or has requested."""
+    """The physical slot that a group of subtasks shares: requested, or allocated."""
 
     group: ExecutionSlotSharingGroup
     request_id: SlotRequestId | None = None
@@ -228,9 +230,13 @@ class ExecutionSlotAllocator:
 
     def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> HeldSlot | None:
         """Record that an attempt runs in a slot that this allocator did not request. Returns the
-        slot for the SlotPool to restore; None if an earlier call has returned the slot for another
-        attempt of the group.  Raises ValueError if the group is in another slot, or has requested a
-        slot."""
+        slot for the SlotPool to restore; None if an earlier call has returned it for another
+        attempt that shares the slot.
+
+        Raises:
+            ValueError: the group of subtasks that share a slot is in another slot, or has requested
+                one.
+        """
         vertex = attempt_id.vertex
         shared = self._shared[vertex]
         is_first = shared.slot is None

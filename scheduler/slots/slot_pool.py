@@ -102,8 +102,8 @@ class DeclarativeSlotPool:
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return the free slots without a constraint, with their TaskExecutors' utilisation
-        (SP-11)."""
+        """Return the free slots without a constraint; each with the fraction of its TaskExecutor's
+        slots here that are in use (SP-11)."""
         return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
@@ -144,8 +144,11 @@ class DeclarativeSlotPool:
         return self._declare(now, always=True)
 
     def request_slots(self, wanted: SlotRequests, now: float) -> list[SlotPoolAction]:
-        """Serve requests from free slots; the others wait for offers.
-        Raises ValueError if a request is pending already."""
+        """Serve requests from free slots. The other requests wait until TaskExecutors offer slots.
+
+        Raises:
+            ValueError: a request is pending already.
+        """
         self._require_open("take requests")
         timeout = self._request_timeout if wanted.timeout is None else wanted.timeout
         allocated = self._book(wanted.constraint).request(wanted, timeout, now)
@@ -227,9 +230,8 @@ class DeclarativeSlotPool:
     # --- slots of earlier JobMasters --------------------------------------------------------------
 
     def expect_slots(self, allocations: Iterable[AllocationID], now: float) -> None:
-        """Wait for slots that the job had under a lost JobMaster. When they are offered, they are
-        accepted, whether or not they are required (yet), like slots of a job that restarts.  The
-        pool waits for the take-over timeout."""
+        """Wait, for the take-over timeout, for slots that the job had under a lost JobMaster. When
+        they are offered, they are accepted even if they are not required (yet)."""
         self._require_open("expect slots")
         until = now + self._takeover_timeout
         for allocation_id in allocations:

@@ -31,7 +31,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 
 @message
 class SlotRequest:
-    """A request for one slot, which an execution-slot-sharing group will share."""
+    """A request for one physical slot, which several subtasks will share."""
 
     request_id: SlotRequestId
     """Id chosen by the requester; not used for another request of the same pool."""
@@ -48,7 +48,8 @@ class SlotRequest:
 
 @message
 class SlotRequests:
-    """Requests of one profile, made together. The job's declared total grows by their number."""
+    """Requests for slots of one profile, made together. They raise the number of slots that the job
+    requires by their number."""
 
     profile: ResourceProfile
     requests: tuple[SlotRequest, ...]
@@ -73,7 +74,7 @@ class SlotRequests:
 
 @message
 class CancelSlotRequests:
-    """Cancels requests that are no longer wanted.  Requests that were answered before are
+    """Cancels requests whose slots are no longer wanted. Requests that were answered before are
     ignored."""
 
     request_ids: tuple[SlotRequestId, ...]
@@ -83,7 +84,7 @@ class CancelSlotRequests:
 @message
 class ReturnSlots:
     """Returns reserved slots in which no task runs any more; the pool may give them to other
-    requests. The declared total shrinks by their number (SP-28)."""
+    requests. The number of slots that the job requires falls by their number (SP-28)."""
 
     allocations: tuple[AllocationID, ...]
     reason: str

@@ -76,7 +76,8 @@ class UnconstrainedSlots(SlotBook):
         return pooled is not None and not pooled.is_free
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return all free slots, with the utilisation of their TaskExecutors (SP-11)."""
+        """Return all free slots; each with the fraction of its TaskExecutor's slots here that are
+        in use (SP-11)."""
         return self._slots.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
@@ -118,7 +119,7 @@ class UnconstrainedSlots(SlotBook):
             self._to_serve[allocation_id] = pooled
 
     def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
-        """Set whether every offered slot is wanted, because the job restarts."""
+        """Set whether every offered slot is wanted (*is_kept*), because the job restarts."""
         self._is_kept = is_kept
 
     # --- requests that end without a slot ---------------------------------------------------------
@@ -182,7 +183,8 @@ class UnconstrainedSlots(SlotBook):
             self._slots.reserve(pooled, restored.request_id)
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """Remove a slot; a reserved slot lowers the total by one (SP-25, SP-28)."""
+        """Remove a slot. If the slot was reserved, one slot less is required of its profile (SP-25,
+        SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -271,7 +273,8 @@ class PendingRequests:
         now: float,
         could_be_held: bool,
     ) -> None:
-        """Add a request.  *could_be_held*: whether any slot of the pool is large enough."""
+        """Add a request. *could_be_held*: the pool has a slot, perhaps in use, that is large
+        enough; then a batch request does not time out for now (SP-15)."""
         key = (profile, is_batch, timeout)
         lane = self._lanes.get(key)
         if lane is None:
@@ -379,8 +382,8 @@ class PoolRequirements:
             self._required[profile] = self.required(profile) + count
 
     def decrease(self, profile: ResourceProfile, count: int) -> None:
-        """Decrease the total of a profile, at most to 0. The total may have been replaced by a
-        lower one in the meantime."""
+        """Decrease the number of required slots of a profile by *count*, at most to 0, because the
+        number may have been replaced by a lower one in the meantime."""
         left = self.required(profile) - count
         if left > 0:
             self._required[profile] = left
@@ -408,11 +411,10 @@ class PoolRequirements:
             del self._excess_since[profile]
 
     def declared(self) -> tuple[ResourceRequirement, ...]:
-        """Return the requirements to declare to the ResourceManager. The ResourceManager matches
-        slots with requirements itself, and must find the same shortages.  So if several profiles
-        are required, existing slots are declared with their own profile, not with the profile they
-        are used for: a slot of profile A that serves a request of profile B while A lacks a slot
-        raises the total of A (SP-24)."""
+        """Return the requirements to declare to the ResourceManager, which matches slots with
+        requirements by itself and must find the same shortages as this pool. So if several profiles
+        are required, an existing slot is declared under its own profile, not under the profile
+        whose requirement it fulfils here (SP-24)."""
         if len(self._required) < 2:
             totals = self._required
         else:
@@ -429,8 +431,8 @@ class PoolRequirements:
     # --- idle slots -------------------------------------------------------------------------------
 
     def idle_too_long(self, timeout: float, now: float) -> tuple[AllocationID, ...]:
-        """Return the free excess slots that were idle for *timeout* seconds (SP-07, SP-23). The
-        longest idle slots come first; of equally idle slots the newest."""
+        """Return the free slots beyond the requirements that were idle for *timeout* seconds
+        (SP-07, SP-23). The longest idle slots come first; of equally idle slots the newest."""
         idle: list[AllocationID] = []
         for profile, since in self._excess_since.items():
             over = [
@@ -477,9 +479,9 @@ class PoolRequirements:
 
 
 class SlotReservations:
-    """Keeps the pending requests, and reserves free slots for them. Each request raises the total
-    of its profile by one until it ends without a slot; otherwise its slot keeps the total raised.
-    No request waits while a free slot could hold it."""
+    """Keeps the pending requests, and reserves free slots for them. Each request raises the number
+    of required slots of its profile by one. If it ends without a slot, the number falls again;
+    otherwise its slot keeps it raised. No request waits while a free slot could hold it."""
 
     def __init__(
         self,
@@ -601,10 +603,9 @@ class SlotReservations:
     # --- slots that come and go -------------------------------------------------------------------
 
     def is_late_slot(self, offered: ResourceProfile, now: float) -> ResourceProfile | None:
-        """Return the profile of a timed-out request for which the offered slot may be meant; None
-        if there is none. One slot is accepted for each timed-out request (SP-18), and this call
-        counts as the acceptance.
-        """
+        """Return the profile of a timed-out request that the offered slot could serve; None if
+        there is none. Each timed-out request accounts for one such slot (SP-18): a returned profile
+        counts as accepted and is not returned again for the same request."""
         for profile, (count, until) in tuple(self._late.items()):
             if until < now:
                 del self._late[profile]

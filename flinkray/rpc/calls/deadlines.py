@@ -25,8 +25,9 @@ class Expirable(Protocol):
 class DeadlineHeap(ABC):
     """Entries with deadlines, and one timer for the nearest deadline.
 
-    Most entries are over long before their deadlines. Such entries are not removed one by one; a
-    sweep removes them whenever as many entries have been added as the last sweep left.
+    Most entries are over (no longer wait) long before their deadlines. Such entries are not removed
+    one by one; a sweep removes them whenever as many entries have been added as the last sweep
+    left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -86,9 +86,10 @@ class RetryingRegistration(Generic[G, S]):
     ) -> None:
         """Create a registration that does nothing before :meth:`start`.
 
-        *register* makes one registration call on the gateway that it receives. *connect* replaces
-        ``endpoint.connect(address, gateway, fencing_token)``. An exception that *connect* or
-        *register* raise when called (not when awaited) fails the registration.
+        *register* makes one registration call on the gateway that it receives. *connect* is called
+        in place of ``endpoint.connect(address, gateway, fencing_token)``. If *connect* or
+        *register* raises when called (not when awaited), the registration fails with that
+        exception.
         """
         self._endpoint = endpoint
         self._target_name = target_name
@@ -203,7 +204,7 @@ class RegisteredRpcConnection(Generic[G, S]):
         """Create a connection that does nothing before :meth:`start`.
 
         *on_failure* gets the error of a failed registration; default: endpoint.on_fatal_error.
-        *connect* replaces ``endpoint.connect(address, gateway, fencing_token)``.
+        *connect* is called in place of ``endpoint.connect(address, gateway, fencing_token)``.
         """
         self._endpoint = endpoint
         self._on_success = on_success

@@ -125,9 +125,8 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """Create the object that gives roles.
-        *on_taken* is called whenever it has taken a prestarted process.
-        """
+        """Create the object that gives roles to prestarted processes. *on_taken* is called whenever
+        this object has taken one."""
         self._service = service
         self._directory = directory
         self._run = run
@@ -273,10 +272,10 @@ class PrestartedKeeper:
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
-        """Note that this process took a prestarted process.
-        Another one will soon be created in its place.
+        """Note that this process took a prestarted process. Another one will soon be created in its
+        place.
 
-        Processes that others take are noticed at the next check.
+        Prestarted processes that other processes take are noticed at the next check.
         """
         self._taken.set()
 

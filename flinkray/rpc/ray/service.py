@@ -293,7 +293,8 @@ class RayRpcService(BaseRpcService):
             connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
     async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
-        """Break the connection when Ray reports the death of the process (or of its node)."""
+        """Watch a process: break the connection to it when Ray reports the death of the process or
+        of its node."""
         assert record.actor_id is not None
         try:
             reason = await death_of(
@@ -437,10 +438,8 @@ def _ignore(result: object) -> None:
 
 
 async def _if_readable(record: Awaitable[ProcessRecord | None]) -> ProcessRecord | None:
-    """Return the record, or None if it cannot be read.
-
-    For a process that starts or is ended now, which makes an old record obsolete.
-    """
+    """Return the record of a process that starts or is ended now; None if it cannot be read,
+    because an old record does not matter then."""
     try:
         return await record
     except StoredFormatError as error:

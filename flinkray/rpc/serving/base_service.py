@@ -121,7 +121,8 @@ class BaseRpcService(RpcService):
         """Open a connection to another process.
 
         *where*: the ``where`` of an earlier :class:`Opened`, to reach the same incarnation; None:
-        any incarnation. Raises RpcConnectionError: the process or incarnation is not reached.
+        any incarnation. Raises RpcConnectionError: the process, or this incarnation of it, cannot
+        be reached.
         """
 
     def _connection_opened(self, connection: ClientConnection) -> None:

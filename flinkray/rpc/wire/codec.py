@@ -164,7 +164,8 @@ def remote_traceback(error: BaseException) -> str | None:
 
 
 def _lower(value: Any) -> Any:
-    """Return *value* converted to types that msgpack packs; unchanged if its type is one."""
+    """Return *value* converted to types that msgpack can pack; a value of these types is returned
+    unchanged."""
     cls = type(value)
     lowerer = _lowerers.get(cls)
     if lowerer is None:

@@ -62,7 +62,7 @@ def _receive_buffer() -> memoryview:
 
 
 class FrameStream(asyncio.BufferedProtocol, Transport):
-    """Both ends of one socket: sends and receives frames.
+    """One end of a socket between two processes: sends and receives frames.
 
     Until :meth:`attach`, the handshake reads frames one by one with :meth:`receive`; then each
     frame goes to the receiver. Frames sent in one turn of the loop are written together.
@@ -243,7 +243,8 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._unread = bytes(data[position:])
 
     def _fragment(self, data: memoryview, begin: int, length: int) -> int:
-        """Begin or refuse a fragment of a large frame; return the position in *data* after it."""
+        """Begin to receive a fragment of a large frame, which starts at *begin* in *data*, or
+        refuse it. Returns the position in *data* from which to read on."""
         assert self._receiver is not None
         size = length & ~FRAGMENT_BIT
         try:

@@ -430,7 +430,7 @@ def test_savepoint_lacking_rows_handed_to_spark_is_refused_and_a_checkpoint_is_n
     giver.states[0] = ExecutionState.FINISHED
     for properties in (SAVEPOINT, STOP):
         refused = one(job.request(properties), SnapshotFinished)
-        assert "would not have what it has handed to Spark" in str(refused.error)
+        assert "Spark still processes its records" in str(refused.error)
     assert only(job.request(), PrepareCheckpoint)
 
 
@@ -441,7 +441,7 @@ def test_savepoint_is_refused_while_only_the_first_reader_of_a_query_has_finishe
     source.states[0] = ExecutionState.FINISHED
     for properties in (SAVEPOINT, STOP):
         refused = one(job.request(properties), SnapshotFinished)
-        assert "what Spark keeps of the query" in str(refused.error)
+        assert "adds the state of the Spark query" in str(refused.error)
     assert only(job.request(), PrepareCheckpoint)
 
 

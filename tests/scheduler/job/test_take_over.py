@@ -560,7 +560,7 @@ def test_backup_of_the_recovery_notes_is_not_used_if_a_task_is_missing() -> None
     tasks = copied()
     tasks.task_executor_dies(tasks.where[tasks.attempt("b1")])
     tasks.next_job_master()
-    assert "they may not be the last ones" in begins_anew(tasks)
+    assert "which may be outdated" in begins_anew(tasks)
 
 
 @pytest.mark.parametrize("state", [ExecutionState.FAILED, ExecutionState.CANCELED])
