@@ -371,7 +371,10 @@ class Simulation:
 
     @property
     def are_faults_on(self) -> bool:
-        """Whether the scenario's faults are still on; False if they never end."""
+        """Whether faults may still happen but will end later, at :attr:`Faults.until`.
+
+        False after that time, and also if the faults never end.
+        """
         return self.now < self.faults.until < inf
 
     def stop_faults(self) -> None:
