@@ -41,9 +41,10 @@ def random_name() -> str:
 class StateOutput:
     """A file object that takes the bytes of one state of a checkpoint.
 
-    Up to *threshold* bytes stay in memory and are stored in the handle; longer state is written to
-    a file. As a context manager, the output removes its file if :meth:`finish` was not called. All
-    methods raise CheckpointStorageError, and ``write`` also raises the errors of *check*.
+    State of fewer than *threshold* bytes stays in memory and is stored in the handle; larger state
+    is written to a file. As a context manager, the output removes its file if :meth:`finish` was
+    not called. All methods raise CheckpointStorageError, and ``write`` also raises the errors of
+    *check*.
     """
 
     def __init__(self, path: str, threshold: int, check: Callable[[], None] = go_on) -> None:

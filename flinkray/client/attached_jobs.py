@@ -1,4 +1,4 @@
-"""Jobs that are cancelled when their client ends, and the heartbeats by which it shows that it
+"""Jobs that are cancelled when their client ends; the client's heartbeats show that it still
 lives.
 """
 

@@ -71,7 +71,7 @@ _START_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class ClusterEnd:
-    """Lists the processes and placement groups that :func:`stop_cluster` had to end itself."""
+    """The processes and placement groups that :func:`stop_cluster` had to end by force."""
 
     killed: tuple[str, ...]
     """Actors that still ran after the Dispatcher had shut down, or that had no Dispatcher."""

@@ -102,7 +102,10 @@ def marked(location: str, name: str) -> Iterator[bool]:
 
 
 def sees_mark(location: str, name: str) -> bool:
-    """Return whether this machine finds the file of :func:`marked`: both have the same storage."""
+    """Return whether this machine sees the file that :func:`marked` wrote on another one.
+
+    If so, both machines have the same storage at *location*.
+    """
     try:
         return open_directory(location).subdirectory(name).read(_MARK) is not None
     except (OSError, ValueError):

@@ -527,9 +527,9 @@ class _Starter:
 
 
 def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:
-    """Mark that this process starts the cluster, until :func:`end_to_start` or its end.
+    """Mark in Ray that this process starts the cluster; return the mark, for :func:`end_to_start`.
 
-    None: another process starts the cluster.
+    The mark also vanishes with this process. None: another process is starting the cluster.
     """
     starter: Any = ray.remote(num_cpus=0, max_restarts=0)(_Starter)
     try:
@@ -566,9 +566,9 @@ def _space(cluster_id: str) -> bytes:
 
 
 def remove_placement_groups(cluster_id: str) -> list[str]:
-    """Remove the worker groups of a cluster, with all actors in them; return their names.
+    """Remove the worker groups (Ray placement groups) of a cluster, with all actors in them.
 
-    The names are ``flinkray-<cluster id>-<job id or shared>-<n>``.
+    Return their names, of the form ``flinkray-<cluster id>-<job id or shared>-<n>``.
     """
     pattern = re.compile(rf"{re.escape(cluster_namespace(cluster_id))}-([0-9a-f]{{32}}|shared)-\d+")
     removed = []
@@ -585,16 +585,20 @@ def address_from_environment() -> str | None:
 
 
 def recorded_address() -> str | None:
-    """Return the address of the Ray that ``ray start`` started last here. None: unreachable."""
+    """Return the address of the Ray that ``ray start`` has started last on this machine.
+
+    None: there is none, or it does not answer.
+    """
     address: str | None = services.find_bootstrap_address(None)
     return address if address is not None and _is_reachable(address) else None
 
 
 def _find_ray() -> str:
-    """Return the address of the recorded Ray, or else of the only Ray that runs here.
+    """Return the address of the Ray that ``ray start`` started last here, else of the only one that
+    runs.
 
     Raises:
-        ClusterNotFoundError: there is none, or several and none is the recorded one.
+        ClusterNotFoundError: no Ray runs, or several run and none of them is the recorded one.
     """
     recorded = recorded_address()
     if recorded is not None:

@@ -51,7 +51,9 @@ def whole_location(
 
 
 def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
-    """Return the location of the committables noted by the committer with that operator id."""
+    """Return the directory of the commit log (:mod:`flinkray.file_results.commit_log`) of a
+    committer.
+    """
     return f"{results_of_job(storage_dir, job_id)}/commits/{operator_id}"
 
 

@@ -29,9 +29,10 @@ from flinkray.ha.stores import JobEntry, Recovered, StoreError
 
 
 class CheckpointStoreFencedError(JobError):
-    """Another leader has taken over the job's checkpoints.
+    """Another leader has taken over the job's checkpoints, so the change must not be relied on.
 
-    Either the new leader has found the change that raised this error, or no leader will find it.
+    The change may have been written before the takeover. If so, the new leader knows it; if not, no
+    later leader will ever see it.
     """
 
 

@@ -246,9 +246,8 @@ class EpochDirectory:
         return max((file for file in files if file.is_claim), default=None)
 
     def _own_files(self) -> list[_File]:
-        """Check that this owner is the last one, and return all files of the directory.
-
-        Raises TakenOverError if this owner is not the last one.
+        """Return all files of the directory. Raises TakenOverError if this owner is not the last
+        one.
         """
         if self._written is None:
             raise self._taken_over()

@@ -57,7 +57,8 @@ _ID, _MESSAGE = 1, 0
 
 
 def from_first_format(body: bytes) -> bytes:
-    """Convert the body of an entry of the first format to a stored record of today's format.
+    """Return the body of an entry of the first format, converted to a stored record of today's
+    format.
 
     Raises:
         StoredFormatError: *body* is not from such an entry.

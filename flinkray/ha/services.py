@@ -86,11 +86,17 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     def get_checkpoint_id_counter(self, job_id: JobID, owner: str) -> CheckpointIDCounter:
-        """Return the counter of a job's checkpoint ids; *owner* is unique to the using leader."""
+        """Return the counter of a job's checkpoint ids.
+
+        *owner*: a name of the calling leader that no earlier leader of the job has used.
+        """
 
     @abstractmethod
     def get_completed_checkpoint_store(self, job_id: JobID, owner: str) -> CompletedCheckpointStore:
-        """Return the store of retained checkpoints; *owner* is unique to the using leader."""
+        """Return the store of pointers to a job's retained checkpoints.
+
+        *owner*: a name of the calling leader that no earlier leader of the job has used.
+        """
 
     @abstractmethod
     def get_blob_directory(self) -> Directory:

@@ -25,7 +25,7 @@ UNKNOWN_ADDRESS = "UNKNOWN"
 
 
 class StandaloneLeaderRetrievalService(LeaderRetrievalService):
-    """Reports one fixed address and session to its listener, once."""
+    """Reports one fixed leader (address and session) to its listener, once and for ever."""
 
     def __init__(self, address: str, session_id: LeaderSessionID) -> None:
         self._address = address

@@ -56,7 +56,9 @@ Route = tuple[str, str, Handler]
 
 
 def _check_location(name: str, location: str) -> None:
-    """Raise RestError if *location* is relative, as it would differ between processes."""
+    """Raise RestError if *location* is a relative path, which means another place in each
+    process.
+    """
     if not _ABSOLUTE.match(location):
         raise bad_request(f"{name} is to be an absolute path or a URI, not {location!r}")
 
@@ -140,7 +142,9 @@ class Handlers:
         return Answer(cluster_json.overview(numbers, jobs))
 
     async def shut_down(self, request: web.Request) -> Answer:
-        """Shut the cluster down; refused with 409 if masters stand by, which would take over."""
+        """Shut the cluster down. Answers 409 if there are standby masters, because they would
+        take over.
+        """
         overview = await self._cluster.overview()
         if any(master.standbys for master in overview.masters):
             raise RestError(
@@ -219,7 +223,9 @@ class Handlers:
         return Answer(job_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
-        """Return the current status, never a shared answer, as clients wait for a change."""
+        """Return the job's present status, from the cluster and not from a cache: clients wait
+        for changes.
+        """
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)
@@ -227,7 +233,10 @@ class Handlers:
         return Answer({"status": status.name})
 
     async def execution_result(self, request: web.Request) -> Answer:
-        """Return the current result, never a shared answer, as clients wait for the result."""
+        """Return the job's result or that it still runs, from the cluster and not from a cache.
+
+        Clients repeat this request until there is a result.
+        """
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)

@@ -50,8 +50,9 @@ class SettingsHandlers:
         return Answer(config)
 
     async def resource_requirements(self, request: web.Request) -> Answer:
-        """Return the current parallelism bounds, never a shared answer, as clients check their
-        changes.
+        """Return the job's present parallelism bounds, from the cluster and not from a cache.
+
+        Clients check their own changes with this request.
         """
         return Answer(settings_json.resource_requirements(await self._present(job_id(request))))
 

@@ -70,7 +70,7 @@ def spark_driver_process(
 
 
 def spark_drivers_of_job(job_id: JobID) -> str:
-    """Return the beginning of the names of all driver processes of a job."""
+    """Return the prefix with which the names of all driver processes of a job begin."""
     return f"SparkDriver-{job_id}-"
 
 
@@ -80,7 +80,7 @@ SPARK_SESSION_ENDPOINT = "sparksession"
 
 @message
 class SparkSessionRequest:
-    """Asks for a session that jobs share, in which a stage is to run."""
+    """Describes the shared Spark session in which a stage is to run, by name and executors."""
 
     name: str
     executors: int
@@ -104,7 +104,9 @@ class SparkSessionGuest:
 
 @message
 class SparkSessionAccess:
-    """Tells a guest's process how to connect to a session on the same node, and its properties."""
+    """Tells a guest's process how to connect to a shared session on its node, and what the
+    session has.
+    """
 
     port: int
     """Port of py4j's gateway in the driver's JVM, on the loopback interface."""
@@ -240,9 +242,9 @@ class ExecutorLaunch:
 
 
 class SparkExecutorsGateway(RpcGateway):
-    """Through this gateway, TaskExecutors get the executors that they must start for a stage.
+    """The methods of a Spark driver by which TaskExecutors get the executors to start for a stage.
 
-    The TaskExecutors know the attempt by the name of its driver's process.
+    TaskExecutors find the driver by the name of its process, which contains the stage attempt.
     """
 
     @abstractmethod
@@ -262,14 +264,14 @@ class SparkExecutorsGateway(RpcGateway):
             how: description of the end, for people.
 
         Returns:
-            Whether another executor must be started for the same task. If not, and one is needed,
-            the JobMaster deploys another task, or the stage fails.
+            True: the caller must ask for another executor for its slot. False: the slot needs none
+            now; if an executor is missing, the JobMaster deploys another task, or the stage fails.
         """
 
 
 class SparkDriverGateway(RpcGateway):
-    """Through this gateway, a JobMaster controls a Spark driver, which runs one attempt of one
-    stage.
+    """The methods of a Spark driver by which a JobMaster controls it. A driver runs one stage
+    attempt.
 
     The driver takes orders from one JobMaster of the job, at first from the one that has started
     it. All other callers get CoordinatorReplacedError.
@@ -300,8 +302,7 @@ class SparkDriverGateway(RpcGateway):
 
 
 class SparkSessionGateway(RpcGateway):
-    """Through this gateway, guests attach to a session that jobs share; it runs in the driver's
-    process."""
+    """The methods of the driver of a shared Spark session by which guests attach to the session."""
 
     @abstractmethod
     @ask_timeout(600.0)
@@ -337,8 +338,11 @@ class SparkSessionGateway(RpcGateway):
 
 
 class CoordinatorListenerGateway(FencedRpcGateway):
-    """Through this gateway, operator coordinators report to a JobMaster; fenced by its
-    JobMasterId."""
+    """The methods of a JobMaster by which operator coordinators, such as Spark drivers, report to
+    it.
+
+    Calls are fenced by the JobMasterId: a JobMaster that no longer leads gets no reports.
+    """
 
     @abstractmethod
     @runs_to_completion

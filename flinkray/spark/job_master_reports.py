@@ -165,7 +165,9 @@ class JobMasterOfStage:
         self._follow(listener)
 
     def tell_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
-        """Report the registered executors, and the subtasks whose executors were lost."""
+        """Report to the JobMaster which executors are registered now, and which subtasks have
+        lost theirs.
+        """
         now = {info.subtask_index for info in registered}
         self._registered |= now
         self.tell(SparkExecutors(registered, tuple(sorted(self._registered - now))))

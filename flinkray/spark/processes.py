@@ -35,7 +35,10 @@ def marker_environment(job_id: JobID, attempt: str) -> dict[str, str]:
 
 
 def marker_options(job_id: JobID, attempt: str) -> tuple[str, str]:
-    """Return the marker as options for the command lines of JVMs."""
+    """Return JVM options that mark a process as one of this stage attempt, by their text alone.
+
+    :func:`leftover_processes` finds processes by this marker.
+    """
     return f"{_JOB_OPTION}{job_id}", f"{_ATTEMPT_OPTION}{attempt}"
 
 
@@ -169,7 +172,7 @@ def _is_ray_worker(process: psutil.Process) -> bool:
 
 
 def _attempt_of(process: psutil.Process) -> str:
-    """Return the attempt in a process's marker; empty if the process has ended."""
+    """Return the stage attempt that a process's marker names; "" if the process has ended."""
     try:
         attempt: str | None = process.environ().get(ATTEMPT_VARIABLE)
     except psutil.NoSuchProcess:

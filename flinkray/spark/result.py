@@ -1,7 +1,7 @@
 """Converts the result or the error of the user's function to the report for the JobMaster.
 
-Spark reports them to the driver in the message of a Java exception, with the stacks of both
-languages around them: ``Py4JJavaError`` for a write, ``PythonException`` for a ``collect``.
+The driver gets an error of the user's Python code in the message of a Java exception, between the
+stacks of both languages: ``Py4JJavaError`` for a write, ``PythonException`` for a ``collect``.
 """
 
 from __future__ import annotations

@@ -131,10 +131,11 @@ def check_session(
         is_modifiable: returns whether a session can set a property for itself.
 
     Returns:
-        Properties that the guest's own session must set; None: to Spark's default.
+        Properties that the guest's own session must set, by name. A value of None: unset the
+        property, so that Spark's default applies.
 
     Raises:
-        SparkSessionMismatchError: names each difference.
+        SparkSessionMismatchError: the sessions differ otherwise; the text names each difference.
     """
     request = guest.session
     assert request is not None

@@ -71,7 +71,8 @@ Application = SparkApplication | GuestApplication
 class StageListener(Protocol):
     """Receives the events of a stage. Called from several threads, but never by two at once.
 
-    Exactly one of ``finished`` and ``failed`` is called, last; none after :meth:`SparkStage.stop`.
+    The last call is either ``finished`` or ``failed``. There is no call after
+    :meth:`SparkStage.stop`.
     """
 
     def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None: ...
@@ -88,7 +89,7 @@ class StageRun(Protocol):
 
     @property
     def desk(self) -> ExecutorDesk:
-        """The desk at which TaskExecutors get the executors to start."""
+        """The object from which TaskExecutors get the executors to start in their slots."""
 
     @property
     def guests(self) -> SessionGuests:
@@ -158,8 +159,8 @@ class SparkStage:
         threading.Thread(target=self._run, name="spark-stage", daemon=True).start()
 
     def stop(self) -> None:
-        """End everything that the stage started, in at most 15 s. May be called at any time, and
-        again.
+        """End everything that the stage started, in at most 15 s. Callable at any time, and
+        repeatedly.
 
         User code that ignores the end of its session keeps running in its daemon thread.
         """

@@ -79,7 +79,9 @@ async def create_scripted_spark_driver(
 
 
 class ScriptedSparkDriver(LedDriver):
-    """The driver of a Spark stage that follows a script, or runs the stage without Spark."""
+    """A Spark driver for tests: follows a script, or calls the stage's function with Arrow
+    tables.
+    """
 
     def __init__(
         self,

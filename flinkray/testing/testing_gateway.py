@@ -176,7 +176,9 @@ class TestingGateway(Generic[G]):
 
     @property
     def address(self) -> str:
-        """The address of the endpoint; before :meth:`start`, one at which there is no endpoint."""
+        """The address of the double's endpoint. Before :meth:`start`, an address that nobody
+        answers at.
+        """
         if self._endpoint is None:
             return f"nowhere/{self.gateway_class.__name__}"
         return self._endpoint.address

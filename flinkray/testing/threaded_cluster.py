@@ -36,7 +36,9 @@ class ThreadedCluster:
         return self._loop.run(crash())
 
     def crash_together(self, *kinds: str) -> None:
-        """Crash the first process of each kind, before any other process notices."""
+        """Crash the first process of each kind in one step, so that no process notices only some
+        crashes.
+        """
 
         async def crash() -> None:
             for kind in kinds:

@@ -178,7 +178,9 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
 
 
 class _Latch(Watching):
-    """The znode of one contender, which is created again after its session has expired."""
+    """The znode by which one contender takes part in an election. It is created again if its
+    session ends.
+    """
 
     def __init__(
         self,
@@ -253,9 +255,10 @@ class _Latch(Watching):
             self._dead.watch(path, bytes(identity).decode())
 
     async def _leave(self) -> None:
-        """Delete the own znode and choose a new name.
+        """Delete this contender's znode, and choose a new name for the next one.
 
-        Each grant has its own znode, so that writes that began under an earlier grant fail.
+        Each grant of leadership has a znode of its own, so writes that began under an earlier grant
+        fail.
         """
         own = await self._own()
         if own is not None:

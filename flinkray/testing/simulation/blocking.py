@@ -33,8 +33,8 @@ class SimulatedExecutor(Executor):
         """Create an executor.
 
         Args:
-            duration: draws the seconds before and after the step.
-            begin: runs the step. None: the step is just called.
+            duration: returns random (seconds before, seconds after) the step that runs a call.
+            begin: runs the function that it is given, as one step of the process. None: call it.
         """
         self._duration = duration
         self._begin = begin

@@ -554,9 +554,9 @@ _LONGEST_UNTIL_BOTH = 3.0
 
 
 class RepeatedRequests:
-    """Sends requests again under new frame numbers, like a sender that got no answer.
+    """Fault: sends some requests a second time, like a sender that got no answer and tries again.
 
-    The connection cannot tell such a request from a new request.
+    The repetition has a new frame number, so it is handled like a new request.
     """
 
     def __init__(self, simulation: World, faults: Faults) -> None:

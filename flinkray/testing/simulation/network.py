@@ -284,8 +284,9 @@ class SimulatedNetwork:
     ) -> Partition:
         """Cut *sources* off from *targets* (names of processes or nodes) from now on.
 
-        Frames wait; connections that are cut for :attr:`Conditions.silence_timeout` break.
-        *one_way*: the other direction works.
+        Frames between them wait until the partition ends; a connection that is cut for
+        :attr:`Conditions.silence_timeout` breaks. *one_way*: frames from *targets* to *sources*
+        still arrive.
         """
         partition = Partition(frozenset(sources), frozenset(targets), one_way)
         self._partitions.append(partition)

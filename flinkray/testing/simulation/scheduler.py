@@ -155,7 +155,7 @@ class Scheduler:
     # --- running --------------------------------------------------------------------------------
 
     def run_until(self, future: asyncio.Future[Any] | None) -> None:
-        """Serve all processes until *future* is done, or :meth:`stop` is called."""
+        """Run callbacks of all processes until *future* is done or :meth:`stop` is called."""
         __tracebackhide__ = True
         self._is_stopping = False
         if future is not None:

@@ -206,8 +206,9 @@ class Simulation:
     ) -> None:
         """Kill a process as by SIGKILL; it is restarted as its spec says.
 
-        Nothing of the process ever runs again, not even a ``finally``. *after_steps*: kill it when
-        it has run this many more callbacks. Without *keep_disk* the disk of that process is lost.
+        Nothing of the process ever runs again, not even a ``finally``. *after_steps*: number of
+        callbacks that the process still runs before. *keep_disk*: whether the files on the
+        process's disk survive.
         """
         victim = self._find(process)
         if not keep_disk:
@@ -238,9 +239,11 @@ class Simulation:
         victim.freeze()
 
     def banish(self, process: str | SimulatedProcess) -> None:
-        """Make a process be taken for dead while it lives, as Ray does when it has lost a node.
+        """Make the cluster believe that a living process is dead, as Ray does when it has lost a
+        node.
 
-        The process's name becomes free, and its watchers are notified. Its open connections stay.
+        The process's name becomes free, and whoever watches the process is notified of its death.
+        Its open connections stay.
         """
         victim = self._find(process)
         names = self.network.process_banished(victim)
@@ -371,7 +374,10 @@ class Simulation:
 
     @property
     def are_faults_on(self) -> bool:
-        """Whether the scenario's faults are still on; False if they never end."""
+        """Whether faults may still happen but will end later, at :attr:`Faults.until`.
+
+        False after that time, and also if the faults never end.
+        """
         return self.now < self.faults.until < inf
 
     def stop_faults(self) -> None:

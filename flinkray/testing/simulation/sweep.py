@@ -87,9 +87,9 @@ class SweepWorker:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def complaint(self, status: int) -> str:
-        """Return why the process cannot have run all its seeds.
+        """Return why the process cannot have run all its seeds; *status* is its exit status.
 
-        Empty: it has run them all, or has reported a failed seed. *status* is its exit status.
+        "": the process has run all its seeds, or has reported a failed seed.
         """
         has_failed = any(result["failures"] for result in self.results())
         if status in (0, _NO_TESTS) or (status == _FAILURES and has_failed):
