@@ -44,7 +44,8 @@ def time_of_field(value: Any, name: str) -> int:
 
 
 def first_wrong(timestamps: Sequence[Any]) -> int | None:
-    """Return the index of the first timestamp that is no 64-bit whole number; None: all are."""
+    """Return the index of the first timestamp that is no whole number of 64 bits; None if there is
+    none."""
     try:
         array("q", timestamps)
     except (TypeError, OverflowError):

@@ -110,7 +110,8 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
 
 
 class _Continuing(Trigger):
-    """A trigger without timers, state and firing, except where a subclass overrides a method."""
+    """Base class of triggers: without timers and state, and never fires, as far as a subclass does
+    not override methods."""
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
