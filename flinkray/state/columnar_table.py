@@ -71,7 +71,7 @@ class NamespaceArrays:
         """For restored columns that are not in use yet: whether each slot has a number."""
 
     def values(self, name: str) -> Numbers:
-        """Return the numbers of the column *name*, by slot.
+        """Return the numbers of the column *name*; the index is the slot of the key.
         The array is a view, which may be read and written until keys are added to the table."""
         size = len(self._table)
         if size > len(self._marks):
@@ -79,7 +79,8 @@ class NamespaceArrays:
         return self._arrays[name][:size]
 
     def first_values(self, name: str) -> Numbers:
-        """Return the numbers of the column *name*, by slot, for reading only.
+        """Return the numbers of the column *name*, for reading only; the index is the slot of the
+        key.
         The array may be too short for the last keys, if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
@@ -92,7 +93,7 @@ class NamespaceArrays:
         self._marks[slots] = self._table.log.number
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return an array that says of each slot whether the key has numbers in this namespace.
+        """Return, for each slot, whether its key has numbers in this namespace.
         Slots after the end of the array have none."""
         here: npt.NDArray[np.bool_] = self._marks[: len(self._table)] != _ABSENT
         return here
@@ -231,7 +232,8 @@ of keys, as a key can occur in several namespaces."""
 
 class ColumnarTable:
     """Keyed numbers in arrays; see the module's docstring.
-    *namespaced*: whether numbers belong to namespaces, which are integers."""
+    *namespaced*: whether there are numbers for each key and namespace (an integer, such as a
+    window's start) instead of numbers for each key."""
 
     def __init__(self, namespaced: bool = False) -> None:
         self.namespaced = namespaced
@@ -296,7 +298,7 @@ class ColumnarTable:
         return self._namespaces
 
     def in_namespace(self, namespace: int) -> NamespaceArrays:
-        """Return the numbers of a namespace, which is created at its first use.
+        """Return the numbers of a namespace (such as a window), which is created at its first use.
         A caller that changes numbers must call :meth:`NamespaceArrays.touch`."""
         arrays = self._namespaces.get(namespace)
         if arrays is None:
@@ -349,7 +351,7 @@ class ColumnarTable:
         return self._stored.get(name) if column is None else column.kind
 
     def default_of(self, name: str) -> Any:
-        """Return the number that new keys get in a column."""
+        """Return the number that a new key gets in the column *name*."""
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:

@@ -35,7 +35,7 @@ class TtlTimeCharacteristic(Enum):
 
 @dataclass(frozen=True)
 class IncrementalCleanupStrategy:
-    """Says how many values are examined for expiry each time state is used."""
+    """Says how many values are examined for expiry at each access to the state."""
 
     cleanup_size: int
     for_every_record: bool
