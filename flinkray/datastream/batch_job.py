@@ -173,11 +173,11 @@ class BatchJob:
 
         ``function(*batches)`` yields the record batches of the stage's result.
 
-        *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks share the
-        rows of each input: exactly one of them reads a row, and which one has no meaning.
+        *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks divide the
+        rows of each input: each row is read by exactly one task, which may be any.
 
         Args:
-            cpu: cores of a task's slot; 0 and no memory: any slot.
+            cpu: cores of a task's slot. If *cpu* and *memory* are 0, tasks run in any slots.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.

@@ -131,7 +131,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
     def process_groups(
         self, func: KeyedGroupFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
-        """Apply *func* to all records of one key that have come together.
+        """Apply *func* to all records of a key in a batch, with one call.
 
         The effect is that of ``process``, but state is looked up once for these records. Results
         have the latest timestamp of these records.

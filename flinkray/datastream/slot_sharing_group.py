@@ -118,7 +118,7 @@ class Builder:
         """Build the group.
 
         Raises:
-            ValueError: other resources without both CPU cores and task heap memory.
+            ValueError: resources are given, but CPU cores or task heap memory are not.
         """
         if self._cpu_cores is not None and self._task_heap is not None:
             return SlotSharingGroup(
