@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
 
 class StreamProgram(EnvironmentSettings, ABC):
-    """The program that streams belong to, with the operators that were added so far.
+    """The program that streams belong to: the operators that were added until now.
     Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`."""
 
     def __init__(self) -> None:

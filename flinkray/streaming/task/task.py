@@ -169,7 +169,8 @@ class StreamTask:
             operator.open()
 
     def close(self) -> None:
-        """Close all operators, even if one of them fails to close. Raises the first failure."""
+        """Close all operators, even if some of them fail to close. Then raises the first
+        failure."""
         self.time_service.quiesce()
         self.mailbox.close()
         opened, self._opened = self._opened, []
@@ -343,7 +344,8 @@ class StreamTask:
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Whether the task's data has ended, and it ends only after a further checkpoint."""
+        """Whether the task has processed all its data, and needs a further checkpoint before it can
+        end."""
         return (
             self.has_ended
             and not self.finished
@@ -397,9 +399,9 @@ class StreamTask:
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
-        """Begin a checkpoint at a source, or at a task whose inputs have all ended.
-        At a source it begins at once, or after the batch that was read last. A task whose inputs
-        have ended gets no barrier, and begins it at the end of the input. Called by mail."""
+        """Begin a checkpoint at a source, or at a task whose inputs have all ended. Called by mail.
+        A source begins it at once or, if a batch is in progress, after this batch. A task whose
+        inputs have ended gets no barrier, and begins it when it has processed all input."""
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
         elif self.gate.has_channels or (self._source is not None and self._source.has_rest):

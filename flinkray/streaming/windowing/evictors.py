@@ -41,7 +41,7 @@ class _OnOneSide(Evictor):
 
     @abstractmethod
     def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
-        """Return those of the window's records that stay in the window."""
+        """Return those of *elements* that stay in the window."""
 
 
 class CountEvictor(_OnOneSide):

@@ -473,8 +473,9 @@ class FunctionContext(WindowContext[Any]):
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
     ) -> None:
-        """Make the context of a window operator.
-        *merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
+        """Make the context of the window functions of an operator.
+        *merges*: whether windows can merge. If so, ``window_state`` is refused, because a merge
+        would lose that state."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

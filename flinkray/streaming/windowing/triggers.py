@@ -267,8 +267,8 @@ class PurgingTrigger(Trigger):
 
 
 class DeltaTrigger(_Continuing):
-    """Fires when a record differs by more than *threshold* from the record that fired last.
-    Before the first firing, it is compared with the window's first record."""
+    """Fires when a record differs by more than *threshold* from the record at which the trigger
+    fired last. Until the first firing, records are compared with the window's first record."""
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         self._threshold = threshold

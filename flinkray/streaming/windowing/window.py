@@ -11,7 +11,7 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 class Window(Protocol):
     """The interface of all windows. Windows are values: equal windows are the same window. They are
-    hashed for every record; that is why they are tuples."""
+    tuples, because a window is hashed for every record."""
 
     def max_timestamp(self) -> int:
         """Return the latest timestamp in the window, which is also the timestamp of its results."""
