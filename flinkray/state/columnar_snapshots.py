@@ -242,7 +242,7 @@ class CaptureLog:
 
     def captured(self, checkpoint_id: int | None) -> None:
         """Note that a capture was made now.
-        Later captures can refer to this one if it has a *checkpoint_id*."""
+        *checkpoint_id*: id by which later captures can refer to this one; None: they cannot."""
         self.number += 1
         if checkpoint_id is not None:
             self._known[checkpoint_id] = self.number

@@ -112,8 +112,9 @@ class NamespaceArrays:
     def restore(
         self, slots: Slots, numbers: Mapping[str, pa.Array], kinds: Mapping[str, Any]
     ) -> None:
-        """Take over restored columns, before the program requests them.
-        *kinds*: types of these columns over all restored frames."""
+        """Take over restored columns: the numbers of the keys at *slots*. The program has not
+        requested the columns yet.
+        *kinds*: the type of each column that holds the numbers of all restored frames."""
         self.touch(slots)
         for name, column in numbers.items():
             if name not in self._arrays:
@@ -376,9 +377,9 @@ class ColumnarTable:
         self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
     ) -> np.dtype[Any]:
         """Add the column *name*, or widen its type so that it can also hold numbers of type *kind*.
-        Returns the column's type, as NumPy's promotion rules determine it from the present or
-        stored type and *kind*. *default_of*: returns the number that new keys get in a column of
-        the given type."""
+        Returns the column's type: NumPy's common type of *kind* and the present (or stored) type of
+        the column. *default_of*: returns the number that new keys get in a column of the given
+        type."""
         known = self.kind_of(name)
         wide = kind if known is None else np.promote_types(known, kind)
         if known is None or wide != known or name not in self._columns:

@@ -21,7 +21,7 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Says whether a program may read an expired value that was not removed yet."""
+    """Says whether a program may read an expired value as long as the value is not removed."""
 
     ReturnExpiredIfNotCleanedUp = 0
     NeverReturnExpired = 1
