@@ -50,12 +50,12 @@ class AsyncDataStream:
     ) -> DataStream[R]:
         """Apply an asynchronous function; results come in the order in which they are complete.
 
-        No result crosses a watermark: it comes neither before a watermark that was before its
-        record, nor after one that was after it.
+        Results and watermarks keep their order: the result of a record comes after every watermark
+        that came before the record, and before every watermark that came after the record.
 
         Args:
-            timeout: time for each record; the function's ``timeout`` decides what follows. 0: no
-                limit.
+            timeout: most time for a record's results; after that, the function's ``timeout``
+                returns them or raises an error. 0: no limit.
             capacity: most records with open calls; further records wait.
         """
         return AsyncDataStream.unordered_wait_with_retry(

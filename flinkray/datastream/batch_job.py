@@ -177,14 +177,14 @@ class BatchJob:
 
         ``function(*batches)`` yields the record batches of the stage's result.
 
-        *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks share the
-        rows of each input: exactly one of them reads a row, and which one has no meaning. The
-        function is a generator function, or returns an iterable of record batches and tables. If
-        it returns None, the result has no rows.
+        *batches* has an iterator of ``pyarrow.RecordBatch`` for each input. The tasks divide the
+        rows of each input: each row is read by exactly one task, which may be any. The function is
+        a generator function, or returns an iterable of record batches and tables. If it returns
+        None, the result has no rows.
 
         Args:
             parallelism: number of tasks. Each task calls the function once.
-            cpu: cores of a task's slot; 0 and no memory: any slot.
+            cpu: cores of a task's slot. If *cpu* and *memory* are 0, tasks run in any slots.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.

@@ -7,8 +7,8 @@ class CheckpointStorage:
     """Base of the classes that say where checkpoints are stored."""
 
     def get_savepoint_path(self) -> str | None:
-        """Return None.
-        A savepoint's directory is given with it, or is the environment's default."""
+        """Return None: checkpoint storage has no directory for savepoints. The request for a
+        savepoint names its directory; otherwise the environment's default is used."""
         return None
 
 

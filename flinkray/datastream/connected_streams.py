@@ -200,7 +200,8 @@ class ConnectedStreams(Generic[T1, T2]):
 
 
 class BroadcastStream(Generic[T2]):
-    """Stream that every subtask receives completely, with descriptors of the state it fills."""
+    """Stream that every subtask receives completely. Holds the descriptors of the broadcast state
+    that its records will fill."""
 
     def __init__(
         self,

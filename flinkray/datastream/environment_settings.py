@@ -88,7 +88,8 @@ class EnvironmentSettings:
         return self._config
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
-        """Set the default number of subtasks of operators that are made from now on."""
+        """Set the default parallelism (number of subtasks) of operators that the program adds from
+        now on."""
         parallelism = whole_number(parallelism, "parallelism")
         if parallelism < 1:
             raise ValueError(f"parallelism must be at least 1, got {parallelism}")
@@ -96,7 +97,7 @@ class EnvironmentSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """Return the default parallelism of operators that are made now."""
+        """Return the default parallelism of operators that the program adds now."""
         parallelism = self._config.get_parallelism()
         return (
             self._parallelism if parallelism == ExecutionConfig.PARALLELISM_DEFAULT else parallelism
@@ -122,8 +123,8 @@ class EnvironmentSettings:
         return self
 
     def get_buffer_timeout(self) -> int:
-        """Return the buffer time-out in milliseconds.
-        If it is not set: 100, whatever the cluster's is."""
+        """Return the milliseconds that a small batch may wait for more records.
+        If the program has not set them: 100, even if the cluster has another default."""
         return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:

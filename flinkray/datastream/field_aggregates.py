@@ -56,8 +56,8 @@ class FieldReduce(ReduceFunction[Any]):
 
 
 class PickBy(ReduceFunction[Any]):
-    """Reduce function that picks the value with the least or greatest field.
-    Among equals it picks the first."""
+    """Reduce function that picks, of two values, the one with the least or greatest field.
+    If the fields are equal, it picks the first value."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)

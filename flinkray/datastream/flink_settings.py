@@ -173,7 +173,8 @@ _OF_CHECKPOINTS = (
 
 
 def why_without_effect(key: str) -> str | None:
-    """Return why a setting has no effect. None: it has an effect, or its setter itself warns."""
+    """Return why the setting *key* has no effect. None: it has an effect, or the method that
+    applies the setting logs the warning itself."""
     if key in JOB_KEYS:
         return None
     if key.startswith(_OF_CHECKPOINTS):

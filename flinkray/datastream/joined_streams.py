@@ -185,9 +185,10 @@ class WindowedJoin(_TwoInWindows[T1, T2]):
     def columns(self, right_suffix: str = "_right") -> DataStream[Row]:
         """Return the pairs as columns of both streams, without a Python object for each.
 
-        For tumbling windows of event time, and keys that are names of columns.  Rows have the
-        first stream's columns, those of the second without its key, ``window_start`` and
-        ``window_end``; *right_suffix* is added to names of the second stream that the first has.
+        The windows must be tumbling windows of event time, and the keys names of columns.  Rows
+        have the first stream's columns, the second stream's columns without its key,
+        ``window_start`` and ``window_end``.  *right_suffix* is added to the names of columns of the
+        second stream that the first stream has, too.
 
         >>> import pyarrow as pa
         >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy

@@ -131,7 +131,7 @@ class KeyedStream(DataStream[T], Generic[T, K]):
     def process_groups(
         self, func: KeyedGroupFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
-        """Apply *func* to all records of one key that have come together.
+        """Apply *func* to all records of a key in a batch, with one call.
 
         The effect is that of ``process``, but state is looked up once for these records. Results
         have the latest timestamp of these records.
@@ -219,12 +219,14 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         return self._rolling("max", position_to_max)
 
     def min_by(self, position_to_min_by: Position = 0) -> DataStream[T]:
-        """Return the record with the least field so far; among equals the first."""
+        """Return, after each record, the record of its key with the least field so far. If several
+        have the least field: the first of them."""
         func = PickBy("min", position_to_min_by)
         return self._reduced("Keyed MinBy", ReduceOperator(func, self._keys), func)
 
     def max_by(self, position_to_max_by: Position = 0) -> DataStream[T]:
-        """Return the record with the greatest field so far; among equals the first."""
+        """Return, after each record, the record of its key with the greatest field so far. If
+        several have the greatest field: the first of them."""
         func = PickBy("max", position_to_max_by)
         return self._reduced("Keyed MaxBy", ReduceOperator(func, self._keys), func)
 

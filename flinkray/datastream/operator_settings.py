@@ -63,7 +63,8 @@ class OperatorSettings:
         return self
 
     def slot_sharing_group(self: _Self, slot_sharing_group: str | SlotSharingGroup) -> _Self:
-        """Set the group of slots in which the operator, and those after it, may run."""
+        """Set the slot-sharing group: the operator, and operators after it without a group of their
+        own, share slots only with operators of the same group."""
         if isinstance(slot_sharing_group, SlotSharingGroup):
             self._transformation.slot_sharing_group = slot_sharing_group.get_name()
         else:
@@ -72,8 +73,8 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """Methods that change further settings, which only operators with output have.
-    They raise TypeError for a stream that does not come from an operator."""
+    """Methods that change further settings, for operators that have an output. They raise TypeError
+    for a stream that does not come from an operator."""
 
     _stream: Transformation
 
@@ -104,7 +105,7 @@ class StreamSettings(OperatorSettings):
         return self
 
     def set_buffer_timeout(self: _Stream, timeout_millis: int) -> _Stream:
-        """Set how many milliseconds small batches may wait for more records.
+        """Set how many milliseconds small batches may wait for more records before they are sent.
         -1: until they are full."""
         timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:

@@ -118,7 +118,7 @@ class Builder:
         """Build the group.
 
         Raises:
-            ValueError: other resources without both CPU cores and task heap memory.
+            ValueError: resources are given, but CPU cores or task heap memory are not.
         """
         if self._cpu_cores is not None and self._task_heap is not None:
             return SlotSharingGroup(
@@ -144,7 +144,8 @@ class Builder:
 
 
 class _Names:
-    """Namespace for ``SlotSharingGroup.Builder``, as PyFlink's programs write it."""
+    """Namespace that makes the name ``SlotSharingGroup.Builder`` available, as PyFlink's programs
+    write it."""
 
     Builder = Builder
 
@@ -178,20 +179,20 @@ class SlotSharingGroup(_Names):
         return self.name
 
     def get_cpu_cores(self) -> float | None:
-        """Return the CPU cores of a slot.
-        None, here and in the methods below: no resources were given."""
+        """Return the CPU cores of a slot. None: the group has no resources."""
         return self.cpu_cores
 
     def get_task_heap_memory(self) -> MemorySize | None:
-        """Return the memory of a slot for Python objects and user code."""
+        """Return the memory of a slot for Python objects and user code. None: the group has no
+        resources."""
         return self.task_heap_memory
 
     def get_task_off_heap_memory(self) -> MemorySize | None:
-        """Return the memory of a slot outside the heap."""
+        """Return the memory of a slot outside the heap. None: the group has no resources."""
         return self.task_off_heap_memory
 
     def get_managed_memory(self) -> MemorySize | None:
-        """Return the memory of a slot for state backends."""
+        """Return the memory of a slot for state backends. None: the group has no resources."""
         return self.managed_memory
 
     def get_external_resources(self) -> dict[str, float]:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SparkTable:
-    """Table of :func:`spark_table`, for look-ups. :meth:`KeyedStream.look_up
-    <flinkray.datastream.KeyedStream.look_up>` uses it. Several streams may use one table."""
+    """Table of :func:`spark_table`, in which :meth:`KeyedStream.look_up
+    <flinkray.datastream.KeyedStream.look_up>` looks up rows. Several streams may use the same
+    table."""
 
     name: str
     columns: tuple[str, ...]

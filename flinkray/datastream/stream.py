@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
 
 class StreamProgram(EnvironmentSettings, ABC):
-    """The program that streams belong to, with the operators that were added so far.
+    """The program that streams belong to: the operators that were added until now.
     Base of :class:`~flinkray.datastream.StreamExecutionEnvironment`."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class DataStream(StreamSettings, Generic[T]):
         Args:
             func: a MapFunction, or a function of a value. On a keyed stream a MapFunction may use
                 keyed state.
-            output_type: what it returns; read from its type hints if not given.
+            output_type: type of the results. None: the type in the function's type hints.
         """
         expect_function(func, "map", "a MapFunction")
         output_type = output_type or type_of_result(getattr(func, "map", func))

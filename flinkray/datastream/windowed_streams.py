@@ -201,10 +201,10 @@ class _Windowed(InWindows, Generic[T, K, W]):
         """Apply *func* to an Arrow record batch of all rows of a window.
 
         The batch has the columns ``window_start`` and ``window_end``, too. *func* returns a batch,
-        a table, several, or None.
+        a table, several of them, or None.
 
-        On windows of a keyed stream a batch has the rows of all keys of a subtask.  For tumbling
-        windows of event time.
+        On windows of a keyed stream, a batch has the rows of all keys of a subtask.  The windows
+        must be tumbling windows of event time, without further settings.
 
         >>> import pyarrow as pa
         >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy
@@ -302,9 +302,10 @@ class WindowedStream(_Windowed[T, K, W]):
     def aggregate_columns(self, **aggregates: str | tuple[str, str]) -> DataStream[Row]:
         """Aggregate columns of windows, without a Python object for each record.
 
-        ``total=("amount", "sum"), n="count"``; there are count, sum, min, max and mean.  Results
-        are rows with the key, ``window_start``, ``window_end`` and the aggregates.  For tumbling
-        and sliding windows of event time on streams that are keyed by a column's name.
+        For example ``total=("amount", "sum"), n="count"``.  The aggregates are count, sum, min, max
+        and mean.  Results are rows with the key, ``window_start``, ``window_end`` and the
+        aggregates.  The windows must be tumbling or sliding windows of event time, and the stream
+        must be keyed by a column's name.
 
         >>> import pyarrow as pa
         >>> from flinkray.datastream import StreamExecutionEnvironment, WatermarkStrategy

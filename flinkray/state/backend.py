@@ -140,9 +140,10 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     def restore(
         self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
     ) -> None:
-        """Take over the state of this subtask's key groups, before any state is requested.
-        Snapshots of changes come after the snapshots that they refer to. Later captures refer to
-        the restored state by *checkpoint_id*; None: no later capture refers to it."""
+        """Take over the state of this subtask's key groups from *snapshots*, before any state is
+        requested. A snapshot of changes comes after the snapshots to which the changes apply. Later
+        captures may hold only changes since *checkpoint_id*, the checkpoint that is restored; None:
+        the next capture holds the whole state."""
 
     def close(self) -> None:
         """Release resources outside of memory. Existing captures can still be written."""

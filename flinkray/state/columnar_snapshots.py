@@ -41,7 +41,8 @@ class ColumnarCapture(ABC):
 
 
 class ColumnarFrame(NamedTuple):
-    """A part of the stored data of one key group: a record batch, perhaps with keys beside it."""
+    """A part of the stored data of one key group: a record batch, and the keys of its rows if they
+    are not a column of the batch."""
 
     batch: pa.RecordBatch
     """The rows; in a namespaced table, the first column has the namespaces."""
@@ -63,7 +64,8 @@ class ColumnarFrame(NamedTuple):
 
 
 def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
-    """Yield the stored frames of a key group.
+    """Yield the frames that are stored in *data*, the data of a key group. *name*: the state, for
+    errors.
     Raises StateMigrationError if the keys are of classes that have changed."""
     try:
         for keys, stream in unpack(data):
@@ -196,8 +198,9 @@ _MOST_KNOWN = 1000
 
 class CaptureLog:
     """Counts the captures of a columnar table, so that a capture can contain only changes.
-    The table marks each change with the present count (*number*). A change was made after a capture
-    if its mark is at least the number that :meth:`begin` returns for the capture."""
+    The table marks each change with *number*, the number of captures so far. A change was made
+    after a capture if its mark is at least the number that :meth:`begin` returns for the capture.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -211,7 +214,8 @@ class CaptureLog:
     @property
     def oldest(self) -> int:
         """The lowest mark that :meth:`begin` can still return.
-        Changes with lower marks are in all captures to which a later capture can refer."""
+        Changes with lower marks need not be told apart: every capture to which a later one can
+        refer contains them."""
         return min(self._known.values(), default=self.number)
 
     def begin(self, since: int | None) -> int | None:
@@ -238,7 +242,7 @@ class CaptureLog:
 
     def captured(self, checkpoint_id: int | None) -> None:
         """Note that a capture was made now.
-        Later captures can refer to this one if it has a *checkpoint_id*."""
+        *checkpoint_id*: id by which later captures can refer to this one; None: they cannot."""
         self.number += 1
         if checkpoint_id is not None:
             self._known[checkpoint_id] = self.number

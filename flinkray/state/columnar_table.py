@@ -71,7 +71,7 @@ class NamespaceArrays:
         """For restored columns that are not in use yet: whether each slot has a number."""
 
     def values(self, name: str) -> Numbers:
-        """Return the numbers of the column *name*, by slot.
+        """Return the numbers of the column *name*; the index is the slot of the key.
         The array is a view, which may be read and written until keys are added to the table."""
         size = len(self._table)
         if size > len(self._marks):
@@ -79,7 +79,8 @@ class NamespaceArrays:
         return self._arrays[name][:size]
 
     def first_values(self, name: str) -> Numbers:
-        """Return the numbers of the column *name*, by slot, for reading only.
+        """Return the numbers of the column *name*, for reading only; the index is the slot of the
+        key.
         The array may be too short for the last keys, if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
@@ -92,7 +93,7 @@ class NamespaceArrays:
         self._marks[slots] = self._table.log.number
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return an array that says of each slot whether the key has numbers in this namespace.
+        """Return, for each slot, whether its key has numbers in this namespace.
         Slots after the end of the array have none."""
         here: npt.NDArray[np.bool_] = self._marks[: len(self._table)] != _ABSENT
         return here
@@ -111,8 +112,9 @@ class NamespaceArrays:
     def restore(
         self, slots: Slots, numbers: Mapping[str, pa.Array], kinds: Mapping[str, Any]
     ) -> None:
-        """Take over restored columns, before the program requests them.
-        *kinds*: types of these columns over all restored frames."""
+        """Take over restored columns: the numbers of the keys at *slots*. The program has not
+        requested the columns yet.
+        *kinds*: the type of each column that holds the numbers of all restored frames."""
         self.touch(slots)
         for name, column in numbers.items():
             if name not in self._arrays:
@@ -231,7 +233,8 @@ of keys, as a key can occur in several namespaces."""
 
 class ColumnarTable:
     """Keyed numbers in arrays; see the module's docstring.
-    *namespaced*: whether numbers belong to namespaces, which are integers."""
+    *namespaced*: whether there are numbers for each key and namespace (an integer, such as a
+    window's start) instead of numbers for each key."""
 
     def __init__(self, namespaced: bool = False) -> None:
         self.namespaced = namespaced
@@ -296,7 +299,7 @@ class ColumnarTable:
         return self._namespaces
 
     def in_namespace(self, namespace: int) -> NamespaceArrays:
-        """Return the numbers of a namespace, which is created at its first use.
+        """Return the numbers of a namespace (such as a window), which is created at its first use.
         A caller that changes numbers must call :meth:`NamespaceArrays.touch`."""
         arrays = self._namespaces.get(namespace)
         if arrays is None:
@@ -349,7 +352,7 @@ class ColumnarTable:
         return self._stored.get(name) if column is None else column.kind
 
     def default_of(self, name: str) -> Any:
-        """Return the number that new keys get in a column."""
+        """Return the number that a new key gets in the column *name*."""
         return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
@@ -374,9 +377,9 @@ class ColumnarTable:
         self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
     ) -> np.dtype[Any]:
         """Add the column *name*, or widen its type so that it can also hold numbers of type *kind*.
-        Returns the column's type, as NumPy's promotion rules determine it from the present or
-        stored type and *kind*. *default_of*: returns the number that new keys get in a column of
-        the given type."""
+        Returns the column's type: NumPy's common type of *kind* and the present (or stored) type of
+        the column. *default_of*: returns the number that new keys get in a column of the given
+        type."""
         known = self.kind_of(name)
         wide = kind if known is None else np.promote_types(known, kind)
         if known is None or wide != known or name not in self._columns:

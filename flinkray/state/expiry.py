@@ -126,8 +126,8 @@ def without_expired(
 
 
 def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
-    """Return the contents of one place without the parts (list elements, map entries) last renewed
-    at *limit* or before. None if no part is left."""
+    """Return the contents of one place (key, or key and window) without the parts (list elements,
+    map entries) last renewed at *limit* or before. None if no part is left."""
     if isinstance(table, ValueTable):
         return contents if contents[1] > limit else None
     kept: Any

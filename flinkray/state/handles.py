@@ -23,7 +23,8 @@ from flinkray.state.table import MISSING, KeyContext, ListTable, MapTable, Value
 
 
 class TableValueState(ValueState[Any]):
-    """A :class:`ValueState` whose values are in a table of a backend."""
+    """The handle of a value state: a :class:`ValueState` whose values are in a table of a
+    backend."""
 
     __slots__ = ("_context", "_default", "_table")
 

@@ -230,7 +230,8 @@ class PassedOnTable(Protocol):
 class HeapCapture(StateCapture):
     """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`.
     *moment*: processing time of the capture, in milliseconds; *restored*, *restored_columns*:
-    tables that are not in use yet; the snapshot contains them in their stored form."""
+    restored tables that the program has not requested yet. The snapshot contains them in their
+    stored form."""
 
     def __init__(
         self,

@@ -59,8 +59,8 @@ class Changes(NamedTuple):
 
 class TableCapture:
     """The contents of a table at one moment. *entries*: the table's own dictionary, which continues
-    to change, or a copy of it (*is_copy*). *places*: the capture has only these places, which
-    changed since the previous capture; None: it has all."""
+    to change, or a copy of it (*is_copy*). *places*: the capture has only these places (key, or key
+    and window), which changed since the previous capture; None: it has all."""
 
     def __init__(
         self, entries: dict[Any, Any], places: set[Any] | None, is_copy: bool = False
@@ -81,7 +81,8 @@ class TableCapture:
         return Changes(list(places), list(contents), removed)
 
     def portions(self, removed: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield (places, contents) in portions of some thousand places.
+        """Yield (places, contents) in portions of some thousand. A place is a key, or a key and
+        window.
         Places that are empty now are added to *removed* before the first portion."""
         if self.places is None and len(self._entries) <= _MOST_COPIED:
             entries = self._entries if self._is_copy else self._copy()
@@ -149,7 +150,7 @@ class _Tracked:
         self._captures: list[TableCapture] = []
 
     def begin(self, known: Iterable[int]) -> None:
-        """Start to note which places change.
+        """Start to note which places (key, or key and window) change.
         *known*: checkpoint ids of captures that contain the present contents."""
         self._past = [(checkpoint_id, set()) for checkpoint_id in known]
         self._changed = set()
@@ -169,7 +170,8 @@ class _Tracked:
         return capture
 
     def _changed_since(self, since: int | None, changed: set[Any]) -> set[Any] | None:
-        """Return the places changed since the capture with checkpoint id *since*.
+        """Return the places (key, or key and window) changed since the capture with checkpoint id
+        *since*.
         None if *since* is None or not known. *changed*: places changed since the last capture."""
         ids = [checkpoint_id for checkpoint_id, _ in self._past]
         if since is None or since not in ids:
@@ -179,7 +181,8 @@ class _Tracked:
         return changed.union(*(places for _, places in self._past)) if self._past[1:] else changed
 
     def _first_change(self, place: Any) -> None:
-        """Note the first change of a place since the last capture; call this before the change."""
+        """Note the first change of a place (key, or key and window) since the last capture; call
+        this before the change."""
         assert self._changed is not None
         self._changed.add(place)
         if place not in self._entries:
@@ -199,7 +202,8 @@ class _Tracked:
         return bool(self._captures)
 
     def _remove(self, place: Any) -> Any:
-        """Remove the contents of a place, and return them; MISSING if the place had none."""
+        """Remove the contents of a place (key, or key and window), and return them; MISSING if the
+        place had none."""
         changed = self._changed
         if changed is not None and place in self._entries:
             if place not in changed:
@@ -318,7 +322,8 @@ class HeapValueTable(HeapTable, ValueTable):
         return bool(self._copies) or self._is_captured()
 
     def _some(self) -> list[tuple[Any, Any]]:
-        """Return (place, value) of up to ``_MOST_LOOKED_AT`` places, spread over the table."""
+        """Return (place, value) of up to ``_MOST_LOOKED_AT`` places (key, or key and window),
+        spread over the table."""
         step = len(self._entries) // _MOST_LOOKED_AT + 1
         return list(islice(self._entries.items(), None, None, step))
 
@@ -440,8 +445,8 @@ class HeapValueState(TableValueState):
 
     def follow(self) -> None:
         """Adapt the handle to its table, when the table begins or stops to note changes, and when
-        it has a new set of changed places. The table calls this.
-        The class of the handle changes: see :class:`NotingHeapValueState`."""
+        it has a new set of changed places (key, or key and window). The table calls this. The class
+        of the handle changes: see :class:`NotingHeapValueState`."""
         changed = self._heap._changed
         self._changed = set() if changed is None else changed
         kind = HeapValueState if changed is None else NotingHeapValueState
@@ -453,8 +458,8 @@ class HeapValueState(TableValueState):
 
 class NotingHeapValueState(HeapValueState):
     """The handle of a value state on the heap while the table notes changes.
-    It is a class of its own, because a check for each value whether changes are noted takes as
-    long as writing the value."""
+    It is a class of its own: checking for each value whether changes are noted would take as long
+    as writing the value."""
 
     __slots__ = ()
 

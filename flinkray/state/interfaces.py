@@ -58,12 +58,12 @@ class MergingState(AppendingState[IN, OUT]):
 
 class ReducingState(MergingState[T, "T | None"], Generic[T]):
     """A handle of state with one value per key, to which all added values are reduced.
-    The value is None while nothing was added."""
+    ``get`` returns None if nothing was added."""
 
 
 class AggregatingState(MergingState[IN, "OUT | None"], Generic[IN, OUT]):
     """A handle of state with the result, per key, of an aggregate function over added values.
-    The result is None while nothing was added."""
+    ``get`` returns None if nothing was added."""
 
 
 class ListState(MergingState[T, Iterable[T]], Generic[T]):

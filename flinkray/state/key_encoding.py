@@ -90,7 +90,7 @@ def _type_name(key: object) -> str:
 
 
 class _Encoding(bytearray):
-    """A buffer with the bytes written so far while a key is encoded."""
+    """Buffer for the encoding of a key, to which the parts of the key are appended."""
 
     has_written_equality = False
     """Whether a part has a user-written equality, so that equal keys may differ in encoding."""
@@ -427,8 +427,8 @@ def _encode_object(key: Any, out: _Encoding, depth: int) -> None:
 
 
 def _encode_part_of_object(part: Any, out: _Encoding, depth: int) -> None:
-    """Encode a part of an object.
-    Parts may have types that cannot be keys themselves, such as lists."""
+    """Encode a part of an object that is a key. Unlike a key, a part may be of a type such as a
+    list."""
     kind = type(part)
     if kind is dict:
         encoded = []
@@ -695,8 +695,8 @@ def _decode_instant(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _time_of(nanos: int, zero: Any, kind: pa.DataType) -> Any:
-    """Return *zero* plus *nanos* nanoseconds: Python's type if it can hold the value, else Arrow's.
-    So equal times become equal values. *kind*: the Arrow type."""
+    """Return the time *nanos* nanoseconds after *zero*, as a Python value if that can hold the
+    time, else as an Arrow scalar. So equal times become equal values. *kind*: the Arrow type."""
     try:
         if nanos % 1000 == 0:
             return zero + _MICROSECOND * (nanos // 1000)

@@ -223,9 +223,10 @@ class OperatorStateBackend:
         return None if capture is None else capture.write()
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
-        """Append the list elements of each snapshot, and take over the broadcast entries.
-        The contents of a state are read when the state is requested, or at once if it is in use.
-        Raises StateMigrationError if a state that is in use cannot be read."""
+        """Take over *snapshots*: append their list elements to the lists, and put their broadcast
+        entries into the maps. The contents of a state are read when the state is requested, or at
+        once if it is in use. Raises StateMigrationError if a state that is in use cannot be read.
+        """
         for snapshot in snapshots:
             for name, state in snapshot.states.items():
                 self._check_mode(name, state.mode)

@@ -315,5 +315,6 @@ class ColumnarTables:
             known.add(snapshot, theirs, own)
 
     def capture(self, checkpoint_id: int | None, since: int | None) -> dict[str, ColumnarCapture]:
-        """Capture all tables; the arguments are those of :meth:`KeyedStateBackend.capture`."""
+        """Return captures of all tables; the arguments are those of
+        :meth:`KeyedStateBackend.capture`."""
         return {name: table.capture(checkpoint_id, since) for name, table in self._tables.items()}

@@ -44,7 +44,7 @@ class SnapshotBody(NamedTuple):
 
 
 class TableForm(NamedTuple):
-    """Description of a table in a snapshot, without its contents."""
+    """Says what a table in a snapshot is and how it was written, without its contents."""
 
     kind: str
     namespaced: bool
@@ -55,7 +55,7 @@ class TableForm(NamedTuple):
 
 
 class ColumnarForm(NamedTuple):
-    """Description of a columnar table in a snapshot, without its contents."""
+    """Says what a columnar table in a snapshot is and how it was written, without its contents."""
 
     kind: str
     namespaced: bool
@@ -78,7 +78,8 @@ class SnapshotContents(NamedTuple):
 
     @property
     def sections(self) -> Iterator[Section]:
-        """Yield the sections in their order."""
+        """Yield the kind and name of each section: tables first, then timer queues, then columnar
+        tables."""
         yield from (Section(SectionKind.TABLE, name) for name in self.tables)
         yield from (Section(SectionKind.TIMERS, name) for name in self.timers)
         yield from (Section(SectionKind.COLUMNS, name) for name in self.columns)
@@ -93,8 +94,9 @@ class SnapshotStream(ABC):
 
     @abstractmethod
     def bodies(self) -> Iterator[SnapshotBody]:
-        """Yield the bodies by rising key groups; once. A caller that stops early closes the
-        iterator. Raises FlinkRayError if the state cannot be read or serialised."""
+        """Yield the bodies (parts of sections), lowest key group first; may be called once. A
+        caller that stops early closes the iterator. Raises FlinkRayError if the state cannot be
+        read or serialised."""
 
     @abstractmethod
     def contents(self) -> SnapshotContents:
@@ -196,7 +198,7 @@ class KeyedSnapshot(SnapshotStream):
 
 
 def collected(stream: SnapshotStream) -> KeyedSnapshot:
-    """Read a stream into memory. Raises the errors of the stream."""
+    """Read a whole snapshot into memory and return it. Raises the errors of the stream."""
     if isinstance(stream, KeyedSnapshot):
         return stream
     found: dict[Section, dict[int, list[Payload]]] = {}

@@ -43,20 +43,21 @@ class StateTable(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of places that have contents."""
+        """Return the number of places (key, or key and window) that have contents."""
 
     def estimated_size(self) -> int:
-        """Return the number of places that have contents; approximate in backends that count
-        slowly."""
+        """Return the number of places (key, or key and window) that have contents; approximate in
+        backends that count slowly."""
         return len(self)
 
     @abstractmethod
     def __contains__(self, place: Any) -> bool:
-        """Return whether the place has contents."""
+        """Return whether the place (key, or key and window) has contents."""
 
     @abstractmethod
     def places(self) -> Iterator[Any]:
-        """Return the places that have contents now; the table may change during the iteration."""
+        """Return the places (key, or key and window) that have contents now; the table may change
+        during the iteration."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
@@ -86,7 +87,8 @@ class ValueTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any, default: Any = None) -> Any:
-        """Return the value of a place, or *default*. Do not change the returned value."""
+        """Return the value of a place (key, or key and window), or *default*. Do not change the
+        returned value."""
 
     @abstractmethod
     def get_to_change(self, place: Any, default: Any = None) -> Any:
@@ -95,7 +97,8 @@ class ValueTable(StateTable):
 
     @abstractmethod
     def take(self, place: Any, default: Any = None) -> Any:
-        """Remove and return the value of a place, or *default*. The caller may change it."""
+        """Remove and return the value of a place (key, or key and window), or *default*. The caller
+        may change it."""
 
     @abstractmethod
     def put(self, place: Any, value: Any) -> None: ...
@@ -110,15 +113,18 @@ class ListTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any) -> Sequence[Any]:
-        """Return the elements at a place; valid until the place is changed."""
+        """Return the elements at a place (key, or key and window); valid until the place is
+        changed."""
 
     @abstractmethod
     def take(self, place: Any) -> Sequence[Any]:
-        """Remove and return the elements at a place. The caller may change them."""
+        """Remove and return the elements at a place (key, or key and window). The caller may change
+        them."""
 
     @abstractmethod
     def append(self, place: Any, value: Any) -> bool:
-        """Add an element to the list of a place. Returns whether the list was empty."""
+        """Add an element to the list of a place (key, or key and window). Returns whether the list
+        was empty."""
 
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None: ...
@@ -133,20 +139,21 @@ class MapTable(StateTable):
 
     @abstractmethod
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value of *key* in the map of a place, or *default*. Do not change the returned
-        value."""
+        """Return the value of *key* in the map of a place (key, or key and window), or *default*.
+        Do not change the returned value."""
 
     @abstractmethod
     def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
-        """Return the value of *key* in the map of a place, or *default*. The caller may change it
-        in place; a mutable value is treated as changed in any case."""
+        """Return the value of *key* in the map of a place (key, or key and window), or *default*.
+        The caller may change it in place; a mutable value is treated as changed in any case."""
 
     @abstractmethod
     def contains(self, place: Any, key: Any) -> bool: ...
 
     @abstractmethod
     def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
-        """Return the (key, value) pairs of a place's map; valid until the place is changed."""
+        """Return the (key, value) pairs of the map of a place (key, or key and window); valid until
+        the place is changed."""
 
     @abstractmethod
     def put(self, place: Any, key: Any, value: Any) -> None: ...
@@ -156,7 +163,8 @@ class MapTable(StateTable):
 
     @abstractmethod
     def remove_entry(self, place: Any, key: Any) -> None:
-        """Remove the entry of *key* from the map of a place, if the entry exists."""
+        """Remove the entry of *key* from the map of a place (key, or key and window), if the entry
+        exists."""
 
 
 class TimerQueue(ABC):

@@ -21,7 +21,7 @@ class UpdateType(Enum):
 
 
 class StateVisibility(Enum):
-    """Says whether a program may read an expired value that was not removed yet."""
+    """Says whether a program may read an expired value as long as the value is not removed."""
 
     ReturnExpiredIfNotCleanedUp = 0
     NeverReturnExpired = 1
@@ -35,7 +35,7 @@ class TtlTimeCharacteristic(Enum):
 
 @dataclass(frozen=True)
 class IncrementalCleanupStrategy:
-    """Says how many values are examined for expiry each time state is used."""
+    """Says how many values are examined for expiry at each access to the state."""
 
     cleanup_size: int
     for_every_record: bool

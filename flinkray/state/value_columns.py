@@ -46,7 +46,7 @@ class ValueColumn(ABC):
 
     @abstractmethod
     def take(self, order: Order) -> ValueColumn:
-        """Return a column of the values at the indices *order*."""
+        """Return a column of the values at the indices *order*, in this order."""
 
     @abstractmethod
     def slice(self, begin: int, end: int) -> ValueColumn:

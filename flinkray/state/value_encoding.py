@@ -277,7 +277,8 @@ _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getn
 
 
 def _says_how(kind: type) -> bool:
-    """Return whether a class customises pickling, with a method such as ``__reduce__``."""
+    """Return whether a class defines how its values are pickled, with a method such as
+    ``__reduce__``."""
     return any(
         hook in base.__dict__ and getattr(base.__dict__[hook], "__module__", "") != "dataclasses"
         for base in kind.__mro__
@@ -610,8 +611,9 @@ class _Column:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """How the fields of a row type have changed since rows of the type were stored. Fields with
-    names are matched by name, in any order; fields by position have the declared order."""
+    """How the fields of a row type have changed between its declaration when rows were stored
+    (*was*) and now. Fields with names are matched by name, in any order; fields by position have
+    the declared order."""
 
     was: tuple[str, ...]
     now: tuple[str, ...]
@@ -621,7 +623,8 @@ class RowChange:
     """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Return whether *form*, the form of stored rows, matches the earlier declaration *was*."""
+        """Return whether stored rows of the form *form* are rows of the earlier declaration,
+        *was*."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)
@@ -762,7 +765,8 @@ def _equals_as_builtin(kind: type) -> bool:
 
 
 def check_unchanged(forms: Iterable[RecordForm]) -> None:
-    """Raise StateMigrationError if values of one of the forms would have to be migrated."""
+    """Raise StateMigrationError if a class has changed since values with one of *forms* (names and
+    fields of classes) were stored, so that they would have to be migrated."""
     for form in forms:
         change = record_type_named(form.name).change(form)
         if change is not None:

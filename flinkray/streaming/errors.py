@@ -59,9 +59,9 @@ def no_timestamps(who_needs_them: str) -> StreamError:
 
 
 class OperatorError(FlinkRayError):
-    """A function of the user, or an operator, failed on a record. The message has the user's
-    traceback, then operator and subtask, the record, and its origin. If there was no record, it
-    names the timer or window that was due. ``__cause__`` is the original error."""
+    """A user's function, or an operator, failed on a record. The message has the user's traceback,
+    then operator and subtask, the record, and where the record entered the job. If no record was
+    being processed, the message names the timer or window. ``__cause__`` is the original error."""
 
     only_says_where = True
 
@@ -262,8 +262,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """Return the part of the traceback from the first frame of the user's code on.
-    If no frame is the user's: None for an error of flinkray, whose text says what to change. For
+    """Return the part of the traceback that begins with the first frame of the user's code.
+    If no frame is the user's: None for an error of flinkray, whose text says what to change; for
     other errors the whole traceback."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):

@@ -92,7 +92,7 @@ class Configuration:
         return self
 
     def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
-        """Set the value of *key* to bytes. As a text it is Base64."""
+        """Set the value of *key* to bytes. Read as a text, the value is in Base64."""
         self._values[key] = _checked(key, value)
         return self
 
@@ -156,14 +156,15 @@ class Configuration:
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
-        """Set all values of *other* here. *prefix* is put before their keys."""
+        """Set all options of *other* in this configuration. *prefix* is put before their keys."""
         self._values.update({(prefix or "") + key: value for key, value in other._values.items()})
         return self
 
     add_configuration = add_all
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
-        """Put all values into a dictionary, with the types in which they were set."""
+        """Put all options of this configuration into *target_dict*, with the types in which they
+        were set."""
         for key, value in self._values.items():
             target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 
@@ -188,7 +189,8 @@ class Configuration:
 
 
 def _checked(key: str, value: object) -> _Value:
-    """Return *value* as it is stored. Raises ConfigurationError if its type is not accepted."""
+    """Return *value* in the form in which it is stored. Raises ConfigurationError if its type is
+    not accepted."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, timedelta):

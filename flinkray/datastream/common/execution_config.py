@@ -56,7 +56,8 @@ class ExecutionConfig:
         return self._auto_watermark_interval
 
     def set_parallelism(self, parallelism: int) -> ExecutionConfig:
-        """Set the default number of subtasks of operators that are made from now on."""
+        """Set the default parallelism (number of subtasks) of operators that the program adds from
+        now on."""
         if parallelism < 1 and parallelism not in (
             self.PARALLELISM_DEFAULT,
             self.PARALLELISM_UNKNOWN,
@@ -67,8 +68,8 @@ class ExecutionConfig:
         return self
 
     def get_parallelism(self) -> int:
-        """Return the parallelism.
-        PARALLELISM_DEFAULT: not set, so the environment's default applies."""
+        """Return the parallelism that was set here.
+        PARALLELISM_DEFAULT: none was set, so the environment's default applies."""
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
@@ -139,7 +140,8 @@ class ExecutionConfig:
         return self
 
     def get_task_cancellation_interval(self) -> int:
-        """Return the interval in milliseconds. If it is not set: the default of clusters."""
+        """Return the milliseconds between two interrupts of a cancelled task. If the program has
+        not set it: the default of clusters."""
         default = round(TASK_CANCELLATION_INTERVAL.default * 1000)
         return self._cancellation_interval or default
 
@@ -153,11 +155,13 @@ class ExecutionConfig:
         return self
 
     def get_task_cancellation_timeout(self) -> int:
-        """Return the time-out in milliseconds. If it is not set: the default of clusters."""
+        """Return the milliseconds after which the process of a cancelled task is killed. If the
+        program has not set it: the default of clusters."""
         return self._cancellation_timeout or round(TASK_CANCELLATION_TIMEOUT.default * 1000)
 
     def task_cancellation_settings(self) -> dict[str, str]:
-        """Return the cancellation interval and time-out, as far as set, as options of a job."""
+        """Return the options of a job for the cancellation of tasks (interval and time-out) that
+        the program has set."""
         times = {
             TASK_CANCELLATION_INTERVAL.key: self._cancellation_interval,
             TASK_CANCELLATION_TIMEOUT.key: self._cancellation_timeout,
@@ -240,8 +244,8 @@ class ExecutionConfig:
         return self
 
     def disable_generic_types(self) -> ExecutionConfig:
-        """Store the setting for generic types as false.
-        In Flink it refuses types that only Kryo can write; here it has no effect."""
+        """Store the setting for generic types as false. In Flink, types that only Kryo can write
+        are then refused; here the setting has no effect."""
         self._generic_types = False
         return self
 

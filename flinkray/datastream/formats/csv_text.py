@@ -55,8 +55,8 @@ class CsvDialect:
         return Records(self, lines)
 
     def quoted(self, text: str) -> str:
-        """Return a text as a field.
-        The text is quoted wherever Jackson quotes a text, which is more often than needed."""
+        """Return a text as it is written in a CSV field, in quotes if Jackson writes quotes.
+        Jackson quotes more texts than needed."""
         quote = self.quote
         if quote is None:
             return text
@@ -75,8 +75,8 @@ class CsvDialect:
 
 
 class Records(Iterator[list[str]]):
-    """Iterator over the records in lines of text, as :meth:`CsvDialect.records` returns it.
-    Raises ValueError: quotes that do not match."""
+    """Iterator over the CSV records in lines of text; a record is the list of its fields. Raises
+    ValueError: quotes that do not match."""
 
     def __init__(self, dialect: CsvDialect, lines: Iterable[str]) -> None:
         self._lines = iter(lines)

@@ -80,7 +80,8 @@ class CapturedQueue:
 
 @dataclass
 class _Frame:
-    """Collects the places and contents of the next frame of a table."""
+    """Collects the places (key, or key and window) and contents of the next frame, a part of a
+    table that is written at once."""
 
     places: list[Any] = field(default_factory=list)
     contents: list[Any] = field(default_factory=list)
@@ -139,7 +140,8 @@ class DiskCapture(StateCapture):
 
 
 class _DiskStream(SnapshotStream):
-    """The snapshot of a :class:`DiskCapture`, read from the disk while it is iterated."""
+    """The snapshot of a :class:`DiskCapture`. It is read from the disk while the caller iterates
+    over it."""
 
     def __init__(self, capture: DiskCapture) -> None:
         self.key_groups = capture.key_groups

@@ -294,8 +294,9 @@ _PREFIX = "flinkray-state-"
 
 
 def new_state_folder(directory: str | None) -> LockedFolder:
-    """Create a folder for the state of this process, and remove abandoned ones. *directory* None:
-    below the machine's temporary directory. Raises OSError: the directory cannot be written to."""
+    """Create and return a folder for the state of this process, and remove folders that dead
+    processes have left. *directory* None: below the machine's temporary directory. Raises OSError:
+    the directory cannot be written to."""
     root = Path(directory or tempfile.gettempdir())
     sweep_state_folders(root)
     return LockedFolder(root, _PREFIX)

@@ -90,8 +90,9 @@ def with_exact(exact: Exact, encoded: bytes, entry_key: bytes | None = None) -> 
 
 
 def without_exact(row: bytes) -> tuple[Exact, bytes | None, int]:
-    """Return (exact parts of the row's place, exact key of the map entry, where the value begins).
-    Inverse of :func:`with_exact`; the exact key is None if the row has none."""
+    """Return (exact key and namespace of the row's place as far as stored, exact key of the map
+    entry, position at which the value begins). Inverse of :func:`with_exact`; the exact key of the
+    entry is None if the row has none."""
     flags = row[0]
     if not flags:
         return NOTHING, None, 1
@@ -168,12 +169,13 @@ class PlaceCodec:
         self._exact_namespaces: dict[bytes, Any] = {}
 
     def encode(self, place: Place) -> bytes:
-        """Return the bytes with which the keys of all rows of a place begin: table, key group, key
-        and namespace."""
+        """Return the bytes with which the keys of all rows of a place (key, or key and window)
+        begin: table, key group, key and namespace."""
         return self._encode(place, self._assign(place[0] if self.namespaced else place))
 
     def encode_all(self, places: Sequence[Place]) -> list[bytes]:
-        """Return, for each place, what :meth:`encode` returns. The places must all be different."""
+        """Return, for each place (key, or key and window), what :meth:`encode` returns. The places
+        must all be different."""
         keys = [place[0] for place in places] if self.namespaced else places
         groups = self._assign.of_all(keys).tolist()
         return list(map(self._encode, places, groups))
@@ -207,8 +209,10 @@ class PlaceCodec:
         return found
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
-        """Return the place whose encoding (without table and group) begins at *at* in *encoded*.
-        *exact*: the exact parts of the place, from one of its rows."""
+        """Return the place (key, or key and window) whose encoding (without table and group) begins
+        at *at* in *encoded*.
+        *exact*: the exact key and namespace that one of its rows stores, as far as they are needed.
+        """
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

@@ -44,7 +44,8 @@ class Cached(Protocol):
         """Whether the table has unwritten changes."""
 
     def write_to(self, batch: rocksdict.WriteBatch) -> tuple[int, int]:
-        """Add the unwritten changes to *batch*. Returns (number of places, number of bytes)."""
+        """Add the unwritten changes to *batch*. Returns (number of changed keys or (key, window)
+        pairs, number of bytes)."""
 
     def written(self) -> None:
         """Mark the table's changes as written; the store calls this after writing them."""
@@ -55,9 +56,9 @@ class Cached(Protocol):
 
 class DiskStore:
     """What the tables of one backend share: the engine, the limit of cached values, and the notes
-    of changed places.
-    Only the task's thread uses it, except ``lock`` and ``opened_engine``. *open_engine* is called
-    when the engine is first needed; *cache_bytes* is an approximate limit for decoded values."""
+    of changed places (key, or key and window). Only the task's thread uses it, except ``lock`` and
+    ``opened_engine``. *open_engine* is called when the engine is first needed; *cache_bytes* is an
+    approximate limit for decoded values."""
 
     def __init__(self, open_engine: Callable[[], Engine], cache_bytes: int) -> None:
         self._open = open_engine
@@ -178,8 +179,9 @@ class DiskStore:
 def changed_places(
     snapshot: Snapshot, epochs: Iterable[int], group: int
 ) -> list[tuple[int, bytes, Exact]]:
-    """Return the places in the key group *group* that changed in one of the *epochs*, in order.
-    A place is (number of its table, encoded key and namespace, exact parts)."""
+    """Return the places in the key group *group* that changed in one of the *epochs* (times between
+    two captures), in order. A place is given as (number of its table, encoded key and namespace,
+    exact key and namespace as far as needed)."""
     notes: dict[bytes, bytes] = {}
     for epoch in epochs:
         prefix = _EPOCH.pack(CHANGES, epoch) + group.to_bytes(2, "big")

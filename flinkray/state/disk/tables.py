@@ -107,12 +107,13 @@ class DiskTable(StateTable, Generic[HeldT]):
     def _put_rows(
         self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: HeldT
     ) -> int:
-        """Add the unwritten changes of a place to *batch*. Returns their size in bytes.
-        *held*: the cached contents of the place."""
+        """Add the unwritten changes of a place (key, or key and window) to *batch*.
+        Returns their size in bytes. *held*: the cached contents of the place."""
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Update *held*, the cached contents of a place, after its changes were written to disk."""
+        """Update *held*, the cached contents of a place (key, or key and window), after its changes
+        were written to disk."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:
@@ -121,14 +122,16 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def contents_of(self, rows: Sequence[Pair]) -> Any:
-        """Return the value, list or map that *rows*, all rows of one place in order, represent.
+        """Return the value, list or map that *rows*, all rows of one place (key, or key and window)
+        in order, represent.
         May be called from any thread."""
 
     @abstractmethod
     def put_restored(
         self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
     ) -> None:
-        """Add rows with the restored *contents* of a place to *batch*; the place has no rows yet.
+        """Add rows with the restored *contents* of a place (key, or key and window) to *batch*; the
+        place has no rows yet.
         *encoded*: the encoded place."""
 
     # --- StateTable ---------------------------------------------------------------------------
@@ -151,7 +154,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return self.read_rows(self.codec, pairs)
 
     def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
-        """Yield (place, contents) for each place in *pairs*, rows of this table in order.
+        """Yield (place, contents) for each place (key, or key and window) in *pairs*, rows of this
+        table in order.
         May be called from any thread, with the thread's own codec."""
         for encoded, rows in groupby(pairs, self.place_of):
             of_place = list(rows)
@@ -165,7 +169,8 @@ class DiskTable(StateTable, Generic[HeldT]):
             yield encoded, exact
 
     def point_reader(self) -> PointReader:
-        """Return a function with which other threads read the contents of places.
+        """Return a function with which other threads read the contents of places (key, or key and
+        window).
         Lists and maps are changed and read under a lock, because readers combine unwritten changes
         with rows. No user function runs under the lock, and results are serialised after it is
         released. Values are read without the lock (see ``DiskValueTable``)."""
@@ -183,11 +188,12 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
-        """Return the contents of a place, from cache or disk; MISSING if it has none. May be called
-        from any thread."""
+        """Return the contents of a place (key, or key and window), from cache or disk; MISSING if
+        it has none. May be called from any thread."""
 
     def _stored(self, codec: PlaceCodec, place: Any) -> list[Pair]:
-        """Return the rows that a place has on disk. May be called from any thread."""
+        """Return the rows that a place (key, or key and window) has on disk. May be called from any
+        thread."""
         engine = self._store.opened_engine
         return [] if engine is None else list(engine.reader().scan_place(codec.encode(place)))
 
@@ -235,7 +241,8 @@ class DiskTable(StateTable, Generic[HeldT]):
     # --- helpers for the shapes -------------------------------------------------------------------
 
     def _held(self, place: Any) -> HeldT | None:
-        """Return the cached contents of a place, and note that they were used now.
+        """Return the cached contents of a place (key, or key and window), and note that they were
+        used now.
         None if the place is not in the cache."""
         held = self._young.get(place)
         if held is None:
@@ -250,7 +257,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return held
 
     def _change(self, place: Any, held: HeldT) -> None:
-        """Note that the contents of a place will be changed; call this before the change.
+        """Note that the contents of a place (key, or key and window) will be changed; call this
+        before the change.
         *held*: the cached contents of the place."""
         if place not in self._dirty:
             if len(self._dirty) >= self._store.most_dirty:
@@ -285,9 +293,10 @@ def _size_of(rows: Iterable[Pair]) -> int:
 
 
 class DiskValueTable(DiskTable[Any], ValueTable):
-    """A table with one value per place. The cache holds values, and MISSING for empty places. A
-    reader that finds nothing in the cache reads the engine. That is correct: the engine's value was
-    current when the reader looked in the cache, and values written since are current as well."""
+    """A table with one value per place (key, or key and window). The cache holds values, and
+    MISSING for empty places. A reader that finds nothing in the cache reads the engine. That is
+    correct: the engine's value was current when the reader looked in the cache, and values written
+    since are current as well."""
 
     def _load(self, place: Any) -> Any:
         value = self._old.get(place, _UNKNOWN)
@@ -405,7 +414,8 @@ class _HeldList:
 
 
 class DiskListTable(DiskTable[_HeldList], ListTable):
-    """A table with one list per place; see the module's docstring."""
+    """A table with one list per place (key, or key and window); the module's docstring describes
+    its rows."""
 
     _CHANGING = ("take", "append", "extend", "put", "remove", "clear")
 
@@ -413,7 +423,8 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
     """Number of the next row: rows are in the order in which they were written."""
 
     def _known(self, place: Any) -> _HeldList:
-        """Return the cached list of a place with all its values; reads the values if needed."""
+        """Return the cached list of a place (key, or key and window) with all its values; reads the
+        values if needed."""
         held = self._held(place)
         if held is not None and held.values is not None:
             return held
@@ -433,9 +444,9 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         return held.values is None or bool(held.values)
 
     def _existing(self, place: Any) -> _HeldList:
-        """Look up whether a place that is not in the cache has a list on disk, and cache the
-        answer.
-        Returns the cached form of the list. It does not have the elements on disk yet."""
+        """Look up whether a place (key, or key and window) that is not in the cache has a list on
+        disk, and cache the answer. Returns the cached form of the list. It does not have the
+        elements on disk yet."""
         row = self._store.engine.get(self.codec.encode(place) + _FIRST)
         return self._keep(place, _HeldList([] if row is None else None, []), 0)
 
@@ -566,7 +577,8 @@ class _HeldMap:
 
 
 class DiskMapTable(DiskTable[_HeldMap], MapTable):
-    """A table with one map per place; see the module's docstring."""
+    """A table with one map per place (key, or key and window); the module's docstring describes its
+    rows."""
 
     _CHANGING = ("put", "put_all", "remove_entry", "remove", "clear")
 
@@ -598,7 +610,8 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
         return value
 
     def _complete(self, place: Any) -> _HeldMap:
-        """Return the cached map of a place with all its entries; reads the entries if needed."""
+        """Return the cached map of a place (key, or key and window) with all its entries; reads the
+        entries if needed."""
         held = self._map(place)
         if held.is_complete:
             return held

@@ -204,7 +204,8 @@ def _order(row: bytes) -> int:
 
 
 def read_timers_of_rows(codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[Timer]:
-    """Yield timers from rows by key group; those of one time in the order of registration."""
+    """Yield the timers in *pairs*, rows by key group. Timers of the same time are yielded in the
+    order of registration."""
     for due, rows in groupby(pairs, lambda pair: pair[0][2 : 4 + _TIME.size]):
         timestamp = int.from_bytes(due[2:], "big") - _SIGN
         for key, row in sorted(rows, key=lambda pair: _order(pair[1])):

@@ -59,7 +59,8 @@ class CheckpointResponder(Protocol):
         trigger comes afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """Request a checkpoint with an id above *after*: the task waits for it before it ends."""
+        """Tell the coordinator that the task ends only after a further checkpoint, with an id above
+        *after*."""
         return
 
 

@@ -61,7 +61,8 @@ def with_timestamps(columns: Columns) -> pa.RecordBatch:
 
 
 def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
-    """Split a batch that a function has returned into columns and timestamps."""
+    """Return a batch that a function has returned as columns, whose timestamps are taken from the
+    column ``$timestamp``, if there is one."""
     place = batch.schema.get_field_index(TIMESTAMPS)
     if place < 0:
         return Columns(batch, None, origin)
@@ -230,7 +231,7 @@ def serialized(batch: pa.RecordBatch) -> bytes:
 
 
 def deserialized(data: bytes) -> pa.RecordBatch:
-    """Return the batch that :func:`serialized` has turned into bytes."""
+    """Return the batch that :func:`serialized` has converted to bytes."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()
 

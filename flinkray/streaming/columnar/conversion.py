@@ -34,9 +34,9 @@ def block_to_batch(
 ) -> pa.RecordBatch:
     """Return the values as a record batch. Types are those of *type_info*, or are found from the
     values. Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values
-    one column, ``value``. A name that a dictionary lacks is null. The column *key* is not rounded
-    to a ``FLOAT``, which would change key groups. Raises StreamError: no column holds the values
-    exactly, or they differ in type or fields."""
+    one column, ``value``. If a dictionary lacks a name, the field is null. *key*: name of the key
+    column, which is not rounded to a ``FLOAT``, because that would change key groups. Raises
+    StreamError: no column holds the values exactly, or they differ in type or fields."""
     _refuse_changes(block.values)
     wanted = None if type_info is None else type_info.to_arrow()
     kinds: list[pa.DataType | None]
@@ -61,7 +61,8 @@ def block_to_batch(
 def block_to_columns(
     block: Block, type_info: TypeInformation | None = None, key: str | None = None
 ) -> Columns:
-    """Return the values as columns, with the timestamps and the origin of the block."""
+    """Return the values as columns (:func:`block_to_batch`), with the timestamps and the origin of
+    the block."""
     wanted = None if type_info is None else type_info.to_arrow()
     if wanted is None:
         scalar = not isinstance(block.values[0], Row | dict | tuple)

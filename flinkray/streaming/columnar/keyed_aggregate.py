@@ -243,8 +243,8 @@ class AggregateState:
         )
 
     def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Convert a batch to the types of the state, which become wider if they have to.
-        Returns None if :meth:`aggregate` and :meth:`add` cannot take the batch."""
+        """Return *batch* with the types of the state. The state's types become wider first if the
+        batch needs that. None: :meth:`aggregate` and :meth:`add` cannot take the batch."""
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
@@ -342,9 +342,9 @@ class AggregateState:
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
-    """Widen the indices of a dictionary type to 32 bits, and leave other types as they are.
-    All batches share one dictionary. It may have more entries than the 8-bit indices that batches
-    from pandas have can count."""
+    """Return a dictionary type with 32-bit indices in place of *kind*, and other types unchanged.
+    All batches share one dictionary. It may have more entries than can be numbered by the 8-bit
+    indices that batches from pandas have."""
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return kind

@@ -198,7 +198,8 @@ class Panes:
     def _add_slices(
         self, first: int, last: int, times: Times, add: Callable[[int, Any], None]
     ) -> None:
-        """Add records that are in order of time, as one slice per pane, without copying them."""
+        """Add records that are in order of time: call *add* with each pane and the slice of its
+        records, so that no record is copied."""
         begins = np.arange(first + 1, last + 1) * self.times.pane_size + self.times.offset
         bounds = [0, *np.searchsorted(times, begins).tolist(), len(times)]
         for pane, (begin, end) in enumerate(pairwise(bounds), first):

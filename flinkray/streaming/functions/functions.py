@@ -73,7 +73,7 @@ class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
 
 class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """A function that replaces each value of a stream by any number of values.
-    It is a generator, or returns a list or None."""
+    Its method is a generator, or returns a list or None."""
 
     @abstractmethod
     def flat_map(self, value: IN) -> Iterable[OUT | Tagged] | None:
@@ -105,7 +105,8 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T) -> T:
-        """Return the combination of the value reduced so far and the next value."""
+        """Return the combination of *value1*, the result for the values until now, and *value2*,
+        the next value."""
 
 
 class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
@@ -546,13 +547,14 @@ class GroupContext(TimerContext):
 
 
 class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
-    """Gets all records of a key that have come together, so that it reads the key's state once."""
+    """Gets all records that a batch has for a key in one call, and so reads the key's state only
+    once for them."""
 
     @abstractmethod
     def process_group(
         self, key: KEY, values: list[IN], ctx: GroupContext
     ) -> Iterable[OUT | Tagged] | None:
-        """Return the results for records of a key, which are in the order in which they came."""
+        """Return the results for *values*, records of *key* in the order in which they arrived."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
         """Called when a timer that this function registered fires."""

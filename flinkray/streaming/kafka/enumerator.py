@@ -75,9 +75,9 @@ class _Search:
 
 class KafkaEnumerator(SplitEnumerator[KafkaPartitionSplit]):
     """Assigns partitions evenly to readers.
-    The reader of partition 0 depends on the topic's name. The first search must succeed; a later
-    failure is logged. *make_finder* is called once, with an event that is set at the end.
-    *interval*: seconds between two searches. None: only one search."""
+    The reader of partition 0 depends on the topic's name. If the first search for partitions fails,
+    the source fails; a later failure is logged. *make_finder* is called once, with an event that is
+    set at the end. *interval*: seconds between two searches. None: only one search."""
 
     def __init__(
         self,

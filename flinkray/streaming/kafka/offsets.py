@@ -12,7 +12,8 @@ from flinkray.streaming.kafka.records import KafkaTopicPartition
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """Says where to start in a partition without an offset; NONE: raise an error."""
+    """Says where to start in a partition for which no offset is known: at the earliest record, at
+    the end, or (NONE) not at all: an error is raised."""
 
     LATEST = 0
     EARLIEST = 1
@@ -56,7 +57,8 @@ class KafkaOffsetsInitializer(ABC):
 
     @staticmethod
     def latest() -> KafkaOffsetsInitializer:
-        """Return an initializer that starts at the end a partition has when it is found."""
+        """Return an initializer that starts at the end that a partition has when the source finds
+        the partition."""
         return _Latest()
 
     @staticmethod

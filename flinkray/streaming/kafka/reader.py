@@ -151,9 +151,9 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
     @staticmethod
     def _check_goes_on(split: KafkaPartitionSplit, offset: int) -> None:
         """Check that the reader may continue the split at *offset*.
-        *offset* may be after the split's offset, because records may have expired. It may be before
-        the split's offset if nothing was read and the program chose the split's offset. Raises
-        StreamError: the split was read up to its offset, and *offset* is before it."""
+        *offset* may be larger than the split's offset, because records may have expired. It may be
+        smaller if nothing was read and the program chose the split's offset. Raises StreamError:
+        the split was read up to its offset, and *offset* is smaller."""
         if split.is_read and offset < split.offset:
             raise StreamError(
                 f"{split.topic_partition} was read up to offset {split.offset}, and Kafka has "

@@ -347,7 +347,8 @@ def _records_of(
 
 
 class TransactionalWriter(SinkWriter[KafkaCommittable]):
-    """Keeps records for a transaction: those since the last checkpoint become one committable."""
+    """Keeps the records since the last checkpoint. At the next checkpoint they become one
+    committable, whose commit writes them in a transaction."""
 
     def __init__(
         self, transactional_id: str, run: str, serialize: Serialize, max_bytes: int = MAX_BYTES
@@ -395,8 +396,8 @@ class TransactionalWriter(SinkWriter[KafkaCommittable]):
 
 
 class DirectWriter(SinkWriter[KafkaCommittable]):
-    """Writes records at once. *waits*: whether to wait for delivery before each checkpoint. At the
-    end it waits in any case."""
+    """Writes records to Kafka at once. *waits*: whether each checkpoint waits until the records
+    before it are delivered. The end of the input waits for delivery in any case."""
 
     def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
         self._producer = RecordProducer(properties)

@@ -111,7 +111,7 @@ class BlockingPartition(ResultPartition):
 
     @property
     def is_processed(self) -> bool:
-        """Return True: the producer waits for no consumer. Raises as :meth:`check` does."""
+        """Return True: the producer waits for no consumer. Raises the errors of :meth:`check`."""
         self.check()
         return True
 

@@ -95,7 +95,8 @@ class Producers(Protocol):
         """Serve a request of the consumer at the other side for a subpartition."""
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """Cancel a request of the consumer at the other side that was not served yet."""
+        """Cancel a request that the consumer at the other side has made, and that was not served
+        yet."""
 
 
 class Connection:
@@ -442,7 +443,8 @@ class ByteSource(Protocol):
     """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
 
     def recv_into(self, view: memoryview) -> int:
-        """Wait for data, write it to *view*, return its bytes. 0: the source has ended."""
+        """Wait for data, write it to *view*, and return the number of bytes. 0: the source has
+        ended."""
 
     def recv_exactly(self, view: memoryview) -> bool:
         """Fill *view*. Return False if the source ends before *view* is full."""

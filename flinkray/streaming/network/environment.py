@@ -140,7 +140,7 @@ class NetworkEnvironment:
         return partition
 
     def release_partition(self, partition: ResultPartition) -> None:
-        """Remove and release a partition. Consumers that have not read all of it fail."""
+        """Remove a partition and free its data. Consumers that have not read all of it fail."""
         self._registry.remove(partition)
         partition.release()
 

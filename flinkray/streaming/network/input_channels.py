@@ -181,7 +181,7 @@ class RemoteInputChannel:
             self._gate.barrier_came(self._number, queued)
 
     def fail(self, reason: str) -> None:
-        """Fail the gate: the producer or the connection to it was lost."""
+        """Make the gate fail, because the producer or the connection to it was lost."""
         if not self._is_closed:
             self._gate.fail(ProducerLostError(self._producer, self._gate.consumer, reason))
 

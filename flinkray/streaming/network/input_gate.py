@@ -170,8 +170,9 @@ class NetworkInputGate(InputGate):
         return self.channels[channel].in_flight(queued)
 
     def restore(self, channel: int, elements: Sequence[Element]) -> None:
-        """Restore the elements that were in flight in a channel. A checkpoint barrier had overtaken
-        them. They come before all other elements. Call this before :meth:`request`."""
+        """Give the task the elements that were in flight in a channel when a checkpoint barrier
+        overtook them, before all other elements of the channel. Call this before :meth:`request`.
+        """
         self.channels[channel].restore(elements)
         self.has_data(channel)
 
@@ -189,8 +190,9 @@ class NetworkInputGate(InputGate):
         self._notify()
 
     def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
-        """Handle a barrier that was queued in the channel. It overtakes the buffers before it: at
-        once, or when it has waited in the queue for too long (ST-08)."""
+        """Handle a barrier that was queued in the channel and may overtake: the task gets it before
+        the buffers in front of it, at once or, if the barrier has an alignment time-out, when this
+        time-out has passed (ST-08)."""
         self.has_data(number)
         overtakes_at = queued.barrier.overtakes_at
         clock = self._timers.clock

@@ -203,7 +203,7 @@ class ResultPartition:
         )
 
     def release(self) -> None:
-        """Release the partition. Consumers that still read it fail."""
+        """Free the data of the partition. Consumers that still read it fail."""
         self.fail("the partition was released")
 
     # --- for the owner of the partition -------------------------------------------------------
@@ -641,7 +641,8 @@ class Subpartition:
         return self._buffers[0] if self._buffers else None
 
     def pop(self, view: SubpartitionView) -> Buffer:
-        """Remove and return the next buffer: encoded, unless it was written for a local view."""
+        """Remove and return the next buffer. Its elements are encoded, unless it was written for a
+        consumer in this process."""
         buffer = self._buffers.popleft()
         self._account(-buffer.size)
         self.note_sent(buffer)
@@ -657,8 +658,8 @@ class Subpartition:
 
     def discard(self) -> list[SubpartitionView]:
         """Drop the waiting buffers and detach the reader.
-        Return a list with the reader's view, which the caller has to fail. The list is empty if
-        there is no reader, or it has read everything."""
+        Returns a list with the reader's view, which the caller has to fail. The list is empty if
+        there is no reader, or the reader has read everything."""
         self._open = []
         self._buffers.clear()
         self.queued = 0
@@ -741,8 +742,8 @@ class PartitionRegistry:
                 del self._partitions[partition.id]
 
     def request(self, partition_id: Any, who: Hashable, serve: Serve) -> bool:
-        """Call *serve* with the partition: now, or when it is added.
-        Return True if it was called now."""
+        """Call *serve* with the partition: now if it exists, else when it is added. Returns whether
+        *serve* was called now. *who*: the consumer, for :meth:`withdraw`."""
         with self._lock:
             partition = self._partitions.get(partition_id)
             if partition is None:

@@ -136,8 +136,8 @@ class RemoteView:
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
-        """End the view: the consumer wants no more data.
-        *reason* None: it has received everything."""
+        """Detach the view from its subpartition, because the consumer wants no more data.
+        *reason*: why; None: the consumer has received everything."""
         if reason is None:
             self._subpartition.consumed(self)
         else:

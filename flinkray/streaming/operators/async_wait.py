@@ -324,7 +324,8 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
-        """Remove and return the next record or mark. None if the next one is not complete yet."""
+        """Remove and return the next record or mark (watermark or status). None if the next record
+        is not complete yet, or there is none."""
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
@@ -381,7 +382,8 @@ class _Segment:
 
 class UnorderedQueue(AsyncQueue):
     """A queue that gives results out in the order in which they are complete.
-    No result leaves before an earlier mark, or after a later one."""
+    No result leaves before a mark (watermark or status) that came before its record, or after a
+    mark that came after it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -92,7 +92,8 @@ class FlatMapOperator(FunctionOperator):
 
 
 def without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Turn a function of a value into a function of a value and a context, which it ignores."""
+    """Return a function of a value and a context, which calls *function* with the value and ignores
+    the context."""
     return lambda value, _: function(value)
 
 

@@ -38,9 +38,8 @@ _END = object()
 
 
 class _StageInputs(Source[Any, ResultFileSplit]):
-    """The file results that a Python stage reads, none or several.
-    The tasks divide the row groups of each among them without an enumerator.
-    """
+    """The results in files that a Python stage reads, none or several.
+    The tasks divide the row groups of each result among them without an enumerator."""
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED

@@ -210,7 +210,8 @@ class BroadcastFirstOperator(_Reordering):
         )
 
     def take_in(self, batch: Records) -> None:
-        """Keep records of the first input, or pass them on once the second input has ended."""
+        """Store records of the first input until the second input has ended; after that, pass them
+        on."""
         if self._is_waiting:
             self.kept.add(batch)
         elif isinstance(batch, Block):

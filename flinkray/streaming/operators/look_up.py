@@ -146,15 +146,16 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         return (self._look_up(value, None if row is None else self._own(row)),)
 
     def take_watermark(self, timestamp: int) -> None:
-        """Put out the records' watermark, or hold it until the table has ended."""
+        """Put out the records' watermark. Until the table has ended, only keep the latest
+        watermark."""
         if self._is_read:
             self.output.emit_watermark(timestamp)
         else:
             self._watermark = timestamp
 
     def take_status(self, idle: bool) -> None:
-        """Put out the records' status, or hold it until the table has ended.
-        While records may wait, operators behind this one must not advance without them."""
+        """Put out the idle status of the records' input. Until the table has ended, only keep the
+        status: while records may wait, operators behind this one must not advance without them."""
         if self._is_read:
             self.output.emit_status(idle)
         else:

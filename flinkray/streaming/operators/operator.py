@@ -227,9 +227,10 @@ class OperatorStateCapture:
 
 
 class StreamOperator:
-    """Base of all operators with one input. Without overrides it passes everything on.
-    Life cycle: :meth:`setup`, :meth:`restore` if there is state to restore, :meth:`open`, batches
-    and time, :meth:`finish` (when the input ends, but not when the task fails), :meth:`close`."""
+    """Base of all operators with one input. Methods that are not overridden pass records,
+    watermarks and status on. Life cycle: :meth:`setup`, :meth:`restore` if there is state to
+    restore, :meth:`open`, batches and time, :meth:`finish` (when the input ends, but not when the
+    task fails), :meth:`close`."""
 
     chaining: ClassVar[ChainingStrategy] = ChainingStrategy.ALWAYS
     gives_slots: ClassVar[bool] = False
@@ -349,7 +350,7 @@ class StreamOperator:
         operator after the other, from the head of the task, before any state is captured."""
 
     def files(self) -> tuple[StateFile, ...]:
-        """Return the files that the operator state refers to, and that are captured with it."""
+        """Return the files to which the operator state refers. A capture includes them."""
         return ()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
@@ -406,7 +407,8 @@ class LastOperator(StreamOperator):
 
 
 class FunctionOperator(StreamOperator):
-    """Base of operators with one user function. It opens and closes the function."""
+    """Base of operators with one user function, which :meth:`open` opens and :meth:`close`
+    closes."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -426,7 +428,8 @@ class FunctionOperator(StreamOperator):
                 close()
 
     def method(self, name: str) -> Callable[..., Any]:
-        """Return the function's method of that name, or the function itself if it has none."""
+        """Return the method *name* of the user function, or, if it has no such method, the function
+        itself."""
         bound = getattr(self.function, name, None)
         return bound if bound is not None else self.function  # type: ignore[no-any-return]
 

@@ -99,7 +99,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def watermark(self) -> int:
-        """The last watermark that was put out; from any thread."""
+        """The last watermark that was put out; may be read from any thread."""
         emitter: _Emitter | None = getattr(self, "_emitter", None)
         return MIN_TIMESTAMP if emitter is None else emitter.last
 
@@ -150,7 +150,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return time
 
     def add_split(self, split_id: str) -> None:
-        """Register a split. It holds the watermark back even before its first record is read."""
+        """Register a split. The operator's watermark does not advance before that of the split,
+        even if no record of the split was read yet."""
         if split_id not in self._times:
             self._forget(None)
             self._time_of(split_id)
@@ -160,7 +161,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._current = self._time_of(split_id)
 
     def release_split(self, split_id: str) -> None:
-        """Remove a split that has ended. The watermark that was put out stays."""
+        """Remove a split that has ended, for which watermarks need not wait any more. The
+        operator's watermark does not go back."""
         time = self._times.get(split_id)
         if time is not None:
             time.generator.on_periodic_emit(time.output)

@@ -53,9 +53,9 @@ class ConvertingReceiver:
 
 
 class OperatorCopies:
-    """Function that returns a copy of an operator and of its user function for each subtask, as
-    tasks on a cluster have them. Of an operator with ``shared`` only the operator itself is copied:
-    its function belongs to the client's process."""
+    """Makes a copy of an operator and of its user function for each subtask, as tasks on a cluster
+    have them. Of an operator with ``shared`` only the operator itself is copied: its function
+    belongs to the client's process."""
 
     def __init__(self) -> None:
         self._pickled: dict[str, bytes] = {}

@@ -182,8 +182,9 @@ class Barrier:
 
     @property
     def overtakes_at(self) -> int | None:
-        """When the barrier begins to overtake elements in flight, in milliseconds since 1970.
-        None: it never overtakes."""
+        """When the alignment time-out passes, so that the barrier overtakes elements in flight, in
+        milliseconds since 1970. None: the barrier has no time-out; it overtakes from the start
+        (*unaligned*) or never."""
         if self.unaligned or self.savepoint or self.alignment_timeout is None:
             return None
         return self.timestamp + self.alignment_timeout

@@ -32,7 +32,8 @@ class FileFormat(ABC):
     suffix: str
 
     def of_type(self, type_info: TypeInformation | None) -> FileFormat:
-        """Return the format for records of the declared type. None: the type is unknown."""
+        """Return the format to use for records of the declared type: this format, or one for that
+        type. *type_info* None: the type is unknown."""
         return self
 
     @abstractmethod

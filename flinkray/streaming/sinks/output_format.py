@@ -158,7 +158,8 @@ class GlobalFormat:
     def __init__(
         self, operator: str, output_format: OutputFormat, parameters: Mapping[str, str]
     ) -> None:
-        """Make the copy. *parameters* are those of the job."""
+        """Make a copy of *output_format*. *operator*: name of its operator, for errors.
+        *parameters*: the job's parameters."""
         self.name = f"output format of {operator}"
         """Name for errors."""
         self._format: OutputFormat = pickle.loads(cloud_pickle.dumps(output_format))

@@ -89,8 +89,8 @@ class SinkWriter(ABC, Generic[CommitT]):
         self.write(columns.to_block())
 
     def prepare_commit(self, end_of_input: bool) -> Sequence[CommitT]:
-        """Finish what was written so far and return the committables.
-        The data must be stored durably on return, and must not be visible yet."""
+        """Finish what was written until now and return the committables.
+        When the method returns, the data must be stored durably, and must not be visible yet."""
         return ()
 
     def close(self) -> None:
@@ -188,8 +188,8 @@ class Committer(ABC, Generic[CommitT]):
 
 
 class Committed(NamedTuple):
-    """A committable of an earlier checkpoint that was committed already.
-    A job that starts from the savepoint with this entry has to commit it again."""
+    """An entry of a savepoint: a committable that this job has committed already. A job that starts
+    from the savepoint has to commit it again."""
 
     checkpoint_id: int
     committable: Any
@@ -206,7 +206,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:
-        """Yield the committables' files for a savepoint. They stay until :meth:`delete_done`."""
+        """Yield the committables' files for a savepoint. The files are not deleted before
+        :meth:`delete_done`."""
 
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile]) -> None:

@@ -368,8 +368,8 @@ class CommittableCollector:
         return pending.checkpoint_id is not None and pending.checkpoint_id <= self._completed
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
-        """Return the requests that are to be committed now, in order: those of completed
-        checkpoints.
+        """Return the requests to commit now, in order: those of completed checkpoints or, with
+        *in_order*, those of the earliest one.
         *again*: also those that were tried without success."""
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:

@@ -213,7 +213,7 @@ class IteratorSource(Source[T, IteratorSplit]):
 
 
 def _iterable(made: Any) -> Any:
-    """Return *made*, the result of the user's function.
+    """Return *made*, which the user's function has returned.
     Raises StreamError if it is not iterable."""
     if not (hasattr(made, "__iter__") or hasattr(made, "__getitem__")):
         raise StreamError(
@@ -306,8 +306,9 @@ class ReadingThread:
         ).start()
 
     def take(self, most: int) -> list[Any] | None:
-        """Return up to *most* records that are ready. None: there will be no more.
-        Raises the iterator's exception, after all records that came before it."""
+        """Return up to *most* records that are ready; an empty list if none is ready now. None:
+        there will be no more. Raises the iterator's exception, after all records that came before
+        it."""
         ended = self._ended  # read first: records before the end are ready by then
         records = self._records
         taken = [records.popleft() for _ in range(min(most, len(records)))]

@@ -108,7 +108,8 @@ class _Reader:
         self.is_done = False
 
     def state(self, subtask: int) -> ReaderState:
-        """Return the reader's state for a :class:`SourceProgress`. :func:`_restored` reads it."""
+        """Return what is known of the reader as a part of a :class:`SourceProgress`.
+        :func:`_restored` makes a reader of it again."""
         return ReaderState(
             subtask,
             self.restored_from,
@@ -339,9 +340,10 @@ class SourceCoordinator(EnumeratorContext[Any]):
                 self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """Reset a subtask: this attempt starts from the checkpoint (0: a new start). Later splits
-        of earlier attempts go back to the enumerator. The attempt may already have reported. The
-        call may be repeated. Raises StreamError if the subtask cannot go back so far."""
+        """Note that an attempt of a subtask starts from a checkpoint (0: a new start). Splits that
+        earlier attempts got after that checkpoint go back to the enumerator. The attempt may
+        already have reported, and the call may be repeated. Raises StreamError if the state at that
+        checkpoint is not known any more."""
         if self._enumerator is None:
             self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
             return
@@ -405,9 +407,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def events_before(
         self, checkpoint_id: int, subtask: int, attempt: int, position: int
     ) -> tuple[Any, ...] | None:
-        """Return the events that the reader needs before its snapshot for a checkpoint.
-        Events begin at *position*. None: the checkpoint is over or unknown, or the reader was
-        replaced. Raises UnavailableError: the reader has more events than are known here."""
+        """Return the events from number *position* on that the reader must get before its snapshot
+        for a checkpoint. None: the checkpoint is over or unknown, or the reader was replaced.
+        Raises UnavailableError: the reader has more events than are known here."""
         with self._lock:
             if self._enumerator is None and subtask not in self._readers:
                 return () if checkpoint_id in self._cuts else None
@@ -431,7 +433,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     @property
     def changes(self) -> int:
-        """Number of changes of the progress so far. If it has grown, store the progress again."""
+        """Number of changes of the progress until now. The caller stores the progress again when it
+        has grown."""
         return self._changes
 
     def progress(self) -> SourceProgress:

@@ -99,9 +99,10 @@ class _GeneratorReader(SliceReader):
 
 
 class SocketSource(Source[str, str]):
-    """A source of lines of text from a TCP server. Lines are not replayed after a failure (at most
-    once). A carriage return before a line feed is removed. One subtask reads. After a failure it
-    connects again, unless the server had closed the connection before the checkpoint."""
+    """A source of the lines of text that a TCP server sends. One subtask reads. A carriage return
+    before a line feed is removed. Lines are not repeated after a failure (at most once). After a
+    failure the source connects again, unless the server had closed the connection before the
+    checkpoint."""
 
     def __init__(self, host: str, port: int, delimiter: str = "\n") -> None:
         self._address = (host, port)

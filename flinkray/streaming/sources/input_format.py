@@ -189,8 +189,8 @@ def _records(
 def _records_left(
     input_format: InputFormat[OT], split: InputFormatSplit, is_closed: Callable[[], bool]
 ) -> Iterator[OT]:
-    """Yield the records of a split from its offset on. Stop skipping earlier records when
-    *is_closed* returns true."""
+    """Yield the records of a split from its offset on. Ends early, even while earlier records are
+    skipped, when *is_closed* returns true."""
     input_format.open(pickle.loads(split.split))
     read = 0
     while not is_closed() and not input_format.reached_end():

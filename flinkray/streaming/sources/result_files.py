@@ -34,8 +34,9 @@ class ResultFileSplit(NamedTuple):
 
 
 class ResultFilesSource(Source[Any, ResultFileSplit]):
-    """A source of the rows of a file result, in batches of columns. Tasks divide the row groups
-    among them without an enumerator. *written_by*: name of the writing vertex, for errors."""
+    """A source of the rows of a result that another vertex of the job has written to files, in
+    batches of columns. Tasks divide the files' row groups among them without an enumerator.
+    *written_by*: name of the writing vertex, for errors."""
 
     def __init__(self, data_set_id: IntermediateDataSetID, written_by: str) -> None:
         self.data_set_id = data_set_id
@@ -58,7 +59,7 @@ class ResultFilesSource(Source[Any, ResultFileSplit]):
 
 class _ResultFilesReader(SequentialReader[ResultFileSplit]):
     def start(self) -> None:
-        """Request nothing: all splits are assigned from the start."""
+        """Do nothing: the reader gets all its splits without a request."""
 
     def open_split(self, split: ResultFileSplit) -> None:
         self._rows, self._offset = split

@@ -149,7 +149,8 @@ class SourceReader(ABC, Generic[SplitT]):
         """Return the splits with the positions from which to continue."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint is complete: data before it is never read again."""
+        """Called when the checkpoint is complete. From then on, no restart reads data again that
+        was read before its snapshot."""
 
     def close(self) -> None:
         """Release resources."""
@@ -172,11 +173,12 @@ class SourceReaderWithFiles(SourceReader[SplitT]):
     @abstractmethod
     def files(self) -> Iterator[StateFile]:
         """Yield the files that a savepoint needs for the splits of the last :meth:`snapshot_state`.
-        They stay until :meth:`delete_read`."""
+        The reader deletes them only in :meth:`delete_read`."""
 
     @abstractmethod
     def delete_read(self, checkpoint_id: int) -> None:
-        """Delete files read to their end before a completed checkpoint. No job needs them."""
+        """Delete the files that were read to their end before the snapshot of the completed
+        checkpoint *checkpoint_id*. No restart needs them any more."""
 
 
 class EnumeratorContext(ABC, Generic[SplitT]):
@@ -220,7 +222,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits of a failed reader. They are handed out again."""
+        """Take back splits of a failed reader, and hand them out again."""
 
     def add_reader(self, subtask: int) -> None:
         """Register a reader that has started."""

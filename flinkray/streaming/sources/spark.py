@@ -42,8 +42,9 @@ LOOK_INTERVAL = 0.2
 
 
 class PublishedSplitsEnumerator(SplitEnumerator[PublishedSplitT]):
-    """Hands out splits in order, each when it is published.
-    Readers that ask earlier wait, and are served in the order of their requests."""
+    """Hands out splits in order, each as soon as it is published.
+    A reader that asks for a split before that waits. Waiting readers are served in the order of
+    their requests."""
 
     def __init__(self, context: EnumeratorContext[PublishedSplitT], clock: Clock) -> None:
         super().__init__(context)

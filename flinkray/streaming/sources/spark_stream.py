@@ -62,8 +62,8 @@ class MicroBatchSplit(NamedTuple):
 
 class SparkStreamSource(SparkSource):
     """A source of the rows that a streaming query of Spark puts out, in batches of columns.
-    Micro-batches are handed out in order, each when it is published. Readers add copies of their
-    files to savepoints."""
+    Micro-batches are handed out in order, each as soon as it is published. Readers add copies of
+    the micro-batches' files to savepoints."""
 
     of_epochs: ClassVar[bool] = False
     """Whether the micro-batches are made of the epochs of a stream, not by a query."""

@@ -86,11 +86,13 @@ class StreamTaskInput:
 class StreamTask:
     """A subtask of a chain: reads batches, runs the operators, and takes part in checkpoints.
 
-    *operators*: (id, operator), the head first, each before the operators that it feeds. Empty: the
-    task had ended in the checkpoint from which it is restored. *channel_inputs*: for each channel
-    of the gate, its input and its number in the input. *responder* None: the job takes no
-    checkpoints. *exactly_once* False: checkpoints may include records behind their barriers, and no
-    channel waits for the barriers of other channels. *restored_from*: id of a checkpoint; 0: none.
+    *operators*: (id, operator), the first operator of the chain first, and each before the
+    operators that it feeds. Empty: the task had ended in the checkpoint from which it is restored.
+    *channel_inputs*: for each channel of the gate, its input and its number in the input.
+    *responder*: gets the reports about checkpoints; None: the job takes no checkpoints.
+    *exactly_once* False: checkpoints may include records behind their barriers, and no channel
+    waits for the barriers of other channels. *restored_from*: id of the checkpoint from which the
+    task is restored; 0: none.
     """
 
     def __init__(
@@ -154,9 +156,10 @@ class StreamTask:
         states: Mapping[str, Sequence[OperatorState]] | None = None,
         own: Collection[str] = (),
     ) -> None:
-        """Restore and open the operators, the last of the chain first, so that the next operator is
-        always ready. *states*: by operator id. *own*: operators that restore exactly this subtask's
-        own keyed state of the checkpoint."""
+        """Restore and open the operators, the last of the chain first, so that an operator's
+        successor is always ready. *states*: the state to restore, by operator id. *own*: ids of the
+        operators whose keyed state is exactly this subtask's state in the checkpoint, without that
+        of other subtasks."""
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
             operator.context.restored_checkpoint_id = self._restored_from
@@ -170,7 +173,8 @@ class StreamTask:
             operator.open()
 
     def close(self) -> None:
-        """Close all operators, even if one of them fails to close. Raises the first failure."""
+        """Close all operators, even if some of them fail to close. Then raises the first
+        failure."""
         self.time_service.quiesce()
         self.mailbox.close()
         opened, self._opened = self._opened, []
@@ -180,7 +184,8 @@ class StreamTask:
     # --- steps --------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do everything that needs no waiting. Returns False if there was nothing to do."""
+        """Do all work that is possible without waiting. Returns False if there was nothing to
+        do."""
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
@@ -203,8 +208,8 @@ class StreamTask:
         return self._default_action() or progressed
 
     def _begin_checkpoint(self) -> bool:
-        """Begin a checkpoint that must not wait for room in the results.
-        A barrier that has overtaken elements does not wait for the rest of a batch either. Returns
+        """Begin a checkpoint that can begin although the results have no room: the task has got a
+        barrier that has overtaken elements, or it is a source and was told to begin one. Returns
         whether a checkpoint was begun."""
         overtaking = self.gate.poll_overtaking()
         if overtaking is not None:
@@ -216,7 +221,8 @@ class StreamTask:
         return False
 
     def has_room(self) -> bool:
-        """Return whether all readers of the task's results keep up."""
+        """Return whether the task may put results out: all outputs have room, because their readers
+        keep up."""
         return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
@@ -239,8 +245,8 @@ class StreamTask:
         return True
 
     def _read_sign(self) -> bool:
-        """Process the next barrier or end of a channel, when all data was processed already.
-        Returns False if none has arrived."""
+        """Read and process the next element, which is a barrier or an end, because all data was
+        processed already. Returns False if none has arrived."""
         polled = self.gate.poll()
         if polled is None:
             return False
@@ -342,7 +348,8 @@ class StreamTask:
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Whether the task's data has ended, and it ends only after a further checkpoint."""
+        """Whether the task has processed all its data, and needs a further checkpoint before it can
+        end."""
         return (
             self.has_ended
             and not self.finished
@@ -351,14 +358,14 @@ class StreamTask:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the task has taken part in the savepoint with which the job stops.
-        Its source and its timers have no more work."""
+        """Whether the task has taken its part of the savepoint with which the job stops.
+        Its source is not read any more, and its timers do not fire."""
         return self._stopping_with is not None and not self.has_ended
 
     def _read_ends(self) -> bool:
-        """Read up to the end of data of each channel, after the savepoint with which the job stops.
-        Returns False if an end is still missing. Upstream tasks end only when their ends were read.
-        """
+        """Read and drop the input up to the end of data of each channel, after the savepoint with
+        which the job stops: upstream tasks end only when their ends were read. Returns False if an
+        end has not arrived yet."""
         while not self.gate.data_has_ended:
             polled = self.gate.poll()
             if polled is None:
@@ -396,9 +403,9 @@ class StreamTask:
     # --- checkpoints --------------------------------------------------------------------------
 
     def trigger_checkpoint(self, barrier: Barrier) -> None:
-        """Begin a checkpoint at a source, or at a task whose inputs have all ended.
-        At a source it begins at once, or after the batch that was read last. A task whose inputs
-        have ended gets no barrier, and begins it at the end of the input. Called by mail."""
+        """Begin a checkpoint at a source, or at a task whose inputs have all ended. Called by mail.
+        A source begins it at once or, if a batch is in progress, after this batch. A task whose
+        inputs have ended gets no barrier, and begins it when it has processed all input."""
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
         elif self.gate.has_channels or (self._source is not None and self._source.has_rest):
@@ -407,7 +414,8 @@ class StreamTask:
             self.perform_checkpoint(barrier)
 
     def perform_checkpoint(self, barrier: Barrier, is_last: bool = False) -> None:
-        """Take part in a checkpoint, between two portions or after all input (*is_last*)."""
+        """Take the task's snapshot for a checkpoint and send the barrier on, between two portions
+        of work, or after all input (*is_last*)."""
         if not self.checkpoints.awaits(barrier.checkpoint_id):
             return
         if barrier.drains and not self.has_ended:
@@ -433,7 +441,7 @@ class StreamTask:
         self._is_stopped |= self._is_stopping_with(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """Handle the abort of a checkpoint. Called by mail.
+        """Handle the abort of a checkpoint: the task stops taking part in it. Called by mail.
         Raises UnavailableError if the job stops with this savepoint: the task has dropped input
         after the savepoint, so the job has to restart."""
         self.checkpoints.notify_aborted(checkpoint_id, latest_completed)
@@ -476,7 +484,7 @@ _LARGEST: int = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap. glibc
-    adapts its thresholds (mallopt(3)) when a large piece is allocated and freed.
+    """Make this process keep memory that it frees, up to about 60 MiB at the end of its heap. Does
+    what glibc does by itself (mallopt(3)) when a large piece of memory was allocated and freed.
     Thresholds set by environment variables stay; with other C libraries nothing happens."""
     np.empty(_LARGEST, np.uint8)

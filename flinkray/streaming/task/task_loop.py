@@ -28,12 +28,12 @@ class SplitRequests(Protocol):
 
 
 class TaskLoop:
-    """Runs a task, and waits while the task has nothing to do.
+    """Runs a task in the thread that calls :meth:`run`, and waits while the task has nothing to do.
 
-    Must be created before others put mail into the task's mailbox. *signal* is set by everything
-    that the task may wait for: its gate, its partitions, a cancellation. *check* is called between
-    steps and raises when the task must end. *splits* None: the task reads no source. *stopwatch*: a
-    clock in seconds.
+    Create it before others put mail into the task's mailbox. *signal* is set by everything for
+    which the task may wait: its gate, its partitions, a cancellation. *check* is called between
+    steps and raises an exception when the task must end. *splits* sends the split requests of the
+    task's source; None: the task reads no source. *stopwatch*: a clock in seconds.
     """
 
     def __init__(
@@ -81,13 +81,14 @@ class TaskLoop:
         self._task.turn.paused += self._clock.monotonic() - begun
 
     def elapsed(self) -> float:
-        """Return the seconds from the task's begin to its end, or to now if it runs.
-        From any thread."""
+        """Return the seconds from the task's begin to its end, or to now while it runs.
+        May be called from any thread."""
         return self._now() - self._begun
 
     def waited(self) -> float:
-        """Return the seconds for which the task had no work or no room for results. From any
-        thread. At the end of the task this includes the time until its results were read."""
+        """Return the seconds for which the task had no work or no room for results. May be called
+        from any thread. After the task's last record, this includes the time until its results were
+        read."""
         since = self._waiting_since
         return self._waited + (0.0 if since is None else self._now() - since)
 
@@ -102,7 +103,7 @@ class TaskLoop:
             self._wait()
 
     def end(self) -> None:
-        """Stop the stopwatch: the task has ended."""
+        """Note that the task has ended: from now on :meth:`elapsed` returns the same time."""
         self._ended = self._stopwatch()
 
     def post(self, mail: Callable[[], None]) -> None:
@@ -112,11 +113,13 @@ class TaskLoop:
             self._task.mailbox.put(mail)
 
     def told(self, events: Sequence[bytes]) -> None:
-        """Pass events of the enumerator on to the reader; from any thread."""
+        """Pass events of the source's enumerator on to the task's reader; may be called from any
+        thread."""
         self.post(lambda: self._tell_reader(events))
 
     def give_all(self, splits: Sequence[object]) -> None:
-        """Give the reader all its splits, when no enumerator hands them out; from any thread."""
+        """Give the reader all its splits, for a source whose splits are not handed out by an
+        enumerator; may be called from any thread."""
         self.post(lambda: self._give_all(splits))
 
     def _give_all(self, splits: Sequence[object]) -> None:

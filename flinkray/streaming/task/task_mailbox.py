@@ -25,9 +25,10 @@ class _State(Enum):
 
 
 class TaskMailbox:
-    """Mail that any thread puts in and the task's thread runs.
-    An open mailbox takes mail. A quiesced mailbox takes none, but its mail can still be taken. A
-    closed mailbox has no mail. Mail with priority is taken first, the latest before the earlier."""
+    """Functions (mail) that any thread puts in and that the task's thread runs.
+    An open mailbox takes mail. A quiesced mailbox takes no new mail, but the mail in it can still
+    be taken. A closed mailbox has no mail. Mail with priority is taken first; of such mail the
+    latest one."""
 
     def __init__(self) -> None:
         self._mail: deque[Mail] = deque()

@@ -27,15 +27,15 @@ class _Channel:
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """What a valve puts out after a call: a watermark, and a change of the idle status.
-    None in a field: no watermark, or no change."""
+    """What has changed by a call of a valve: the watermark and the idle status to put out.
+    None in a field: no new watermark, or no change of the status."""
 
     watermark: int | None = None
     idle: bool | None = None
 
     def tell(self, watermark: Callable[[int], None], status: Callable[[bool], None]) -> None:
-        """Pass the watermark and the change of the idle status to the given functions, in the right
-        order: no watermark may come while the stream is idle."""
+        """Call *watermark* with the watermark, and *status* with the idle status, as far as they
+        have changed; in an order in which no watermark comes while the stream is idle."""
         if self.idle is False:
             status(False)
         if self.watermark is not None:
@@ -48,9 +48,11 @@ NOTHING = ValveOutput()
 
 
 class WatermarkValve:
-    """Puts out the least watermark of the active and aligned channels, whenever it advances.
-    A channel ends with the last watermark and does not count from then on. If all other channels
-    are idle, the whole is idle. The end of the last channel is the end of time."""
+    """Combines the watermarks of an input's channels: puts out the least watermark of the active
+    channels, whenever it advances. A channel that was idle counts again when its watermark is as
+    late as that put out (it is *aligned*). A channel ends with the last watermark and does not
+    count from then on. If all other channels are idle, the input is idle. The end of the last
+    channel is the end of time."""
 
     def __init__(self, channels: int) -> None:
         self._channels = [_Channel() for _ in range(channels)]
@@ -111,10 +113,11 @@ class WatermarkValve:
 
 
 class CombinedWatermark:
-    """The least watermark of the inputs that are neither idle nor ended; the last one when all have
-    ended. It never goes back. It stands still, and the whole is idle, while all inputs that have
-    not ended are idle, and until the watermark of an input that becomes active again has caught up.
-    A :class:`WatermarkValve` does not wait so, because its channels bring the same stream."""
+    """The least watermark of the inputs that are neither idle nor ended; when all inputs have
+    ended, the last watermark. It never goes back. It does not advance, and all inputs together
+    count as idle, while every input that has not ended is idle, and afterwards until the watermark
+    of an input that becomes active again is as late. A :class:`WatermarkValve` does not wait for
+    that, because its channels bring the same stream."""
 
     def __init__(self, inputs: int) -> None:
         self._watermarks = [MIN_TIMESTAMP] * inputs
@@ -191,8 +194,8 @@ class WatermarkMultiplexer:
             self._changed()
 
     def deferred(self, update: Callable[[], None]) -> None:
-        """Run *update*, which may change watermarks of several splits, and combine them only after
-        it."""
+        """Run *update*, which may change watermarks of several splits. They are combined once,
+        after *update*."""
         self._is_deferred = True
         try:
             update()

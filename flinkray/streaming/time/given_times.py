@@ -14,9 +14,9 @@ _EXPECTED = "a time is a whole number (int) of milliseconds since 1970"
 
 
 def timer_time(time: Any) -> int:
-    """Return the time of a timer as a Python int.
-    It may be later than all timestamps, as a last watermark plus a delay is. Such a timer never
-    fires. Raises StreamError: *time* is no whole number."""
+    """Return the time of a timer, as user code has given it, as a Python int.
+    The time may be later than all possible timestamps, for example the last watermark plus a delay.
+    A timer at such a time never fires. Raises StreamError: *time* is no whole number."""
     if type(time) is int:
         return time
     if not hasattr(time, "__index__"):
@@ -44,7 +44,8 @@ def time_of_field(value: Any, name: str) -> int:
 
 
 def first_wrong(timestamps: Sequence[Any]) -> int | None:
-    """Return the index of the first timestamp that is no 64-bit whole number; None: all are."""
+    """Return the index of the first timestamp that is no whole number of 64 bits; None if there is
+    none."""
     try:
         array("q", timestamps)
     except (TypeError, OverflowError):

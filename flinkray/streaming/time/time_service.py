@@ -34,9 +34,9 @@ class ScheduledCallback:
 
 
 class ProcessingTimeService:
-    """Runs callbacks at moments of processing time, in milliseconds since the epoch, in order.
-    No callback runs by itself: the task calls :meth:`fire_due` between two elements, so a callback
-    never interrupts user code."""
+    """Runs callbacks in the order of their times, which are times of the clock in milliseconds
+    since the epoch. A callback runs only when the task calls :meth:`fire_due`, between two
+    elements, so it never interrupts user code."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -69,8 +69,9 @@ class ProcessingTimeService:
         return sum(not entry[2].cancelled for entry in self._heap)
 
     def fire_due(self) -> bool:
-        """Run due callbacks, and due callbacks that these schedule. Returns whether any has run.
-        Stops after about the time of a portion, so that the task gets to other work."""
+        """Run the callbacks whose time has come, and those that they schedule if their time has
+        come, too. Returns whether any has run. Stops after about ten milliseconds, so that the task
+        gets to other work."""
         if not self._heap:
             return False
         now, begun = self.now(), self.clock.monotonic()

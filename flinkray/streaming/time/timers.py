@@ -21,8 +21,8 @@ TimerCallback = Callable[[int, Any, Any], None]
 
 
 class InternalTimerService:
-    """Event-time and processing-time timers of one operator. *state* keeps the timers. Its context
-    holds the key when a timer is registered, and is set to the timer's key when it fires."""
+    """Event-time and processing-time timers of one operator. *state* keeps the timers. A timer is
+    registered for the key in the state's context. When it fires, the context is set to its key."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class InternalTimerService:
         self._physical = self._time_service.schedule(timestamp, self._fire_processing_time)
 
     def _fire_processing_time(self, now: int) -> None:
-        """Fire a portion of the due timers. The others are scheduled to fire after mail was run."""
+        """Fire the timers that are due, at most a portion. If more are due, another call is
+        scheduled, before which the task runs mail."""
         self._physical = None
         self._fire(self._processing, now, self._on_processing_time)
         following = self._processing.first()
@@ -92,7 +93,8 @@ class InternalTimerService:
         return self._fire(self._event, timestamp, self._on_event_time)
 
     def fire_all_processing_time_timers(self) -> bool:
-        """Fire a portion of the processing-time timers, due or not. Returns False without any."""
+        """Fire a portion of the processing-time timers, whether or not their time has come. Returns
+        False if there were none."""
         any_timers = self._processing.first() is not None
         if any_timers:
             self._fire(self._processing, MAX_TIMESTAMP, self._on_processing_time)
@@ -132,7 +134,7 @@ class InternalTimerService:
         return _count(self._processing, namespace)
 
     def resume(self) -> None:
-        """Schedule the timers of a restored state."""
+        """Schedule the callback for the timers that were restored."""
         first = self._processing.first()
         if first is not None:
             self._schedule(first)

@@ -23,9 +23,10 @@ _FACTOR = 4
 
 
 class Portion:
-    """Determines how many records, results or timers (at most *most*) are a portion, from the time
-    of earlier ones without the task's pauses. If the time hardly depends on the number, for example
-    because a sink writes a batch at once, the portion grows until it does."""
+    """Determines how many records, results or timers an operator processes before other work has
+    its turn: as many as take about ten milliseconds, at most *most*, as measured with earlier
+    portions (pauses of the task do not count). If the time hardly depends on the number, for
+    example because a sink writes a batch at once, portions grow until it does."""
 
     __slots__ = (
         "_begun",
@@ -58,7 +59,8 @@ class Portion:
         return self.size
 
     def end(self, done: int) -> int:
-        """End a portion of *done* items. Returns the size of the next portion, which begins now."""
+        """Note that *done* items were processed. Returns the size of the next portion, which begins
+        now."""
         now = self._now()
         taken = now - self._begun
         self._begun = now
@@ -76,12 +78,14 @@ class Portion:
         return self.size
 
     def _is_flat(self, done: int, taken: float) -> bool:
-        """Return whether the last two portions differ much in size, and little in time."""
+        """Return whether the time of a portion hardly depends on its size: the last two portions
+        differ much in size, and little in time."""
         (few, quick), (many, slow) = sorted(((done, taken), (self._done, self._taken)))
         return few > 0 and many >= 3 * few and slow < 2 * quick
 
     def of(self, count: int) -> Iterator[tuple[int, int]]:
-        """Cut *count* items into portions. Yields (begin, end) of each portion."""
+        """Yield (begin, end) of portions that together are *count* items. The caller processes a
+        portion before it asks for the next one."""
         at = 0
         while at < count:
             end = min(count, at + self.begin())
@@ -91,8 +95,9 @@ class Portion:
 
 
 class Turn:
-    """Lets the operators of one task give other work a turn, and keeps their unfinished work.
-    The runner of the task sets how the task pauses, waits and is woken."""
+    """Lets the operators of one task interrupt their work for mail, timers and other tasks, and
+    keeps the work that they have left unfinished. The runner of the task sets how the task pauses,
+    waits and is woken."""
 
     def __init__(self) -> None:
         self.pause: Callable[[], None] = _go_on
@@ -120,16 +125,18 @@ class Turn:
         return bool(self._unfinished)
 
     def wake_up(self) -> None:
-        """Call :attr:`wake`. May be passed on before the runner of the task sets *wake*."""
+        """Wake the task by calling :attr:`wake`. This method can be passed on before the runner of
+        the task has set *wake*."""
         self.wake()
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Leave *work* to be done next, before other unfinished work, after mail and timers.
-        It is done when results have room. For the first operator of a task, and for mail."""
+        """Note *work* that is left to be done, before other unfinished work.
+        The task does it after mail and timers, when results have room. Only for the first operator
+        of a task and for mail."""
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do *work* now, or after all unfinished work if there is any."""
+        """Do *work* now. If there is unfinished work, *work* is done after it."""
         if self._unfinished:
             self._unfinished.append(work)
         else:

@@ -50,14 +50,15 @@ class AlignmentGroups:
         return min(members.values())
 
     def forget(self, task: str) -> None:
-        """Remove the members of a failed task. Others do not wait for them until they report."""
+        """Remove the members of a failed task, so that other members do not wait for them. They are
+        added again by their next report."""
         for members in self._watermarks.values():
             for member in [member for member in members if member.startswith(f"{task}#")]:
                 del members[member]
 
 
 class AlignedMember:
-    """A source subtask's stream that is a member of an alignment group."""
+    """A member of an alignment group: the stream of one source subtask."""
 
     def __init__(self, alignment: Alignment, name: str, report: Report) -> None:
         self.alignment = alignment
@@ -77,21 +78,23 @@ class AlignedMember:
         self._watermark = timestamp
 
     def report(self) -> None:
-        """Report the watermark to the group: the greatest if idle; nothing before the first one."""
+        """Report the watermark to the group. An idle member reports the greatest time, so that no
+        one waits for it. Nothing is reported before the first watermark."""
         if self.idle:
             self._tell(MAX_TIMESTAMP)
         elif self._watermark is not None:
             self._tell(self._watermark)
 
     def leave(self) -> None:
-        """Report the end of the input. Other members do not wait for this member any more."""
+        """Report to the group that the input has ended, so that no member waits for this one any
+        more."""
         self._tell(MAX_TIMESTAMP)
 
     def _tell(self, watermark: int) -> None:
         self._report(self.alignment.group, self._name, watermark)
 
     def on_least(self, watermark: int) -> None:
-        """Note the least watermark of the group, with which this member has to stay aligned."""
+        """Set the group's least watermark, which this member may be ahead of by the drift only."""
         self._allowed = min(watermark, MAX_TIMESTAMP - self.alignment.max_drift)
         self._allowed += self.alignment.max_drift
 

@@ -54,7 +54,8 @@ class WatermarkGenerator(ABC):
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Makes the watermark: the latest timestamp so far, less a delay and one millisecond."""
+    """Makes the watermark periodically: the latest timestamp until now, less a delay and one
+    millisecond."""
 
     def __init__(self, delay: int) -> None:
         if delay < 0:

@@ -126,7 +126,8 @@ class _TimeWindows(_OfTime):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether size, slide and offset determine the windows. A subclass may override them."""
+        """Whether the windows follow from size, slide and offset alone. False if a subclass
+        overrides the method that computes them."""
         own = type(self)
         as_here = (own.assign_windows, own.windows_of)
         return as_here == (_TimeWindows.assign_windows, _TimeWindows.windows_of)

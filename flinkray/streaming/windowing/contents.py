@@ -31,7 +31,8 @@ Fold = Callable[[Any, Any], Any]
 
 
 class WindowContents(ABC):
-    """Puts records into the table of window contents, and reads them. A place is (key, window)."""
+    """Says what is stored for a window, and how records are added to it. A place in the table is a
+    pair (key, window)."""
 
     descriptor: StateDescriptor
 
@@ -48,22 +49,25 @@ class WindowContents(ABC):
 
     @abstractmethod
     def first(self, value: Any) -> Any:
-        """Begin to combine a block's values for an empty place: return the entry for *value*.
-        Further values are added by :meth:`folder`; :meth:`store` puts the entry into the table."""
+        """Return an entry that combines values of a block for a place without contents; it has
+        *value* now. Further values are added by :meth:`folder`; :meth:`store` puts the entry into
+        the table."""
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """Begin to combine a block's values with the contents of *place*: return the entry for
-        *value*, as :meth:`first` does for empty places. MISSING if the place is empty."""
+        """Return an entry (:meth:`first`) that combines *value* and further values of a block with
+        the contents of *place*. MISSING if the place has no contents."""
 
     @abstractmethod
     def folder(self) -> Fold:
-        """Return a function that adds one more value of a block to an entry (:meth:`first`)."""
+        """Return a function that returns an entry (:meth:`first`) with one more value of the block
+        added."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
-        """Store *entries*, by key the combined values of a block, as the contents of *window*.
-        Entries that are lists are appended to the contents."""
+        """Store the contents of *window*: *entries* has the combined values of a block for each
+        key.
+        Entries that are lists are appended to the contents, other entries replace them."""
 
     @abstractmethod
     def read(self, table: Any, place: Any) -> Sequence[Any]:
@@ -228,7 +232,7 @@ class WindowEvaluation(ABC):
 
 
 class PassOn(WindowEvaluation):
-    """The evaluation of windows without a window function: the elements are the results."""
+    """Stands for the window function of windows that have none: the elements are the results."""
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements

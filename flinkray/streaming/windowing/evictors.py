@@ -21,11 +21,12 @@ class Evictor(ABC):
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
-        """Return the records to keep. Called before the window function, which gets only these."""
+        """Return those of *elements* that stay in the window. Called before the window function,
+        which gets only these records."""
 
     @abstractmethod
     def evict_after(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:
-        """Return the records to keep. Called after the window function."""
+        """Return those of *elements* that stay in the window. Called after the window function."""
 
 
 class _OnOneSide(Evictor):
@@ -40,7 +41,7 @@ class _OnOneSide(Evictor):
 
     @abstractmethod
     def keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
-        """Return those of the window's records that stay in the window."""
+        """Return those of *elements* that stay in the window."""
 
 
 class CountEvictor(_OnOneSide):

@@ -139,7 +139,8 @@ class WindowOperator(WithTimers):
         self.results.flush()
 
     def put_aside(self, block: Block, late: Sequence[int]) -> None:
-        """Put late records out to their side output, or count them if there is none."""
+        """Put the records of *block* at the indices *late* out to the side output for late records.
+        Without this output, only count them."""
         tag = self.spec.late_tag
         if tag is None:
             self.number_late_records_dropped.inc(len(late))
@@ -152,9 +153,9 @@ class WindowOperator(WithTimers):
         )
 
     def _put_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
-        """Put a record into its windows. Returns whether the record is late.
-        A record is late if all its windows were cleaned up. A record without windows is late if a
-        window that ended with it would have been cleaned up."""
+        """Add a record to its windows. Returns whether the record is late: all its windows were
+        removed already. A record that belongs to no window is late if a window that ends at its
+        timestamp would have been removed."""
         windows = self._windows_of(value, timestamp)
         in_time = False
         for window in windows:
@@ -223,8 +224,9 @@ class WindowOperator(WithTimers):
     def _act(
         self, result: TriggerResult, key: Any, window: Any, state_window: Any, ends: bool = False
     ) -> None:
-        """Fire or purge a window as its trigger decided.
-        *ends*: the caller removes the window next, so its contents need not stay."""
+        """Do what a trigger has decided: evaluate the window, remove its contents, both or nothing.
+        *state_window*: the window under which the contents are stored. *ends*: the caller removes
+        the window next, so its contents need not be kept."""
         if result is TriggerResult.CONTINUE:
             return
         if result.is_fire():
@@ -234,7 +236,8 @@ class WindowOperator(WithTimers):
 
     def evaluate(self, key: Any, window: Any, state_window: Any, ends: bool) -> None:
         """Call the window function if the window has contents, and collect its results.
-        *ends*: the contents are not needed afterwards and may be removed."""
+        *state_window*: the window under which the contents are stored. *ends*: the contents are not
+        needed afterwards and may be removed."""
         contents, table, place = self.spec.contents, self.table, (key, state_window)
         self._evaluated = window, key
         if self.spec.evictor is not None:
@@ -261,11 +264,11 @@ class WindowOperator(WithTimers):
     # --- time ---------------------------------------------------------------------------------
 
     def is_late(self, window: Any) -> bool:
-        """Return whether the window was cleaned up already."""
+        """Return whether the window was removed already, so that a record for it is late."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:
-        """Return whether a window that ended with a record without windows would be cleaned up."""
+        """Return whether a window that ends at *timestamp* would have been removed already."""
         if timestamp is None or not self._event_time:
             return False
         return timestamp + self.spec.allowed_lateness <= self.timers.current_watermark
@@ -340,7 +343,8 @@ class _Collected(MergeCallback[Any]):
 
 
 class MergingWindowSet:
-    """The windows in flight of one key. *table*: for each key, window -> state window."""
+    """The windows of one key that were not removed yet. *table*: for each key, a map from each
+    window to the window under which its contents are stored (its state window)."""
 
     def __init__(self, assigner: MergingWindowAssigner, table: MapTable, key: Any) -> None:
         self._assigner = assigner
@@ -348,11 +352,12 @@ class MergingWindowSet:
         self._key = key
 
     def state_window(self, window: Any) -> Any:
-        """Return the state window of *window*; None if *window* is not in flight."""
+        """Return the window under which the contents of *window* are stored; None if *window* does
+        not exist (any more)."""
         return self._table.get(self._key, window)
 
     def retire(self, window: Any) -> None:
-        """Remove a window that has ended."""
+        """Forget a window, because it has ended."""
         self._table.remove_entry(self._key, window)
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
@@ -403,7 +408,7 @@ class AssignerContext(WindowAssignerContext):
 
 class WindowTriggerContext(OnMergeContext):
     """The context that the window operator gives to triggers.
-    It is for the key and window with which :meth:`at` was called last."""
+    It is about the key and window with which :meth:`at` was called last."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, metrics: Any
@@ -450,7 +455,7 @@ class WindowTriggerContext(OnMergeContext):
 
 
 class _Store(KeyedStateStore):
-    """Gives functions the state of the current key, or of the key and window in *context*.
+    """Gives functions the state of the current key and the window in *context*.
     *context* None: the state of the current key, which all its windows share."""
 
     def __init__(self, backend: KeyedStateBackend, context: KeyContext | None) -> None:
@@ -462,14 +467,15 @@ class _Store(KeyedStateStore):
 
 
 class FunctionContext(WindowContext[Any]):
-    """The context of process window functions, for the key and window of the last :meth:`at`
-    call."""
+    """The context of process window functions. It is about the key and window with which :meth:`at`
+    was called last."""
 
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
     ) -> None:
-        """Make the context of a window operator.
-        *merges*: windows can merge. Then ``window_state`` is refused: a merge would lose it."""
+        """Make the context of the window functions of an operator.
+        *merges*: whether windows can merge. If so, ``window_state`` is refused, because a merge
+        would lose that state."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

@@ -110,7 +110,8 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
 
 
 class _Continuing(Trigger):
-    """A trigger without timers, state and firing, except where a subclass overrides a method."""
+    """Base class of triggers: without timers and state, and never fires, as far as a subclass does
+    not override methods."""
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
@@ -266,8 +267,8 @@ class PurgingTrigger(Trigger):
 
 
 class DeltaTrigger(_Continuing):
-    """Fires when a record differs by more than *threshold* from the record that fired last.
-    Before the first firing, it is compared with the window's first record."""
+    """Fires when a record differs by more than *threshold* from the record at which the trigger
+    fired last. Until the first firing, records are compared with the window's first record."""
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         self._threshold = threshold

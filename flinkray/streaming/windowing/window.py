@@ -11,7 +11,7 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 class Window(Protocol):
     """The interface of all windows. Windows are values: equal windows are the same window. They are
-    hashed for every record; that is why they are tuples."""
+    tuples, because a window is hashed for every record."""
 
     def max_timestamp(self) -> int:
         """Return the latest timestamp in the window, which is also the timestamp of its results."""
@@ -21,7 +21,8 @@ W = TypeVar("W")
 
 
 class MergeCallback(ABC, Generic[W]):
-    """Gets the windows that an assigner merges."""
+    """Interface that a window assigner calls when windows merge: ``merge`` gets these windows and
+    the window into which they merge."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[W], merge_result: W) -> None: ...
@@ -62,7 +63,8 @@ class TimeWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """The *id*-th window of a key whose windows are counted by records."""
+    """A window of a fixed number of records. The windows of a key are numbered; *id* is the
+    number."""
 
     id: int
 
@@ -95,8 +97,8 @@ GLOBAL_WINDOW = GlobalWindow()
 
 
 def merged_groups(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[TimeWindow]]]:
-    """Return (merged window, windows) for each group of windows that overlap or touch.
-    A single window is a group, too."""
+    """Return (merged window, its members) for each group of windows that overlap or touch.
+    A window that overlaps and touches no other is a group of its own."""
     groups: list[tuple[TimeWindow, list[TimeWindow]]] = []
     for window in sorted(windows):
         if groups and groups[-1][0].intersects(window):
