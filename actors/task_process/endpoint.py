@@ -225,7 +225,10 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
             kind = vertex.invokable.kind
             if kind not in self.kinds:
                 name = vertex.task(task.subtask_index)
-                raise TaskError(f"{name} is of kind {kind!r}, which no task process runs")
+                raise TaskError(
+                    f"{name} is of kind {kind!r}, which no task process of this version runs: "
+                    "submit the job again"
+                )
 
     def _prepare(self, deployed: DeployedTask) -> TaskResources:
         """Return the task's resources. The task's results can be requested from now on."""

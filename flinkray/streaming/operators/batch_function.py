@@ -34,8 +34,6 @@ BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
 If the function returns None, the stage's result has no rows.
 """
 
-_END = object()
-
 
 class _StageInputs(Source[Any, ResultFileSplit]):
     """The results in files that a Python stage reads, none or several.
@@ -119,40 +117,39 @@ class BatchFunctionOperator(SourceOperator):
             if len(shares) < len(self.data_sets):
                 return NOTHING_NOW
             rows = [[split.rows for split in share] for share in shares]
-            self._produced = _batches(self._function(*map(read_batches, rows)))
-        batch = next(self._produced, _END)
-        if batch is _END:
+            self._produced = self._batches(self._function(*map(read_batches, rows)))
+        batch = next(self._produced, None)
+        if batch is None:
             return END_OF_INPUT
         if self._write is not None:
             self._write(batch)
         return int(batch.num_rows)
 
+    def _batches(self, returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
+        """Yield the batches that the function of a stage has returned.
+
+        Raises:
+            StreamError: the function has returned something else.
+        """
+        if returned is None:
+            return
+        if isinstance(returned, (pa.RecordBatch, pa.Table)) or not isinstance(returned, Iterable):
+            raise _no_batches(type(returned).__name__)
+        batches = iter(returned)
+        try:
+            for batch in batches:
+                if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+                    raise _no_batches(f"{type(returned).__name__} of {type(batch).__name__}")
+                yield batch
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+
     def close(self) -> None:
         super().close()
         if self._produced is not None:
             self._produced.close()
-
-
-def _batches(returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
-    """Yield the batches that the function of a stage has returned.
-
-    Raises:
-        StreamError: the function has returned something else.
-    """
-    if returned is None:
-        return
-    if isinstance(returned, (pa.RecordBatch, pa.Table)) or not isinstance(returned, Iterable):
-        raise _no_batches(type(returned).__name__)
-    batches = iter(returned)
-    try:
-        for batch in batches:
-            if not isinstance(batch, (pa.RecordBatch, pa.Table)):
-                raise _no_batches(f"{type(returned).__name__} of {type(batch).__name__}")
-            yield batch
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
 
 
 def _no_batches(returned: str) -> StreamError:

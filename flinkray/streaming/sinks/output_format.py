@@ -25,7 +25,8 @@ class OutputFormat(ABC, Generic[IT]):
 
     The format is pickled: each subtask has its own copy. A subtask opens its copy before the first
     record and closes it after the last record. An exception of a method fails the task. If a task
-    is restarted, its records are written again by the copy of the next attempt.
+    is restarted, the next attempt has a new copy, which is given the records since the last
+    checkpoint again, or all records if there is no checkpoint.
 
     A format that also is an :class:`InitializeOnMaster` or a :class:`FinalizeOnMaster` has another
     copy, whose methods are called once for all subtasks. On a cluster that copy is in the job's
@@ -44,7 +45,11 @@ class OutputFormat(ABC, Generic[IT]):
 
     @abstractmethod
     def write_record(self, record: IT) -> None:
-        """Write a record, or keep it to be written later."""
+        """Write a record, or keep it to be written later.
+
+        Kept records are lost if the process dies. In a job with checkpoints, those that came before
+        the last checkpoint are not given to the next attempt.
+        """
 
     def close(self) -> None:
         """Write what is kept, and release what :meth:`open` has acquired.

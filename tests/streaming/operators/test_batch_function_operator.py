@@ -102,7 +102,7 @@ def test_function_that_returns_none_has_an_empty_result() -> None:
     ("function", "returned"),
     [
         (lambda: iter({"n": 1} for _ in range(1)), "generator of dict"),
-        (lambda: pa.table({"n": [1]}).to_pandas(), "DataFrame of str"),
+        (lambda: pa.table({"reading": [1]}).to_pandas(), "DataFrame of str"),
         (lambda: {"n": [1]}, "dict of str"),
         (lambda: batch(1), "RecordBatch"),
         (batch, "RecordBatch"),
@@ -113,8 +113,9 @@ def test_function_that_yields_no_batches_fails_with_what_it_should_yield(
     function: Any, returned: str
 ) -> None:
     words = rf"yields Arrow record batches or tables.* It has returned: {returned}$"
-    with pytest.raises(StreamError, match=words):
+    with pytest.raises(StreamError, match=words) as caught:
         Stage(function).run()
+    assert operator_error(caught.value, "task").operator == "operator"
 
 
 def test_generator_of_a_task_that_ends_early_is_closed() -> None:
