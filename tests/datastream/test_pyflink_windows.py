@@ -18,6 +18,8 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.common import Time
+from flinkray.datastream.functions import KeyedStateStore
+from flinkray.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import (
     CountTrigger,
     EventTimeSessionWindows,
@@ -188,3 +190,17 @@ def test_window_all_reduces_all_records_of_a_session(env: Any) -> None:
     windows = stamped(env, 6, 8, 9).window_all(EventTimeSessionWindows.with_gap(2))
     assert results(windows.reduce(lambda a, b: (a[0], a[1] + b[1]))) == [("hi", 23)]
     assert results(env.from_collection(range(5)).count_window_all(2).process(CountAll())) == [2, 2]
+
+
+class OneValue(KeyedStateStore):
+    """A store with which a program tests its window functions."""
+
+    def get_state(self, state_descriptor: Any) -> Any:
+        return state_descriptor.name
+
+
+def test_store_of_a_program_has_the_kinds_of_state_that_it_overrides() -> None:
+    store = OneValue()
+    assert store.get_state(ValueStateDescriptor("v")) == "v"
+    with pytest.raises(NotImplementedError, match="OneValue has no list state"):
+        store.get_list_state(ListStateDescriptor("l"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ class CachedFileError(FlinkRayError):
     """A function asks for a file that the program has not registered."""
 
 
-class KeyedStateStore(ABC):
+class KeyedStateStore:
     """Gives functions the state of a key; window functions also that of a key and window."""
 
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
@@ -91,9 +90,10 @@ class KeyedStateStore(ABC):
             state_descriptor, AggregatingStateDescriptor
         )
 
-    @abstractmethod
     def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
-        """Return the state of a descriptor of class *kind*; StateError for other classes."""
+        """Return the state of a descriptor of class *kind*; StateError for other classes.
+        A program's own store overrides the public methods instead."""
+        raise NotImplementedError(f"{type(self).__name__} has no {descriptor.kind} state")
 
 
 class RuntimeContext(KeyedStateStore):
