@@ -30,7 +30,7 @@ class AcceptedTask:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTasks:
-    """Those tasks of one message of a JobMaster that are of the same kind."""
+    """Tasks of the same kind in one message of a JobMaster."""
 
     deployments: TaskDeployments
     """The message. It may also contain tasks of other kinds, and tasks that are refused."""

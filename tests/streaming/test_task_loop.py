@@ -423,7 +423,7 @@ class Closing:
             raise self._error
 
 
-def test_first_failure_to_close_is_raised_after_all_are_closed_and_the_next_is_logged(
+def test_first_failure_to_close_is_raised_after_all_are_closed_others_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     closed: list[object] = []

@@ -100,8 +100,8 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """Where an input comes from: an operator, its output (*tag_id* None: the main output), and the
-    partitioner of the records."""
+    """The place that an input comes from: an operator, its output (*tag_id* None: the main output),
+    and the partitioner of the records."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None
