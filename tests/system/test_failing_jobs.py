@@ -275,8 +275,9 @@ def test_logs_command_shows_the_output_of_a_task(
     capsys.readouterr()
     line = ["logs", handle.job_id.hex()[:12], "--cluster-id", CLUSTER_ID]
     assert execute([*line, "--output", "--lines", "1"]) == 0
-    head, text = capsys.readouterr().out.splitlines()
-    assert f"/flinkray-{handle.job_id}-TaskProcess-" in head
-    assert text == "printed by a task"
+    shown = capsys.readouterr().out.splitlines()
+    name = f"/flinkray-{handle.job_id}-TaskProcess-"
+    (head,) = (number for number, text in enumerate(shown) if name in text)
+    assert shown[head + 1] == "printed by a task"
     assert execute(line) == 0
     assert "to standard error" in capsys.readouterr().out.splitlines()
