@@ -86,7 +86,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _ending_at_sigterm() -> Iterator[None]:
-    """Leave the context at the first SIGTERM. A second SIGTERM has its previous effect."""
+    """End the ``with`` block at the first SIGTERM, without an error. After the block, and at a
+    second SIGTERM, the signal has its previous effect."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield

@@ -84,7 +84,7 @@ class EnvironmentSettings:
         self._savepoint_directory: str | None = None
 
     def get_config(self) -> ExecutionConfig:
-        """Return the settings of the execution, which may be changed."""
+        """Return the ExecutionConfig of this environment. Changes of the returned object count."""
         return self._config
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
@@ -128,7 +128,8 @@ class EnvironmentSettings:
         return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
-        """Set the mode: streaming (the default), batch, or batch if all sources end.
+        """Set the mode: STREAMING (the default), BATCH, or AUTOMATIC, which is batch if all sources
+        are bounded.
 
         Raises:
             TypeError: the mode is no RuntimeExecutionMode.
@@ -142,13 +143,15 @@ class EnvironmentSettings:
         return self
 
     def set_default_local_parallelism(self, parallelism: int) -> None:
-        """Set the parallelism of all environments that have none of their own."""
+        """Set the parallelism with which this environment and new environments run operators for
+        which the program sets none."""
         global _default_local_parallelism
         _default_local_parallelism = parallelism
         self._parallelism = parallelism
 
     def get_default_local_parallelism(self) -> int:
-        """Return the parallelism of environments that have none of their own."""
+        """Return the parallelism with which new environments run operators for which the program
+        sets none."""
         return _default_local_parallelism
 
     def disable_operator_chaining(self: _Self) -> _Self:

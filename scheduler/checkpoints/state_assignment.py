@@ -240,7 +240,7 @@ class StateAssignment:
 def divide_keyed_state(
     handles: Iterable[KeyedStateHandle], max_parallelism: int, parallelism: int
 ) -> list[tuple[KeyedStateHandle, ...]]:
-    """Give each new subtask the part of each handle with the subtask's key groups (SA-10)."""
+    """Return, for each new subtask, the parts of the handles that lie in its key groups."""
     given: list[list[KeyedStateHandle]] = [[] for _ in range(parallelism)]
     for handle in handles:
         if handle.key_groups.is_empty:

@@ -36,7 +36,8 @@ def group_of_consumer(
 def group_of_partition(
     pattern: DistributionPattern, producers: int, consumers: int, partition: int
 ) -> int:
-    """Return the index of the group that contains the partition."""
+    """Return the index of the partition's group. The consumers of a group read all partitions of
+    the group, and no others of the edge."""
     if pattern is ALL_TO_ALL:
         return 0
     if producers < consumers:

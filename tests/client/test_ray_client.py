@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.own_ray]
 FLINKRAY = str(Path(sys.executable).with_name("flinkray"))
 
 
-def test_ray_with_a_token_is_joined_as_auto_and_other_addresses_get_advice() -> None:
+def test_auto_joins_a_ray_with_a_token_and_errors_at_other_addresses_say_how() -> None:
     environment = {
         k: v for k, v in ENVIRONMENT.items() if k not in ("RAY_AUTH_MODE", "RAY_ADDRESS")
     }

@@ -401,7 +401,7 @@ def test_values_that_fit_into_no_array_are_kept_as_objects() -> None:
     assert not column_of([("a", 1), ("b", 2)]).has_objects
 
 
-def test_columns_of_values_with_equal_types_have_the_same_shape() -> None:
+def test_columns_of_values_with_equal_types_can_be_concatenated() -> None:
     shapes = [column_of(v).shape for v in (["a"], [b"a"], [1], [1.5], [("a", 1)], [("a",)], [None])]
     assert len(set(shapes)) == len(shapes)
     assert column_of([("a", 1)]).shape == column_of([("b", 2), ("c", 3)]).shape

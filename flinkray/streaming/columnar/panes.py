@@ -160,7 +160,8 @@ class Panes:
                 self._unwrap_all(measure)
 
     def has_upper(self, measure: Measure) -> bool:
-        """Return whether the measure is a sum whose upper halves are kept."""
+        """Return whether the measure is a sum of integers that may be too large for 64 bits, so
+        that the sum of their upper halves (:attr:`Measure.upper`) is kept, too."""
         return measure.how == "sum" and measure.upper in self.kinds
 
     # --- adding records ---------------------------------------------------------------------------

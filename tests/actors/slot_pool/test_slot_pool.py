@@ -507,7 +507,7 @@ async def test_orphaned_slot_pool_hands_over_its_slots_as_often_as_it_is_asked()
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_hands_over_the_latest_recovery_notes() -> None:
+async def test_pool_of_a_dead_job_master_gives_the_latest_notes_to_the_next_one() -> None:
     """Together with the finished tasks of the execution graph, in as many messages as necessary."""
     around = Surroundings()
     pool = await around.start()

@@ -98,7 +98,7 @@ async def test_one_copy_of_each_format_prepares_and_finishes_its_output() -> Non
 
 
 @on_virtual_time
-async def test_call_repeated_during_or_after_its_work_is_carried_out_once() -> None:
+async def test_request_repeated_while_or_after_it_is_carried_out_is_carried_out_once() -> None:
     coordinator = Coordinator()
     await asyncio.gather(coordinator.call(is_end=False), coordinator.call(is_end=False))
     await coordinator.call(is_end=False)

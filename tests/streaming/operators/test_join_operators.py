@@ -110,7 +110,9 @@ def test_watermark_removes_interval_join_records_that_can_find_no_partner() -> N
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(-3, -1), (1, 3), (0, 0), (-1, 1)])
-def test_interval_join_stores_nothing_once_all_new_records_are_late(lower: int, upper: int) -> None:
+def test_interval_join_drops_records_that_a_watermark_leaves_without_pairs(
+    lower: int, upper: int
+) -> None:
     """WI-15: also if one stream is always behind the other."""
     h = join(lower, upper)
     feed(h, 1, 2, 3)
