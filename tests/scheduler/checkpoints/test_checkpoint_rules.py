@@ -224,13 +224,17 @@ def test_savepoint_is_refused_while_records_of_a_finished_task_are_only_in_spark
     if is_held:
         check_all_is_held(topology)
     else:
-        with pytest.raises(TasksMissingError, match="a has finished, and a savepoint would not"):
+        with pytest.raises(
+            TasksMissingError, match="a has finished, and Spark still processes its records"
+        ):
             check_all_is_held(topology)
     taker.brings_back_of = "another"
     check_all_is_held(topology)
     topology.unfinished = ["one"]
     if a:
-        with pytest.raises(TasksMissingError, match="a has finished, and a savepoint would not"):
+        with pytest.raises(
+            TasksMissingError, match="a has finished, and Spark still processes its records"
+        ):
             check_all_is_held(topology)
     else:
         check_all_is_held(topology)
@@ -252,7 +256,9 @@ def test_savepoint_is_refused_if_only_the_first_reader_of_a_query_may_have_finis
     if is_held:
         check_queries_are_held(topology)
     else:
-        with pytest.raises(TasksMissingError, match="first task of a has finished"):
+        with pytest.raises(
+            TasksMissingError, match="the first task of a, which adds the state of the Spark query"
+        ):
             check_queries_are_held(topology)
         sink.hands_over_to = ("spark",)  # then the stage makes nothing by itself
         check_queries_are_held(topology)
