@@ -113,7 +113,7 @@ def directory(tmp_path: Path) -> str:
     return path
 
 
-def test_description_of_a_checkpoint_combines_all_subtasks(directory: str) -> None:
+def test_description_of_a_checkpoint_combines_the_state_of_all_subtasks(directory: str) -> None:
     contents = describe_checkpoint(directory)
     source, tally = contents.operators
     (splits,) = source.states

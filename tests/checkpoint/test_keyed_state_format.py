@@ -369,7 +369,9 @@ def _group(key: Any, hash_of: Any) -> int:
 
 
 @pytest.mark.parametrize("section", [2, 1])
-def test_file_of_version_1_is_refused_only_if_it_contains_columns(section: int) -> None:
+def test_columns_of_keyed_state_format_version_1_are_refused_when_they_are_used(
+    section: int,
+) -> None:
     """Columns were the last section of version 1. A file without columns is read."""
     body = struct.pack(">HIQQI", 3, section, 0, 5, 0)
     serializer = SerializerSnapshot("columns", 1, None, (), (), ())

@@ -162,7 +162,7 @@ def test_any_damage_to_an_operator_state_file_raises_a_clear_error() -> None:
                 assert type(caught.value) is CorruptCheckpointError
 
 
-def test_handle_with_the_name_of_a_missing_state_is_refused() -> None:
+def test_operator_state_handle_that_names_a_state_missing_in_its_file_is_refused() -> None:
     handle = written(backend_with([1], [], {}))
     other = replace(handle, states=(replace(handle.states[0], name="other"),))
     with pytest.raises(CorruptCheckpointError, match="'other', which is not in it"):

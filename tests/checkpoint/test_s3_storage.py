@@ -124,7 +124,9 @@ def test_no_error_contains_the_secret_of_an_s3_uri() -> None:
     assert without_secrets("/a@b:c") == "/a@b:c"
 
 
-def test_arrow_directory_on_s3_stores_entries_of_a_cluster(server: S3Server, bucket: str) -> None:
+def test_arrow_directory_on_s3_writes_reads_lists_and_deletes_named_entries(
+    server: S3Server, bucket: str
+) -> None:
     directory = ArrowDirectory.from_uri(server.uri(bucket, "ha"))
     below = directory.subdirectory("jobs")
     assert below.read("one") is None

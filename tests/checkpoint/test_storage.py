@@ -222,7 +222,7 @@ def test_files_and_directories_are_synced_before_their_location_is_returned(
     assert any(name.startswith(path) for name in synced)
 
 
-def test_damaged_bytes_of_a_coordinator_are_refused(root: str) -> None:
+def test_damaged_coordinator_state_of_a_checkpoint_is_refused_when_read(root: str) -> None:
     for threshold in (0, 1_000):
         writer = storage_in(root, threshold).checkpoint_writer(7)
         for data in (b"", b"an enumerator", BIG):
@@ -254,7 +254,7 @@ def example(storage: JobCheckpointStorage) -> CheckpointMetadata:
     return metadata_with(one, OperatorSubtaskState(), coordinator=coordinator)
 
 
-def test_metadata_are_read_from_the_path_of_directory_or_file(root: str) -> None:
+def test_metadata_are_read_from_the_path_of_the_checkpoint_directory_or_its_file(root: str) -> None:
     storage = storage_in(root)
     metadata = example(storage)
     directory = storage.checkpoint_directory(7)
@@ -461,7 +461,7 @@ def test_file_that_cannot_be_deleted_does_not_stop_deletion_of_other_checkpoints
     assert [path.name for path in folder_of(tmp_path).iterdir()] == ["chk-1"]
 
 
-def test_percent_encoded_uri_is_one_path_whatever_directory_was_opened_first(
+def test_percent_encoded_uri_leads_to_the_same_file_whatever_directory_was_opened(
     tmp_path: Path,
 ) -> None:
     """A process that had used another directory of the bucket before wrote a savepoint to a wrong

@@ -41,7 +41,7 @@ def test_unpickled_code_keeps_the_name_of_its_source_file(dumps: Callable[[objec
     assert list(inner[0]) == [1, 2]
 
 
-def test_pickled_function_may_return_the_text_that_pickling_treats_specially() -> None:
+def test_pickling_does_not_change_a_function_that_returns_the_text_dynamic_code() -> None:
     function = pickle.loads(cloud_pickle.dumps(lambda: "<dynamic-code>"))
     assert function() == "<dynamic-code>"
 

@@ -25,7 +25,7 @@ def test_summary_of_an_error_has_its_type_and_message() -> None:
     assert summary_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
-def test_str_subclasses_become_plain_str() -> None:
+def test_str_subclass_in_an_error_message_becomes_a_plain_str() -> None:
     assert type(message_of(ValueError(Text("x")))) is str
     assert type(sendable(Text("x"))) is str
 
@@ -142,7 +142,9 @@ SAMPLES: list[errors.FlinkRayError] = [
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
-def test_error_is_equal_after_pickling_and_after_the_codec(error: errors.FlinkRayError) -> None:
+def test_flinkray_error_is_equal_after_pickling_and_after_encoding_and_decoding(
+    error: errors.FlinkRayError,
+) -> None:
     for copy in (pickle.loads(pickle.dumps(error)), codec.decode(codec.encode(error))):
         assert type(copy) is type(error)
         assert str(copy) == str(error)

@@ -133,7 +133,7 @@ def before_the_first_call(
     monkeypatch.setattr(locked_folders, name, after_step)
 
 
-def test_folder_removed_by_a_sweep_before_it_is_locked_is_made_again(
+def test_folder_that_a_cleanup_removes_before_it_is_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[int] = []
@@ -147,7 +147,7 @@ def test_folder_removed_by_a_sweep_before_it_is_locked_is_made_again(
     folder.remove()
 
 
-def test_sweep_keeps_a_folder_locked_until_the_folder_is_removed(
+def test_cleanup_holds_the_lock_of_a_folder_until_the_folder_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep that released the lock first removed a folder that another process had just

@@ -274,7 +274,7 @@ def test_damaged_record_raises_only_stored_format_error(place: int, change: int)
         7,
     ],
 )
-def test_malformed_forms_of_values_are_refused(form: object) -> None:
+def test_msgpack_data_that_encodes_no_valid_value_is_refused(form: object) -> None:
     with pytest.raises(StoredFormatError):
         decode_record(msgpack.packb(form), object)
 

@@ -66,7 +66,7 @@ IN_OPERATOR = OperatorError("map", "1/2", "", "", "story")
         (caused(UnavailableError("no answer"), SuppressRestartsError("inner")), True),
     ],
 )
-def test_first_cause_of_an_error_that_says_if_it_recurs_decides_about_the_error(
+def test_first_classified_cause_of_an_error_decides_if_the_error_will_recur(
     error: BaseException, expected: bool
 ) -> None:
     assert will_recur(error) is expected
@@ -135,7 +135,7 @@ def test_temporary_errors_do_not_count_as_program_errors(error: Exception) -> No
         (KeyError("a"), False),
     ],
 )
-def test_errors_about_files_are_program_errors_that_may_not_recur(
+def test_program_errors_about_files_but_no_others_may_disappear_at_a_retry(
     error: Exception, expected: bool
 ) -> None:
     told = outlook_of(raised(error))
@@ -171,7 +171,7 @@ def test_errors_equal_except_for_numbers_in_their_message_are_the_same_error() -
     assert of("record 17") != program_error_of(raised(ValueError("record 17")))
 
 
-def test_operator_error_keeps_the_stored_answer_whether_it_will_recur() -> None:
+def test_operator_error_that_stores_whether_it_will_recur_is_not_classified_again() -> None:
     told = OperatorError("source", "source", "", "", "story")
     told.outlook = outlook_of(raised(KeyError("a")))
     assert outlook_of(told) == told.outlook

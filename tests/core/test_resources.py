@@ -55,7 +55,7 @@ def test_invalid_slot_resources_are_refused_with_the_name_of_the_resource(
         slot_resources(cpu, memory, extended)
 
 
-def test_slot_has_the_requested_resources() -> None:
+def test_resource_profile_of_a_slot_has_the_requested_cpu_memory_and_gpu() -> None:
     assert slot_resources(1, 2**30, {"GPU": 1}) == ResourceProfile(1.0, 2**30, {"GPU": 1.0})
 
 
@@ -108,7 +108,7 @@ def test_sum_of_two_resource_profiles_minus_one_of_them_is_the_other(
 
 
 @given(profiles, st.integers(1, 20))
-def test_profile_times_n_equals_n_additions_of_the_profile(
+def test_resource_profile_times_n_equals_the_sum_of_n_such_profiles(
     profile: ResourceProfile, count: int
 ) -> None:
     total = ResourceProfile(0.0)

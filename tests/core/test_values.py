@@ -191,7 +191,7 @@ def test_copied_row_has_the_same_kind_and_field_names() -> None:
     assert copied.get_row_kind() is RowKind.DELETE
 
 
-def test_copy_method_of_a_class_is_used() -> None:
+def test_value_whose_class_defines_deepcopy_is_copied_by_this_method() -> None:
     own(Counted())
     assert Counted.copies == 1
 

@@ -85,7 +85,7 @@ def test_column_with_another_type_or_default_is_refused() -> None:
 
 
 @given(st.lists(KEYS, max_size=40), st.integers(0, 127))
-def test_columnar_snapshot_is_restored_by_key_groups_without_later_changes(
+def test_restored_columnar_table_has_its_key_groups_but_no_change_after_the_snapshot(
     keys: list[Any], border: int
 ) -> None:
     table = ColumnarTable()
@@ -150,7 +150,7 @@ def test_restored_key_of_a_columnar_table_has_its_type_and_value(key: Any) -> No
     assert (found, type(found)) == (key, type(key))
 
 
-def test_widened_column_has_the_values_of_both_a_base_and_its_increment() -> None:
+def test_column_widened_to_floats_is_restored_from_a_snapshot_and_its_increment() -> None:
     """The base has integers and the increment floats. A key without a value has the default."""
 
     def default(kind: Any) -> Any:
@@ -263,7 +263,7 @@ def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, A
     return contents(found, "n")
 
 
-def test_columnar_capture_whose_base_is_too_old_contains_the_whole_table() -> None:
+def test_columnar_snapshot_whose_base_checkpoint_is_too_old_has_the_whole_table() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
@@ -273,7 +273,7 @@ def test_columnar_capture_whose_base_is_too_old_contains_the_whole_table() -> No
     assert changes(table, 2001, since=1001) == {}
 
 
-def test_columnar_increment_is_complete_although_captures_came_since_its_base() -> None:
+def test_columnar_increment_has_all_changes_since_its_base_despite_snapshots_between() -> None:
     table = namespaced()
     add(table, 1, a=1)
     add(table, 2, a=2)
@@ -369,7 +369,7 @@ def test_increment_of_a_row_table_has_its_new_rows_and_its_removals() -> None:
     assert (parts[-1].removed, parts[-1].groups) == (None, {})
 
 
-def test_rows_whose_keys_are_in_no_column_keep_their_key_groups() -> None:
+def test_restored_rows_that_were_stored_without_a_key_column_keep_their_key_groups() -> None:
     table = RowTable(True, None, ASSIGN)
     table.append(pa.record_batch({"v": [1, 2, 3]}), np.array([1, 2, 1]), ["a", "b", "c"])
     table.take_up_to(0)

@@ -391,11 +391,11 @@ def test_key_that_equals_an_earlier_key_with_different_parts_is_refused(
 
 
 @pytest.mark.parametrize("key", [1, "a", (1, 2), Point(1, 2), Place("a"), Color.RED, NOON])
-def test_keys_without_an_equality_method_of_their_own_need_no_check(key: Any) -> None:
+def test_keys_whose_classes_define_no_equality_skip_the_equality_check(key: Any) -> None:
     assert not EqualityChecks(10).has_to_look_at(key)
 
 
-def test_fields_used_by_a_custom_equality_are_encoded_although_not_compared() -> None:
+def test_key_encoding_has_fields_with_compare_false_that_a_custom_eq_compares() -> None:
     assert encode_key(Marked(1, 2, "one")) != encode_key(Marked(1, 2, "other"))
 
 
@@ -417,7 +417,9 @@ def test_self_containing_key_is_refused() -> None:
         (pa.scalar(10**18, pa.timestamp("s")), "out of the range"),
     ],
 )
-def test_key_that_state_cannot_find_after_storing_is_refused(value: Any, reason: str) -> None:
+def test_key_that_could_not_be_found_again_in_state_is_refused_with_the_reason(
+    value: Any, reason: str
+) -> None:
     with pytest.raises(UnsupportedKeyError, match=reason):
         as_key(value)
 

@@ -408,7 +408,7 @@ def test_query_with_another_declared_type_is_refused() -> None:
         reader.deserialize(stored)
 
 
-def test_query_may_declare_other_fields_of_a_row() -> None:
+def test_query_that_declares_other_row_fields_gets_none_for_fields_not_stored() -> None:
     def declared(*names: str) -> StateDescriptor:
         types = [Types.LONG()] * len(names)
         return ValueStateDescriptor("row", Types.ROW_NAMED(list(names), types))
@@ -424,7 +424,7 @@ def test_query_answer_from_state_with_a_time_to_live_contains_the_plain_value() 
     assert KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).deserialize(stored) == [1]
 
 
-def test_copied_serializer_of_queryable_state_has_its_own_writer() -> None:
+def test_copy_of_a_queryable_state_serializer_shares_no_writer_with_the_original() -> None:
     """QS-08."""
     serializer = KvStateSerializer(LIST)
     copied = serializer.copy()

@@ -252,7 +252,7 @@ def test_changing_a_read_value_does_not_change_the_state(
     assert read(state) == [1]
 
 
-def test_immutable_map_state_answers_all_reads() -> None:
+def test_immutable_map_state_of_a_query_supports_all_read_methods() -> None:
     state = immutable_state("map", {"a": 1, "b": 2}, None)
     assert (list(state), "a" in state, state.contains("c"), state["b"]) == (
         ["a", "b"],

@@ -101,7 +101,9 @@ def test_each_migrated_value_has_its_own_copy_of_a_mutable_default(define: Defin
     assert other.b.values == []
 
 
-def test_nan_key_written_outside_the_backend_is_found(define: Define) -> None:
+def test_value_of_a_nan_key_in_a_hand_written_snapshot_is_found_after_a_restore(
+    define: Define,
+) -> None:
     """NaN is one key of state, although NaN is not equal to itself in a dict."""
     writer = StateSerializer(ValueStateDescriptor("state")).writer()
     payload = writer.write(([float("nan")], None), [5], ([], None))
@@ -249,7 +251,7 @@ def test_inner_and_outer_rows_with_equal_field_names_are_migrated_separately() -
     assert restored(stored("k", value, of(was)), "k", of(inner)) == Row(a=1, b=Row(a=5))
 
 
-def test_rows_in_undeclared_values_are_not_migrated() -> None:
+def test_rows_in_values_without_a_declared_type_are_not_migrated() -> None:
     """OS-09"""
     anything = Types.PICKLED_BYTE_ARRAY()
     was, now = row_type(a=anything, b=Types.INT()), row_type(a=anything)

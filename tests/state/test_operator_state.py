@@ -103,7 +103,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("change", ["append", "replace", "clear"])
-def test_capture_of_operator_state_is_serialised_only_when_it_is_written(change: str) -> None:
+def test_operator_state_is_serialized_only_when_its_snapshot_is_written(change: str) -> None:
     written: list[int] = []
     backend = OperatorStateBackend()
     numbers = backend.list_state(ListStateDescriptor("numbers"))

@@ -188,7 +188,7 @@ def test_values_pickled_with_their_class_get_the_class_of_this_submission(
     assert now["Plain"].submission is method
 
 
-def test_keys_of_a_local_class_are_refused_after_a_new_submission(
+def test_keys_of_an_ambiguously_named_class_are_refused_after_a_new_submission(
     unknown: Submission, second: Submission
 ) -> None:
     """The program has two classes with that name."""

@@ -160,7 +160,7 @@ def test_table_with_few_changes_tracks_changes_and_writes_increments() -> None:
     assert busy.notes  # it rests as shortly as at first
 
 
-def test_capture_since_a_base_before_untracked_changes_is_the_whole_table() -> None:
+def test_snapshot_has_the_whole_table_if_changes_since_its_base_were_not_tracked() -> None:
     busy = Busy(a=0, b=0)
     before = busy.capture().write()
     busy.put(a=1, b=1)
@@ -174,7 +174,7 @@ def test_capture_since_a_base_before_untracked_changes_is_the_whole_table() -> N
     assert busy.held(before, later) == {"a": 2, "b": 2}
 
 
-def test_table_tracks_changes_while_an_earlier_capture_is_pending() -> None:
+def test_table_tracks_changes_while_an_earlier_snapshot_is_not_yet_written() -> None:
     busy = Busy(a=0, b=0)
     waiting = busy.capture()
     busy.put(a=1, b=1)
@@ -210,7 +210,7 @@ def test_table_that_grows_above_the_size_limit_tracks_changes_at_once(
     assert busy.held(waiting.write()) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_capture_without_an_id_makes_the_table_track_changes_again() -> None:
+def test_snapshot_without_a_checkpoint_id_makes_the_table_track_changes_again() -> None:
     busy = Busy(a=0, b=0)
     busy.rest()
     waiting = busy.backend.capture()
@@ -219,7 +219,7 @@ def test_capture_without_an_id_makes_the_table_track_changes_again() -> None:
     assert busy.held(waiting.write()) == {"a": 0, "b": 0}
 
 
-def test_change_in_place_does_not_affect_a_pending_capture_of_the_whole_table() -> None:
+def test_change_in_place_is_not_in_an_earlier_snapshot_that_is_written_later() -> None:
     """The table notes no changes at the capture. After the in-place change, it always does."""
     busy = Busy(SUMS, a=[1], b=[1])
     busy.rest()
@@ -237,7 +237,7 @@ def test_change_in_place_does_not_affect_a_pending_capture_of_the_whole_table() 
         assert busy.notes
 
 
-def test_value_taken_out_may_change_while_a_capture_of_the_whole_table_is_pending() -> None:
+def test_change_of_a_value_taken_from_a_table_is_not_in_an_unwritten_snapshot() -> None:
     busy = Busy(a=[1], b=[1])
     busy.rest()
     waiting = busy.capture()
@@ -246,7 +246,7 @@ def test_value_taken_out_may_change_while_a_capture_of_the_whole_table_is_pendin
     assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
 
 
-def test_update_method_that_a_program_stored_still_tracks_changes() -> None:
+def test_changes_by_an_update_method_that_a_program_stored_are_in_later_snapshots() -> None:
     busy = Busy()
     kept = [busy.state.update]
 
@@ -272,7 +272,7 @@ def test_update_method_that_a_program_stored_still_tracks_changes() -> None:
         assert busy.held(*written) == expected
 
 
-def test_capture_in_which_all_tables_are_whole_needs_no_base() -> None:
+def test_snapshot_that_contains_all_tables_whole_needs_no_base_checkpoint() -> None:
     busy = Busy(a=0, b=0)
     queue = busy.backend.timer_queue("timers")
     queue.add(1, "a", None)
@@ -289,7 +289,7 @@ def test_capture_in_which_all_tables_are_whole_needs_no_base() -> None:
 
 
 @pytest.mark.parametrize("columnar", [False, True])
-def test_capture_in_which_some_table_is_incremental_needs_its_base(
+def test_snapshot_with_an_incremental_table_needs_its_base_checkpoint(
     columnar: bool,
 ) -> None:
     """The other state is either restored and unused, or noting its changes."""

@@ -371,7 +371,7 @@ def check_story(run: Run, story: list[Any]) -> None:
 @pytest.mark.parametrize(
     "change", [("write", "w-aggregating", 1, "w1", 1, 0), ("merge", "w-aggregating", 1)]
 )
-def test_unwritten_capture_has_no_later_change_once_the_next_capture_is_written(
+def test_unwritten_snapshot_has_no_later_change_though_a_later_snapshot_is_written(
     change: Any,
 ) -> None:
     """The first capture finds a table of which all places have changed."""
@@ -382,7 +382,7 @@ def test_unwritten_capture_has_no_later_change_once_the_next_capture_is_written(
 
 @on_every_backend
 @pytest.mark.parametrize("kind", ["value", "list", "map", "reducing", "aggregating"])
-def test_thread_writes_a_capture_while_the_task_changes_its_state(kind: str) -> None:
+def test_snapshot_written_by_a_thread_has_no_concurrent_changes_of_the_task(kind: str) -> None:
     real = Backend()
     real.open()
     expected = {}

@@ -32,7 +32,9 @@ def in_another_process(program: str, *arguments: object) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
-def test_state_folder_is_removed_after_the_task_and_its_last_capture_end(tmp_path: Path) -> None:
+def test_state_folder_is_removed_once_the_task_and_its_last_snapshot_have_ended(
+    tmp_path: Path,
+) -> None:
     backend = on_disk(tmp_path)
     assert list(tmp_path.iterdir()) == [], "nothing was kept yet"
     values = backend.value_table(VALUES)
@@ -224,7 +226,9 @@ def test_state_larger_than_the_caches_is_kept_on_disk_and_not_in_memory(tmp_path
     assert int(done.stdout) < 25
 
 
-def test_timers_with_equal_time_fire_in_order_of_registration_across_disk(tmp_path: Path) -> None:
+def test_timers_of_equal_time_in_memory_and_on_disk_fire_in_registration_order(
+    tmp_path: Path,
+) -> None:
     backend = on_disk(tmp_path, timers_in_memory=4)
     timers = backend.timer_queue("t")
     added = [(time, key, None) for key in range(40) for time in (5, 3, 9)]

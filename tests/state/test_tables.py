@@ -98,7 +98,7 @@ def test_expired_value_in_an_increment_does_not_bring_back_the_older_value() -> 
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_failed_write_of_a_capture_ends_the_copying_of_changed_lists(
+def test_lists_are_not_copied_at_changes_after_the_write_of_a_snapshot_has_failed(
     backend: KeyedStateBackend,
 ) -> None:
     lists = backend.list_table(LISTS)
@@ -111,7 +111,7 @@ def test_failed_write_of_a_capture_ends_the_copying_of_changed_lists(
     assert lists.get("k") is before
 
 
-def test_snapshot_is_divided_by_the_hash_of_the_declared_key_type() -> None:
+def test_snapshot_has_the_key_groups_of_the_hash_of_the_declared_key_type() -> None:
     kind = KEY_KINDS["DOUBLE"]
     backend = make_backend(hash_of=kind.hash_of)
     assert key_group_of(2.0, 128, kind.hash_of) != key_group_of(2.0, 128)
@@ -124,7 +124,7 @@ def test_snapshot_is_divided_by_the_hash_of_the_declared_key_type() -> None:
 
 
 @pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
-def test_capture_frees_old_values_of_tables_that_it_has_written(
+def test_table_stops_keeping_old_values_once_a_snapshot_has_written_the_table(
     backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)

@@ -255,7 +255,7 @@ def test_cleanup_keeps_unexpired_state_while_the_table_changes() -> None:
     ],
     ids=["default", "disabled", "none per access", "ten per access"],
 )
-def test_access_to_state_removes_expired_entries(
+def test_access_to_one_key_of_a_state_removes_expired_entries_of_other_keys(
     at: Setup, config: StateTtlConfig, expected: int
 ) -> None:
     """KS-07"""
@@ -273,7 +273,7 @@ def test_access_to_state_removes_expired_entries(
     [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
     ids=["reducing", "aggregating"],
 )
-def test_expired_sum_that_its_own_access_cleans_up_is_not_returned(
+def test_expired_sum_removed_by_the_cleanup_of_its_own_access_is_not_returned(
     at: Setup, descriptor: Any
 ) -> None:
     """KS-07"""

@@ -253,7 +253,7 @@ def test_decoded_numpy_arrays_are_writable() -> None:
     assert encoder.pickled == set()
 
 
-def test_encoding_keeps_row_kinds_and_the_nan_of_keys() -> None:
+def test_encoding_keeps_the_kind_of_a_row_and_the_type_of_a_nan_key() -> None:
     deleted = Row.of_kind(RowKind.DELETE, 1, "a")
     found = read(written([deleted, Row(1, "a"), Row(b=1, a=2)])[0])
     assert found == [deleted, Row(1, "a"), Row(b=1, a=2)]
@@ -262,7 +262,7 @@ def test_encoding_keeps_row_kinds_and_the_nan_of_keys() -> None:
     assert type(nan) is NaN
 
 
-def test_types_that_only_pickle_covers_are_named() -> None:
+def test_encoder_lists_the_types_that_it_had_to_pickle() -> None:
     @dataclass
     class Local:
         number: int
@@ -283,7 +283,7 @@ def test_types_that_only_pickle_covers_are_named() -> None:
     module = __name__
     assert encoder.pickled == {
         f"{module}.Plain",
-        f"{module}.test_types_that_only_pickle_covers_are_named.<locals>.Local",
+        f"{module}.test_encoder_lists_the_types_that_it_had_to_pickle.<locals>.Local",
         f"{module}.Access",
         f"{module}.Labels",
         f"{module}.Lazy",
@@ -292,7 +292,7 @@ def test_types_that_only_pickle_covers_are_named() -> None:
     assert {form.name for form in encoder.forms} == set()
 
 
-def test_encoding_keeps_state_beyond_the_fields_of_a_class() -> None:
+def test_encoding_keeps_attributes_and_custom_state_beyond_the_fields_of_a_class() -> None:
     """Covers __getstate__ of a class, slots of a base class, and attributes of a tuple."""
     slotted, extended = OfSlotted(1), Extended(1.0, 2.0)
     slotted.hidden = 5  # type: ignore[attr-defined]

@@ -34,14 +34,14 @@ class Total(AggregateFunction[int, "list[int]", "list[int]"]):
         return [acc_a[0] + acc_b[0]]
 
 
-def test_updates_return_the_running_result_of_their_name() -> None:
+def test_update_of_a_global_aggregate_returns_the_result_of_all_updates_of_its_name() -> None:
     """JM-16."""
     update = LocalGlobalAggregateManager().update_global_aggregate
     assert [update("a", value, Total()) for value in (1, 2, 3, 4)] == [[1], [3], [6], [10]]
     assert update("b", 7, Total()) == [7]
 
 
-def test_function_that_fails_adds_nothing_and_its_traceback_is_in_the_error() -> None:
+def test_failed_aggregate_function_adds_nothing_and_its_traceback_is_in_the_error() -> None:
     update = LocalGlobalAggregateManager().update_global_aggregate
     assert update("a", 5, Total()) == [5]
     with pytest.raises(GlobalAggregateError, match="of the global aggregate 'a' failed") as raised:
@@ -71,7 +71,7 @@ def test_accumulator_or_result_that_cannot_be_unpickled_adds_nothing(
     assert update("a", 2, Total()) == [7]
 
 
-def test_function_that_raises_system_exit_fails_as_on_a_cluster(
+def test_aggregate_function_that_raises_system_exit_raises_a_global_aggregate_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def leave(*_: object) -> None:
@@ -89,20 +89,20 @@ def test_function_that_raises_system_exit_fails_as_on_a_cluster(
         ("a", Total, "must be an AggregateFunction, got"),
     ],
 )
-def test_wrong_name_or_function_of_an_aggregate_is_refused(
+def test_global_aggregate_with_an_invalid_name_or_function_is_refused(
     name: Any, function: Any, error: str
 ) -> None:
     with pytest.raises(StreamError, match=error):
         LocalGlobalAggregateManager().update_global_aggregate(name, 1, function)
 
 
-def test_caller_that_changes_a_result_does_not_change_the_aggregate() -> None:
+def test_caller_that_changes_a_returned_result_does_not_change_the_global_aggregate() -> None:
     update = LocalGlobalAggregateManager().update_global_aggregate
     update("a", 1, Total()).append(9)
     assert update("a", 1, Total()) == [2]
 
 
-def test_value_that_cannot_be_pickled_is_refused() -> None:
+def test_value_for_a_global_aggregate_that_cannot_be_pickled_is_refused() -> None:
     update = LocalGlobalAggregateManager().update_global_aggregate
     with pytest.raises(StreamError, match="a lock cannot be sent to the global aggregate 'a'"):
         update("a", threading.Lock(), Total())  # type: ignore[misc]

@@ -236,7 +236,7 @@ def test_parallelism_above_max_parallelism_is_refused(env: Any) -> None:
         (10, 3, [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]),
     ],
 )
-def test_subtask_behind_a_rescale_exchange_reads_from_the_expected_producers(
+def test_rescale_exchange_connects_each_subtask_with_its_share_of_the_producers(
     sources: int, targets: int, producers: list[list[int]]
 ) -> None:
     found = [list(pointwise_producers(sources, targets, t)) for t in range(targets)]

@@ -64,7 +64,7 @@ def test_keys_get_numbers_in_order_of_arrival_whatever_their_range() -> None:
     assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
 
 
-def test_text_and_float_keys_have_the_same_numbers_in_later_batches() -> None:
+def test_text_and_float_keys_keep_their_assigned_numbers_in_later_batches() -> None:
     texts = KeyNumbers()
     assert texts.slots_of(pa.array(["b", "a", "b"])).tolist() == [0, 1, 0]
     assert texts.slots_of(pa.array(["a", "b"])).tolist() == [1, 0]
@@ -103,14 +103,14 @@ def test_unsigned_keys_after_negative_keys_get_different_numbers(unsigned: pa.Da
     assert table.slots_of(pa.array([-5, 200])).tolist() == [0, 2]
 
 
-def test_greatest_unsigned_keys_have_the_same_numbers_in_later_batches() -> None:
+def test_greatest_unsigned_keys_keep_their_assigned_numbers_in_later_batches() -> None:
     table = KeyNumbers()
     greatest = (1 << 64) - 1
     assert table.slots_of(pa.array([greatest, greatest - 3], pa.uint64())).tolist() == [0, 1]
     assert table.slots_of(pa.array([greatest - 3, greatest], pa.uint64())).tolist() == [1, 0]
 
 
-def test_dictionary_entry_that_occurs_in_no_row_gets_no_number() -> None:
+def test_dictionary_entry_that_occurs_in_no_row_gets_no_key_number() -> None:
     table = KeyNumbers()
     entries = pa.array(["a", "b", "c", "d"])
     for places, slots in [([1, 3, 1], [0, 1, 0]), ([2, 1], [2, 0]), ([0, 1, 2, 3], [3, 0, 2, 1])]:
@@ -238,7 +238,7 @@ def test_records_are_sorted_by_key_and_time_with_any_memory_size(memory: int) ->
     assert sorter.number_of_runs == 0
 
 
-def test_different_keys_with_equal_hashes_are_separate_groups() -> None:
+def test_different_keys_with_equal_hashes_are_sorted_into_separate_groups() -> None:
     """ "Aa" and "BB" have the same hash in Java."""
     sorter = KeySorter()
     sorter.add(0, Block([1, 2, 3, 4, 5]), ["Aa", "BB", "Aa", "C#", "BB"])

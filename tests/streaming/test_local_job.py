@@ -276,10 +276,13 @@ def of_missing_file() -> StreamGraph:
     ("graph", "first"),
     [
         (lambda: one_map(lambda value: 1 / value, [0]), "<lambda>"),
-        (of_missing_file, "test_frames_of_the_package_do_not_come_before_the_users"),
+        (
+            of_missing_file,
+            "test_traceback_of_a_failed_local_job_begins_with_a_frame_of_the_user_code",
+        ),
     ],
 )
-def test_frames_of_the_package_do_not_come_before_the_users(
+def test_traceback_of_a_failed_local_job_begins_with_a_frame_of_the_user_code(
     graph: Callable[[], StreamGraph], first: str
 ) -> None:
     with pytest.raises(OperatorError) as caught:

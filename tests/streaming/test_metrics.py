@@ -29,7 +29,7 @@ def test_metric_registered_twice_under_a_name_is_the_same_object() -> None:
     assert group.add_group("a", "b") is not group.add_group("a")
 
 
-def test_metric_whose_name_another_kind_of_metric_has_works_but_is_not_shown(
+def test_metric_with_the_name_of_another_kind_of_metric_counts_but_is_not_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The function got the other metric, and failed at its first record."""

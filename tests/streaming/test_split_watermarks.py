@@ -266,7 +266,7 @@ def test_no_watermark_is_emitted_while_a_split_waits_at_the_reader() -> None:
     assert read(harness) == [Record(7, 7), Record(3, 3), Watermark(2)]
 
 
-def test_without_waiting_for_splits_watermarks_follow_the_records_read() -> None:
+def test_watermarks_follow_the_records_read_if_the_strategy_waits_for_no_splits() -> None:
     harness = reading(AT_ONCE.without_waiting_for_splits())
     harness.operator.add_splits([(7,), (3,), (8,)])  # type: ignore[attr-defined]
     assert read(harness) == [

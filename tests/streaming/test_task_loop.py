@@ -44,7 +44,7 @@ def new_loop(signal: Signal) -> TaskLoop:
     return TaskLoop(task, signal, clock, lambda: None, None)
 
 
-def test_time_in_which_a_task_waits_for_room_does_not_count_as_work() -> None:
+def test_task_loop_measures_the_time_in_which_it_waits_for_room_in_its_output() -> None:
     signal = Signal()
     signal.set()
     answers = iter([False, True])
@@ -321,11 +321,11 @@ def test_number_of_records_between_two_pauses_is_chosen_to_take_ten_milliseconds
     assert sizes(8, lambda _, count: 1e-6 * count)[-1] == 4096
 
 
-def test_number_of_records_between_pauses_is_large_if_time_does_not_depend_on_it() -> None:
+def test_batch_between_pauses_grows_if_time_does_not_depend_on_the_number_of_records() -> None:
     assert sizes(8, lambda _, count: 5 * TARGET)[-1] == 4096
 
 
-def test_number_of_records_between_pauses_falls_when_time_begins_to_depend_on_it() -> None:
+def test_batch_between_pauses_shrinks_once_time_depends_on_the_number_of_records() -> None:
     def seconds(before: int, count: int) -> float:
         return 0.015 if before < 20_000 else 0.001 * count
 
@@ -395,7 +395,7 @@ class Waits(StreamOperator):
 SIZES: list[list[int]] = []
 
 
-def test_function_that_waits_is_paused_after_each_record() -> None:
+def test_task_whose_function_blocks_at_each_record_pauses_after_each_record() -> None:
     source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 99)))
     dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
     waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])
@@ -423,7 +423,7 @@ class Closing:
             raise self._error
 
 
-def test_first_failure_to_close_is_raised_after_all_are_closed_others_are_logged(
+def test_closing_several_objects_raises_the_first_error_and_logs_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     closed: list[object] = []
@@ -435,7 +435,7 @@ def test_first_failure_to_close_is_raised_after_all_are_closed_others_are_logged
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [second]
 
 
-def test_failure_to_close_replaces_no_failure_before() -> None:
+def test_error_of_close_does_not_replace_an_earlier_error() -> None:
     with pytest.raises(KeyError), closing(Closing([], ValueError("close")).close):
         raise KeyError
     with pytest.raises(ValueError, match="close"), closing(Closing([], ValueError("close")).close):

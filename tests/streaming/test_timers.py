@@ -198,7 +198,7 @@ def test_all_past_processing_time_timers_fire_in_one_turn_of_the_task(timers: Ti
     assert [entry[1] for entry in timers.fired] == list(range(1, 101))
 
 
-def test_callback_that_always_schedules_itself_again_does_not_starve_others() -> None:
+def test_timer_callback_that_always_reschedules_itself_does_not_starve_other_work() -> None:
     service = ProcessingTimeService(ManualClock())
     called: list[int] = []
 

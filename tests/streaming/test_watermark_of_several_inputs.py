@@ -93,7 +93,7 @@ def test_valve_output_sends_active_before_and_idle_after_the_watermark() -> None
     assert told == [False, 7, 8, True]
 
 
-def test_channel_ahead_of_others_that_becomes_idle_keeps_the_watermark() -> None:
+def test_channel_ahead_of_others_that_becomes_idle_does_not_change_the_watermark() -> None:
     """ST-15"""
     valve = WatermarkValve(2)
     fed(valve, 10, 5)

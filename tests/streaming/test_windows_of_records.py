@@ -53,7 +53,7 @@ def difference(one: float, other: float) -> float:
         (lambda after: DeltaEvictor.of(3, difference, after), [], []),
     ],
 )
-def test_evictor_removes_all_records_but_the_expected_ones(
+def test_each_evictor_removes_its_records_before_or_after_the_window_function(
     make: Any, given: list[float], left: list[float]
 ) -> None:
     """Before the window function is called, or after the call. Records that cannot be compared
@@ -228,7 +228,7 @@ def test_co_group_calls_the_function_for_keys_of_only_one_stream(env: Any) -> No
         (lambda w: w.columns(), "names of columns"),
     ],
 )
-def test_invalid_join_of_columns_raises_an_error_that_says_what_it_needs(
+def test_error_about_an_invalid_join_of_columns_says_what_the_join_needs(
     env: Any, make: Any, message: str
 ) -> None:
     with pytest.raises(StreamError, match=message):

@@ -81,7 +81,7 @@ def test_channel_is_blocked_after_its_barrier_until_all_barriers_have_come() -> 
     assert task.done == ["performed 1", "performed 2"]
 
 
-def test_duration_of_an_alignment_is_measured() -> None:
+def test_alignment_duration_counts_only_the_time_in_which_channels_are_blocked() -> None:
     task = Task(2)
     task.barriers(1, 0)
     task.clock.advance(2.5)
@@ -160,7 +160,7 @@ def test_cancel_marker_of_a_later_checkpoint_aborts_an_older_alignment() -> None
 # --- at least once --------------------------------------------------------------------------------
 
 
-def test_at_least_once_blocks_no_channel() -> None:
+def test_at_least_once_mode_blocks_no_channel_at_a_barrier() -> None:
     task = Task(2, exactly_once=False)
     task.barriers(1, 0)
     assert task.blocked == set()

@@ -236,7 +236,7 @@ def test_unaligned_snapshot_contains_the_records_that_the_barrier_overtook() -> 
     assert running.seen(1) == []
 
 
-def test_results_that_an_unaligned_barrier_overtook_are_reported_before_the_snapshot() -> None:
+def test_task_reports_results_overtaken_by_an_unaligned_barrier_before_its_snapshot() -> None:
     """ST-06: with the positions of result and subpartition."""
     running = Running(other_results=[NotSentYet()])
     running.channels[0].put_first(Barrier(1, 0, unaligned=True))
@@ -312,7 +312,7 @@ def test_completion_of_a_later_checkpoint_does_not_complete_an_earlier_one() -> 
     assert running.reports[5:] == ["captured 3", "captured 4", "aborted 3", "in flight completed 4"]
 
 
-def test_task_forwards_a_cancelled_barrier() -> None:
+def test_task_declines_a_checkpoint_cancelled_upstream_and_forwards_the_marker() -> None:
     running = Running(2)
     running.put(0, Barrier(1, 0), Block([1]))
     running.put(1, CancelledBarrier(1))
@@ -368,7 +368,7 @@ def test_operators_are_notified_only_of_increasing_completed_checkpoints(
     assert running.operator.told == heard
 
 
-def test_barrier_tells_operators_the_latest_completed_checkpoint_before_the_capture() -> None:
+def test_barrier_notifies_operators_of_a_completed_checkpoint_before_their_snapshot() -> None:
     """ST-12: the notification itself may be lost; if it comes later, it is not repeated."""
     running = Running(restored_from=2)
     running.operator.capture = lambda *a: running.operator.told.append(a)  # type: ignore
@@ -503,7 +503,7 @@ def test_task_that_waits_for_its_final_checkpoint_has_sent_all_results() -> None
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_task_at_the_end_of_its_input_takes_part_in_checkpoints_until_it_is_done(
+def test_task_at_the_end_of_input_takes_snapshots_until_its_results_are_processed(
     unaligned: bool,
 ) -> None:
     """Barriers follow the end of the data, whether they come from the input or from a trigger after
@@ -529,7 +529,7 @@ def test_task_at_the_end_of_its_input_takes_part_in_checkpoints_until_it_is_done
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_work_left_at_the_end_of_input_is_done_unless_a_savepoint_stops_the_job(
+def test_pending_operator_work_runs_after_end_of_data_but_not_after_a_stop_savepoint(
     stops: bool,
 ) -> None:
     """An async operator does such work. After a stop savepoint, its results would be emitted
@@ -563,7 +563,7 @@ def test_task_whose_results_are_all_processed_waits_for_its_producers_to_end() -
     assert running.run() == [END_OF_INPUT]
 
 
-def test_sender_is_told_that_its_data_is_processed_when_the_task_reads_its_end() -> None:
+def test_channel_counts_as_processed_once_the_task_has_read_the_end_of_its_data() -> None:
     """Not before: a snapshot would miss the data that still waits in the channel."""
     running = Running(2)
     running.put(0, Block([1]), Barrier(1, 0), Block([2]), END_OF_DATA)
@@ -622,7 +622,9 @@ def test_task_stopped_by_a_savepoint_reads_on_until_its_producers_have_ended() -
 
 
 @pytest.mark.parametrize("channels", [0, 2])
-def test_task_restored_as_finished_forwards_barriers_until_its_end_is_read(channels: int) -> None:
+def test_task_restored_as_finished_forwards_barriers_until_its_results_are_processed(
+    channels: int,
+) -> None:
     """Without inputs it ends at once, else together with its producers, which had finished as
     well."""
     running = Running(channels, had_finished=True)

@@ -110,7 +110,7 @@ def test_partition_found_later_is_assigned_once() -> None:
     assert run.finder.searches == [True, False, False]
 
 
-def test_without_discovery_readers_are_told_the_end_after_one_search() -> None:
+def test_without_periodic_discovery_readers_get_no_more_splits_after_one_discovery() -> None:
     run = Run(Finder(1), interval=None).begin().add_readers()
     assert run.readers.done == []
     run.search()
@@ -132,7 +132,7 @@ def test_restored_enumerator_assigns_only_partitions_not_assigned_before() -> No
     assert run.finder.searches == [True, False, False]
 
 
-def test_restored_enumerator_of_a_bounded_source_does_not_search_again() -> None:
+def test_restored_enumerator_without_periodic_discovery_discovers_nothing_again() -> None:
     run = Run(Finder(1), interval=None).begin().search()
     again = Run(run.finder, interval=None).begin(run.enumerator.snapshot_state(1))
     assert again.enumerator.next_discovery_time() is None
@@ -141,7 +141,7 @@ def test_restored_enumerator_of_a_bounded_source_does_not_search_again() -> None
     assert sorted(again.readers.done) == [0, 1]
 
 
-def test_enumerator_restored_before_its_first_search_ended_searches_again() -> None:
+def test_enumerator_restored_before_its_first_discovery_ended_repeats_the_discovery() -> None:
     run = Run(Finder(1)).begin()
     again = Run(run.finder).begin(run.enumerator.snapshot_state(1)).add_readers().search()
     assert again.given == partitions(0)
@@ -158,7 +158,7 @@ def test_splits_of_a_failed_reader_are_assigned_to_its_next_attempt() -> None:
     assert run.readers.assigned[0] == [given]
 
 
-def test_failed_first_partition_search_raises_and_a_later_failed_search_is_repeated(
+def test_failed_first_partition_discovery_raises_and_a_later_failed_one_is_repeated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     finder = Finder(1)

@@ -183,7 +183,7 @@ def test_reader_that_never_commits_to_kafka_keeps_no_offsets_of_checkpoints(
     reading.reader.close()
 
 
-def test_missing_offset_is_an_error_or_reading_restarts_at_the_earliest_record(
+def test_missing_offset_raises_or_reads_from_earliest_by_the_offset_reset_strategy(
     broker: Broker,
 ) -> None:
     topic = broker.topic()

@@ -24,7 +24,7 @@ BATCH = numbers(1000)
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_writer_has_no_room_while_its_consumer_reads_nothing(is_local: bool) -> None:
+def test_writer_has_no_room_for_more_data_while_its_consumer_reads_nothing(is_local: bool) -> None:
     with network() as make:
         producer = make("producer", settings=SMALL)
         consumer = producer if is_local else make("consumer", settings=SMALL)
@@ -48,7 +48,7 @@ def test_writer_has_no_room_while_its_consumer_reads_nothing(is_local: bool) -> 
         assert received <= SMALL.exclusive_credit + SMALL.floating_credit + 8500
 
 
-def test_large_records_between_tasks_of_one_process_are_counted_as_large() -> None:
+def test_writer_of_large_records_to_its_own_process_stops_at_the_queued_bytes_limit() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source", 1, buffer_timeout=0)
@@ -228,7 +228,7 @@ def test_credit_of_a_large_batch_is_returned_only_when_the_task_takes_the_batch(
     assert credit.in_use == 0
 
 
-def test_small_buffer_in_a_queue_counts_with_a_memory_overhead() -> None:
+def test_queued_bytes_of_a_small_buffer_include_its_memory_overhead() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 1, buffer_timeout=0)
         partition.subpartitions[0].put(Watermark(1))

@@ -138,7 +138,7 @@ def test_producer_may_be_released_once_its_consumer_has_processed_all_its_data(
         assert reading.rest() == [Barrier(1, 0)]
 
 
-def test_barrier_waiting_to_be_sent_is_reported_when_the_producer_of_its_data_ends() -> None:
+def test_waiting_barrier_is_reported_to_overtake_nothing_when_its_producer_ends() -> None:
     with network() as make:
         process = make("process")
         partition = process.create_partition("p", "Source (1/1)", 1, buffer_timeout=0)
@@ -239,7 +239,7 @@ def test_process_that_does_not_know_the_secret_is_refused() -> None:
         assert producer.number_of_connections == 0
 
 
-def test_request_to_a_closed_process_fails_at_once_with_its_name() -> None:
+def test_partition_request_to_a_closed_task_process_fails_at_once_with_its_name() -> None:
     with network() as make:
         producer, consumer = make("producer"), make("consumer")
         producer.close()
@@ -364,7 +364,7 @@ class LockWithStep:
         self._lock.release()
 
 
-def test_writer_that_is_about_to_wait_sees_room_that_just_appeared() -> None:
+def test_writer_about_to_wait_notices_buffers_that_its_consumer_frees_just_then() -> None:
     """No thread was waiting yet, so none could be notified."""
     settings = NetworkSettings(buffers_per_channel=1, floating_buffers_per_gate=1)
     with network() as make:
@@ -402,7 +402,7 @@ def test_waiting_writer_is_woken_by_the_next_sent_buffer() -> None:
         assert partition.has_room()
 
 
-def test_new_listener_of_an_input_gate_is_told_of_data_that_arrived_before() -> None:
+def test_new_listener_of_an_input_gate_is_called_at_once_if_data_has_arrived_before() -> None:
     gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     gate.add(ScriptedChannel(lambda: Watermark(1)))
     gate.has_data(0)
@@ -411,7 +411,7 @@ def test_new_listener_of_an_input_gate_is_told_of_data_that_arrived_before() -> 
     assert woken == [1]
 
 
-def test_writer_fails_if_its_new_consumer_connects_by_a_broken_connection() -> None:
+def test_writer_fails_if_its_consumer_requests_the_data_over_a_broken_connection() -> None:
     """The loss was reported only to channels that were served before."""
     with network() as make:
         environment = make("p")

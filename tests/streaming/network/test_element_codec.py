@@ -44,14 +44,16 @@ values = st.recursive(
 
 
 @given(st.lists(values), st.booleans())
-def test_python_values_survive_the_codec(content: list[Any], has_times: bool) -> None:
+def test_python_values_are_equal_after_encoding_and_decoding(
+    content: list[Any], has_times: bool
+) -> None:
     times = list(range(len(content))) if has_times else None
     (block,) = there_and_back(Block(content, times, content))
     assert (block.values, block.timestamps, block.keys) == (content, times, content)
     assert [type(value) for value in block.values] == [type(value) for value in content]
 
 
-def test_rows_keep_names_and_kinds_through_the_codec() -> None:
+def test_rows_keep_field_names_and_row_kinds_after_encoding_and_decoding() -> None:
     rows = [Row(a=1, b="x"), Row(a=2, b=None)]
     rows[1].set_row_kind(RowKind.DELETE)
     for content in (rows, [Row(1, 2)], [Row(a=1), Row(b=1)], [Row(a=1), 5]):
@@ -165,7 +167,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("batch", TABLES.values(), ids=TABLES)
-def test_every_arrow_batch_is_equal_after_the_codec(batch: pa.RecordBatch) -> None:
+def test_every_arrow_batch_is_equal_after_encoding_and_decoding(batch: pa.RecordBatch) -> None:
     times = np.arange(batch.num_rows)
     first, second = there_and_back(Columns(batch, times), Columns(batch, None, None, True))
     assert first.batch.equals(batch, check_metadata=True)
@@ -184,7 +186,7 @@ def test_schema_is_sent_once_to_each_receiver() -> None:
     assert len(encoder.encode([batches[0]], set()).descriptions) == 2
 
 
-def test_memory_of_a_large_batch_is_not_copied() -> None:
+def test_large_arrow_batch_is_encoded_without_copying_its_memory() -> None:
     batch = pa.record_batch({"n": np.arange(100_000)})
     encoded = ElementEncoder().encode([Columns(batch)], set())
     address = batch.column(0).buffers()[1].address

@@ -151,7 +151,7 @@ def test_truncated_or_changed_bytes_of_data_in_flight_are_refused(data: st.DataO
         decode_elements(bytes(stored), "/chk-1/ab12")
 
 
-def test_foreign_files_later_versions_and_damage_raise_distinct_errors() -> None:
+def test_foreign_newer_and_damaged_files_of_in_flight_data_raise_different_errors() -> None:
     stored = encode_elements(SAMPLE)
     with pytest.raises(UnknownCheckpointFormatError, match="no such file"):
         decode_elements(b"flinkray operator state\n")

@@ -99,7 +99,7 @@ def copied_bytes(body: pa.Buffer, size: int, source: _Bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [COPIED_BELOW, 10_000, ALONE_FROM])
-def test_small_bodies_are_not_copied_after_receiving(size: int) -> None:
+def test_small_frame_bodies_are_not_copied_after_receiving(size: int) -> None:
     """Except for bodies at the end of a slab."""
     source = _Bytes(b"".join(frame(number, bytes(size)) for number in range(20)))
     reader = FrameReader(source)
@@ -112,7 +112,7 @@ def test_small_bodies_are_not_copied_after_receiving(size: int) -> None:
     assert moved <= 20 * size // (SLAB - size)
 
 
-def test_large_bodies_received_one_after_the_other_are_hardly_copied() -> None:
+def test_large_frame_bodies_received_one_after_the_other_are_hardly_copied() -> None:
     size = 1_000_000
     source = _Bytes(b"".join(frame(number, bytes(size)) for number in range(10)))
     reader = FrameReader(source)
@@ -168,7 +168,7 @@ def test_incomplete_last_frame_is_not_returned(count: int) -> None:
     assert FrameReader(_Bytes(frame(1, bytes(50_000))[:count])).next() is None
 
 
-def test_large_body_is_received_completely() -> None:
+def test_large_frame_body_is_received_completely() -> None:
     ours, theirs = socket.socketpair()
     data = os.urandom(2_000_000)
     sending = threading.Thread(target=lambda: PlainWire(theirs).send([data]))
@@ -307,7 +307,7 @@ def test_process_without_file_descriptors_sends_everything_by_the_socket(
     pair.close()
 
 
-def test_body_outside_of_its_shared_region_is_refused() -> None:
+def test_frame_body_at_a_place_outside_of_its_shared_memory_region_is_refused() -> None:
     pair = _Pair(64 * MIB)
     pair.put(np.arange(100_000))
     pair.exchange()

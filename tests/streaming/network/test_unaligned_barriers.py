@@ -151,7 +151,7 @@ def test_overtaken_local_elements_are_stored_unchanged() -> None:
         assert stored(kept_here) == [shown(Block([["encoded"]])), shown(Block([["as it is"]]))]
 
 
-def test_subpartition_without_elements_reports_none_as_overtaken() -> None:
+def test_barrier_reports_overtaken_elements_only_for_subpartitions_with_elements() -> None:
     with network() as make:
         partition = make("producer").create_partition("p", "Source", 3, buffer_timeout=None)
         partition.subpartitions[1].put(Block([1]))
@@ -366,7 +366,7 @@ def test_overtaking_barrier_is_sent_without_credit(monkeypatch: pytest.MonkeyPat
         assert stored(reading.gate.in_flight(0)) == [shown(numbers(10_000))]
 
 
-def test_barrier_at_its_timeout_overtakes_only_in_subpartitions_that_did_not_send_it() -> None:
+def test_timed_out_barrier_overtakes_elements_only_in_subpartitions_yet_to_send_it() -> None:
     """ST-08: the overtaken elements are reported when they are known for all subpartitions."""
     with network() as make:
         channel = TimedChannel(make, is_local=True)
@@ -400,7 +400,9 @@ def test_barrier_sent_before_its_timeout_overtakes_nothing_at_its_sender(is_loca
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_barrier_written_after_its_timeout_overtakes_at_once(is_local: bool) -> None:
+def test_barrier_written_after_its_timeout_overtakes_waiting_elements_at_once(
+    is_local: bool,
+) -> None:
     """ST-09"""
     with network() as make:
         channel = TimedChannel(make, is_local)
@@ -411,7 +413,7 @@ def test_barrier_written_after_its_timeout_overtakes_at_once(is_local: bool) -> 
         assert channel.reads().next() == (0, overdue())
 
 
-def test_barriers_without_a_timeout_and_of_savepoints_overtake_nothing() -> None:
+def test_barriers_of_savepoints_or_without_alignment_timeout_overtake_no_elements() -> None:
     """ST-07, ST-08"""
     with network() as make:
         channel = TimedChannel(make, is_local=False)
@@ -427,7 +429,7 @@ def test_barriers_without_a_timeout_and_of_savepoints_overtake_nothing() -> None
         ]
 
 
-def test_barrier_overtakes_at_the_receiver_when_its_timeout_ends(
+def test_barrier_overtakes_elements_queued_at_the_receiver_when_its_timeout_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ST-08: whether its channel is blocked or not; the gate returns the barrier once."""
@@ -454,7 +456,7 @@ def test_barrier_overtakes_at_the_receiver_when_its_timeout_ends(
         assert [shown(element) for element in reading.rest()] == [shown(Block([n])) for n in (2, 3)]
 
 
-def test_barrier_read_before_its_timeout_is_not_read_again(
+def test_barrier_read_before_its_alignment_timeout_is_not_read_again_when_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ST-08: a closed gate returns no barrier either."""
@@ -474,7 +476,7 @@ def test_barrier_read_before_its_timeout_is_not_read_again(
         assert reading.gate.poll_overtaking() is None
 
 
-def test_barrier_that_arrives_after_its_timeout_overtakes_at_the_receiver() -> None:
+def test_barrier_that_arrives_after_its_alignment_timeout_is_read_as_unaligned() -> None:
     """ST-09: the clock of the sender is behind."""
     with network() as make:
         clock = ManualClock(epoch=NOW - 60)

@@ -314,7 +314,7 @@ def test_task_without_room_for_results_takes_an_unaligned_snapshot_within_a_batc
         assert one.running.parts[1].is_complete
 
 
-def test_unfinished_work_of_an_operator_is_done_before_a_checkpoint() -> None:
+def test_unfinished_operator_work_is_done_before_the_snapshot_of_the_operator() -> None:
     """For an unaligned barrier, and for an alignment that times out."""
     with network() as make:
         one = OneTask(make, NetworkSettings())

@@ -64,7 +64,7 @@ def test_stage_without_inputs_writes_the_batches_that_its_function_yields() -> N
     assert stage.run() == [1, 2, 3]
 
 
-def test_stage_reads_its_inputs_in_order_when_all_are_there(tmp_path: Path) -> None:
+def test_stage_calls_its_function_only_after_all_its_inputs_have_arrived(tmp_path: Path) -> None:
     def both(left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]) -> Any:
         yield from right
         yield from left
@@ -76,7 +76,7 @@ def test_stage_reads_its_inputs_in_order_when_all_are_there(tmp_path: Path) -> N
     assert stage.run() == [3, 1, 2]
 
 
-def test_batch_without_rows_is_written_for_the_sake_of_its_columns() -> None:
+def test_batch_without_rows_is_written_so_that_the_result_has_its_columns() -> None:
     stage = Stage(lambda: [batch()])
     assert stage.run() == []
     assert [one.schema.names for one in stage.written] == [["n"]]
@@ -109,7 +109,7 @@ def test_function_that_returns_none_has_an_empty_result() -> None:
         (lambda: 1, "int"),
     ],
 )
-def test_function_that_yields_no_batches_fails_with_what_it_should_yield(
+def test_error_about_a_function_that_yields_no_batches_says_what_it_should_yield(
     function: Any, returned: str
 ) -> None:
     words = rf"yields Arrow record batches or tables.* It has returned: {returned}$"

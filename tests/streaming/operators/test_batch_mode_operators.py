@@ -248,7 +248,7 @@ def test_last_watermark_is_emitted_after_records_that_wait_for_the_broadcast_sid
     assert h.output() == [Record(("a", []), None), Watermark(MAX_TIMESTAMP)]
 
 
-def test_records_that_do_not_fit_into_memory_wait_in_a_file() -> None:
+def test_records_that_wait_for_the_broadcast_side_and_exceed_memory_are_in_a_file() -> None:
     made = operator(memory=2_000)
     h = OperatorHarness(made)
     for number in range(50):

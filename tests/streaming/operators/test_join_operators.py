@@ -131,7 +131,7 @@ def test_late_records_of_each_input_go_to_its_own_side_output() -> None:
     assert h.side("side") == [("k", 2)]
 
 
-def test_function_that_changes_a_pair_does_not_change_stored_records() -> None:
+def test_join_function_that_changes_its_records_does_not_change_the_stored_records() -> None:
     class Changes(Pairs):
         def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
             left[1].append("left")
@@ -181,7 +181,7 @@ def test_input_that_is_active_after_idleness_delays_the_watermark() -> None:
     assert_input_that_comes_back_holds_time_back(join(-1, 1))
 
 
-def test_error_on_a_pair_names_the_record_that_found_its_partner() -> None:
+def test_error_in_a_join_function_names_the_record_that_completed_the_pair() -> None:
     class Fails(Pairs):
         def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
             yield unlike_five(right)

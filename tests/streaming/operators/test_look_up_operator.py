@@ -128,7 +128,7 @@ def test_many_waiting_records_are_looked_up_in_portions() -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, (None, 1), (1, None)])
-def test_missing_key_matches_no_row(unknown: Any) -> None:
+def test_null_key_of_a_look_up_record_matches_no_table_row(unknown: Any) -> None:
     """Two table rows with a missing key are no duplicates."""
     h = harness()
     h.process((unknown, "A"), (unknown, "B"), on=1)
@@ -227,7 +227,7 @@ def test_restored_look_up_waits_for_the_end_of_its_stored_table() -> None:
     assert later.output() == [Record((("a", 1), "A"), None), Watermark(5)]
 
 
-def test_table_row_read_again_after_a_restore_is_a_duplicate() -> None:
+def test_table_row_read_again_after_a_restore_is_refused_as_a_duplicate() -> None:
     h = harness()
     h.process(("a", "A"), on=1)
     later = harness(restore=h.snapshot())
@@ -279,7 +279,7 @@ def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
     return OperatorHarness(operator(), keyed=True, services=Services(), **context), room
 
 
-def test_look_up_reports_too_many_waiting_records_once_and_again_when_none_waits() -> None:
+def test_look_up_reports_once_that_too_many_records_wait_and_once_that_none_waits() -> None:
     h, room = in_room()
     h.process(("a", 1), ("b", 2))
     assert room.told == []
@@ -293,7 +293,7 @@ def test_look_up_reports_too_many_waiting_records_once_and_again_when_none_waits
     assert room.told == ["full", "free"]
 
 
-def test_too_many_restored_waiting_records_are_reported() -> None:
+def test_restored_look_up_reports_at_once_that_too_many_records_wait() -> None:
     h, room = in_room()
     h.process(("a", 1))
     assert room.told == []
@@ -301,7 +301,7 @@ def test_too_many_restored_waiting_records_are_reported() -> None:
     assert again.told == ["full"]
 
 
-def test_look_up_restored_with_a_complete_table_reports_free_memory_at_table_end() -> None:
+def test_restored_look_up_reports_free_memory_only_when_its_table_is_complete_again() -> None:
     h, _ = in_room()
     h.process(("a", 1))
     end_table(h)

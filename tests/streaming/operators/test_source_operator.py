@@ -124,7 +124,7 @@ def test_source_in_batch_mode_emits_only_the_last_watermark() -> None:
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
 
 
-def test_source_that_waits_for_spark_is_read_only_while_it_is_not_paused() -> None:
+def test_source_held_for_spark_starts_paused_and_emits_records_only_when_resumed() -> None:
     hold = SourceHold()
     operator = SourceOperator(Batches(Block([3]), Block([8])))
     h = run(operator, hold)

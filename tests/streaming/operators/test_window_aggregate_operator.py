@@ -578,7 +578,7 @@ def test_records_late_only_for_the_local_task_are_forwarded_at_once() -> None:
     assert rows_of(h) == [("a", 0, 1, 1)]
 
 
-def test_records_of_a_formerly_idle_task_are_not_late() -> None:
+def test_records_of_a_local_task_that_becomes_active_after_idleness_are_not_late() -> None:
     halves, valve, behind = [local(), local()], WatermarkValve(2), final(PANES)
 
     def pass_on(feeder: int) -> None:

@@ -195,7 +195,7 @@ def test_record_behind_the_watermark_that_extends_an_open_session_is_not_late() 
     assert h.values() == [("a", 3, 2500, 8000)]
 
 
-def test_global_windows_have_no_timers_and_processing_time_ignores_lateness() -> None:
+def test_global_windows_have_no_timers_and_processing_windows_ignore_lateness() -> None:
     """WI-09"""
     everything = harness(GlobalWindows.create(), CountTrigger.of(2))
     everything.process(("a", 1), ("a", 2), ("a", 3))

@@ -129,7 +129,9 @@ def test_commit_fails_if_the_file_is_missing_under_both_of_its_names(tmp_path: P
     assert str(shown) in str(request.reason)
 
 
-def test_missing_visible_file_counts_as_committed_if_visible_files_may_go(tmp_path: Path) -> None:
+def test_missing_visible_file_counts_as_committed_if_visible_files_may_be_removed(
+    tmp_path: Path,
+) -> None:
     sink = FileSink(tmp_path, visible_files_may_go=True)
     h = SinkHarness(sink)
     h.process("a")

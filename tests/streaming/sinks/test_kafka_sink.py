@@ -152,7 +152,7 @@ def test_kafka_committable_of_several_chunks_keeps_the_order_of_its_records(brok
     h.close()
 
 
-def test_restarted_kafka_committer_knows_transactions_committed_before_a_kill(
+def test_restarted_kafka_committer_skips_transactions_committed_before_a_kill(
     broker: Broker,
 ) -> None:
     topic = broker.topic()
@@ -164,7 +164,7 @@ def test_restarted_kafka_committer_knows_transactions_committed_before_a_kill(
     assert seen(broker, topic) == list("abcd")
 
 
-def test_kafka_commit_of_one_writer_does_not_hide_the_same_number_of_another_writer(
+def test_kafka_commit_with_the_number_of_another_writers_commit_is_not_skipped(
     broker: Broker,
 ) -> None:
     """A job that restarts from an earlier checkpoint writes new records with a new writer."""
@@ -188,7 +188,7 @@ def test_transaction_of_a_dead_attempt_is_aborted(broker: Broker) -> None:
         assert seen(broker, topic) == ["behind"]
 
 
-def test_fenced_kafka_committer_writes_nothing_and_then_sees_the_commits_before(
+def test_fenced_kafka_committer_retries_and_skips_what_the_next_attempt_committed(
     broker: Broker,
 ) -> None:
     """Its process stood still while the next attempt committed the same transactions."""
@@ -204,7 +204,7 @@ def test_fenced_kafka_committer_writes_nothing_and_then_sees_the_commits_before(
 
 
 @pytest.mark.parametrize("step", ["produce", "flush", "send_offsets_to_transaction"])
-def test_death_within_a_transaction_leaves_no_records_and_no_duplicates(
+def test_kafka_commit_repeated_after_a_crash_in_a_transaction_has_no_duplicates(
     step: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.topic()

@@ -193,7 +193,7 @@ def test_spark_sink_without_a_cluster_is_refused() -> None:
         (pa.struct([]), "give it a field"),
     ],
 )
-def test_error_about_a_column_unreadable_by_spark_names_type_and_way_out(
+def test_error_about_a_column_that_spark_cannot_read_names_its_type_and_a_remedy(
     kind: pa.DataType, way_out: str
 ) -> None:
     schema = pa.schema([("id", pa.int64()), ("strange", kind)])

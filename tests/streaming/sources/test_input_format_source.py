@@ -77,7 +77,7 @@ class Assigned(EnumeratorContext[Any]):
         self.ended.append(subtask)
 
 
-def test_splits_go_in_their_order_to_the_subtask_that_asks_next() -> None:
+def test_input_splits_are_assigned_in_order_to_the_subtask_that_requests_next() -> None:
     """JM-12."""
     words, context = Words("ab", "cd", "ef"), Assigned(4)
     enumerator = InputFormatSource(words).create_enumerator(context, ManualClock())
@@ -94,7 +94,7 @@ def test_splits_go_in_their_order_to_the_subtask_that_asks_next() -> None:
     assert sorted(context.ended) == [0, 1]
 
 
-def test_splits_of_a_failed_subtask_alone_are_assigned_again() -> None:
+def test_only_the_input_splits_of_a_failed_subtask_are_assigned_again() -> None:
     """JM-12."""
     context = Assigned(2)
     enumerator = InputFormatSource(Words("ab", "cd", "ef")).create_enumerator(
@@ -186,7 +186,7 @@ def test_subtasks_in_one_process_read_with_a_copy_of_the_format_each() -> None:
     assert sorted(letters) == list("abcdef")
 
 
-def test_format_that_changes_itself_gives_each_execution_all_splits() -> None:
+def test_input_format_that_modifies_itself_gives_each_execution_all_splits() -> None:
     class Emptied(Words):
         def create_input_splits(self, min_num_splits: int) -> Sequence[str]:
             words, self.words = self.words, ()

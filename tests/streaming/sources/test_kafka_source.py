@@ -62,7 +62,7 @@ def test_empty_partitions_of_a_bounded_source_end_at_once(each_broker: Broker) -
     assert read(bounded(each_broker, each_broker.topic(2)).build()) == []
 
 
-def test_aborted_transactions_are_not_read_and_do_not_block_the_end(
+def test_bounded_source_skips_records_of_aborted_transactions_and_ends(
     broker: Broker,
 ) -> None:
     topic = broker.topic()

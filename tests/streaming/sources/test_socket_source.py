@@ -61,7 +61,7 @@ def test_socket_lines_are_divided_by_the_given_delimiter() -> None:
         assert lines == ["one", "t\nwo", "last"]
 
 
-def test_snapshot_has_the_connection_until_the_server_closes_it() -> None:
+def test_socket_snapshot_has_a_split_until_the_server_closes_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         reader = socket_reader(server.getsockname()[1])
         with server.accept()[0]:
@@ -98,7 +98,7 @@ def polled(reader: Any) -> Any:
     return found
 
 
-def test_errors_of_a_text_server_name_its_address() -> None:
+def test_errors_of_a_socket_source_name_the_address_of_the_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reader = socket_reader(port)

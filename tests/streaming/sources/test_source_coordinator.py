@@ -109,7 +109,7 @@ def test_reader_that_was_told_to_end_gets_no_splits_that_are_returned_later() ->
     assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_source_coordinator_lists_the_subtasks_that_were_not_told_of_the_end() -> None:
+def test_source_coordinator_lists_the_subtasks_that_were_not_sent_no_more_splits() -> None:
     coordinator = new(ThreeSplits())
     assert coordinator.reading_subtasks() == [0, 1]
     coordinator.heard(1, 0, 1)
@@ -159,7 +159,7 @@ def test_restored_checkpoint_assigns_the_splits_that_were_unassigned_in_it() -> 
     assert restored.events(0, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
-def test_reader_gets_splits_assigned_after_a_checkpoint_only_once_it_is_triggered() -> None:
+def test_splits_assigned_after_a_snapshot_reach_readers_after_the_checkpoint_trigger() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     coordinator.snapshot(7)
@@ -176,7 +176,7 @@ def test_reader_gets_splits_assigned_after_a_checkpoint_only_once_it_is_triggere
     assert coordinator.events_before(7, 1, 0, 0) is None
 
 
-def test_replaced_readers_and_completed_checkpoints_have_no_list_of_earlier_events() -> None:
+def test_coordinator_lists_no_events_for_replaced_readers_or_completed_checkpoints() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 1, 1)
     coordinator.snapshot(1)
@@ -188,7 +188,7 @@ def test_replaced_readers_and_completed_checkpoints_have_no_list_of_earlier_even
     assert coordinator.events_before(2, 0, 1, 0) == ("a",)
 
 
-def test_checkpoint_without_an_enumerator_has_no_events_to_wait_for() -> None:
+def test_reader_waits_for_no_events_at_a_checkpoint_before_the_enumerator_starts() -> None:
     """No reader has sent a message when the first checkpoint is taken."""
     coordinator = SourceCoordinator(ManualClock())
     for checkpoint_id in (1, 2):
@@ -205,7 +205,7 @@ def test_checkpoint_without_an_enumerator_has_no_events_to_wait_for() -> None:
     assert coordinator.events(0, 1, 0) == ("b", "c", "a", NO_MORE_SPLITS)
 
 
-def test_restored_enumerator_state_is_in_snapshots_before_the_start() -> None:
+def test_restored_enumerator_state_is_in_snapshots_taken_before_enumerator_start() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
@@ -216,7 +216,7 @@ def test_restored_enumerator_state_is_in_snapshots_before_the_start() -> None:
     restored.close()
 
 
-def test_reset_of_a_reader_returns_splits_assigned_after_the_checkpoint_only_once() -> None:
+def test_repeated_reset_of_a_reader_returns_splits_after_the_checkpoint_only_once() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     coordinator.heard(0, 0, 1)
@@ -246,7 +246,7 @@ def test_reset_of_a_reader_to_another_checkpoint_than_the_last_is_refused() -> N
     coordinator.reset_subtask(0, 1, 3)
 
 
-def test_enumerator_is_told_once_of_each_later_complete_checkpoint() -> None:
+def test_enumerator_is_notified_once_and_only_of_increasing_completed_checkpoints() -> None:
     source = ThreeSplits()
     coordinator = new(source)
     for checkpoint_id in (1, 2):
@@ -256,7 +256,7 @@ def test_enumerator_is_told_once_of_each_later_complete_checkpoint() -> None:
     assert source.notes == [("complete", 2)]
 
 
-def test_request_of_a_reader_for_events_it_has_already_gets_no_answer() -> None:
+def test_source_coordinator_does_not_resend_events_that_a_reader_already_has() -> None:
     coordinator = new(ThreeSplits())
     coordinator.heard(0, 0, 2)
     coordinator.heard(0, 0, 2, position=1)
@@ -352,7 +352,7 @@ def test_closing_the_coordinator_closes_the_enumerator() -> None:
     assert source.notes == ["closed"]
 
 
-def test_restarted_reader_unknown_to_a_new_coordinator_waits_for_no_earlier_cut() -> None:
+def test_restarted_reader_new_to_the_coordinator_gets_no_splits_of_an_old_attempt() -> None:
     """The coordinator died before it had heard of the reader. The reader was restarted after
     savepoint 1, so it takes no snapshot for the savepoint, and messages of its former attempt that
     arrive now change nothing."""
@@ -371,7 +371,7 @@ def test_restarted_reader_unknown_to_a_new_coordinator_waits_for_no_earlier_cut(
     assert after.events(0, 1, 0) == (b"a",)
 
 
-def test_reader_known_only_from_a_reset_is_not_kept_as_one_that_called() -> None:
+def test_reader_that_was_reset_but_sent_no_message_is_not_stored_as_registered() -> None:
     """Seed 10 of masters that die: the next JobMaster believed that tasks had run."""
     coordinator = new(ThreeSplits(), encode=str.encode, decode=bytes.decode)
     coordinator.reset_subtask(0, 1, 0)

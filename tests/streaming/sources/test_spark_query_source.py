@@ -139,7 +139,7 @@ def test_query_restored_before_its_first_batch_starts_where_its_sources_started(
     assert places(other.readers.assigned[0]) == [(0, 0)]
 
 
-def test_query_is_copied_at_a_position_announced_after_the_snapshot_of_the_reader(
+def test_savepoint_copies_the_query_at_a_position_known_only_after_reader_snapshots(
     published: Published, other: Published
 ) -> None:
     """Without an enumerator, the cut follows from its state; a new enumerator announces it at
@@ -170,7 +170,7 @@ def test_savepoint_fails_if_the_position_of_its_query_is_unknown(
         list(copy.pieces())
 
 
-def test_query_is_copied_although_a_later_checkpoint_removed_the_copied_position(
+def test_savepoint_copies_the_query_although_a_later_checkpoint_removed_its_position(
     published: Published,
 ) -> None:
     """A checkpoint after the savepoint was faster."""
@@ -196,7 +196,9 @@ def test_first_reader_of_a_job_without_state_starts_the_spark_query_anew(
     assert published.batches.goes_on_after() == 0
 
 
-def test_query_positions_are_removed_up_to_the_completed_checkpoint(published: Published) -> None:
+def test_spark_query_positions_up_to_the_completed_checkpoint_are_removed(
+    published: Published,
+) -> None:
     enumerator = published.enumerator()
     for checkpoint_id in (4, 5, 6):
         published.publish(checkpoint_id - 4, [checkpoint_id])
@@ -220,13 +222,15 @@ def test_second_snapshot_of_the_same_checkpoint_does_not_change_its_query_positi
     assert published.batches.cut(4) == 0
 
 
-def test_checkpoint_of_another_job_without_query_copy_is_refused(other: Published) -> None:
+def test_checkpoint_of_another_job_without_a_copy_of_its_spark_query_is_refused(
+    other: Published,
+) -> None:
     with pytest.raises(StreamError, match=r"rows that 'clicks' has read.*Take a savepoint"):
         reader(other).restore_files({}, is_complete=False)
 
 
 @pytest.mark.parametrize("read", [1, 2])
-def test_savepoint_without_query_copy_is_refused_with_the_way_out(
+def test_savepoint_without_a_copy_of_its_spark_query_is_refused_with_a_remedy(
     published: Published, other: Published, read: int
 ) -> None:
     """Savepoints of an earlier flinkray lack the copy of the query."""

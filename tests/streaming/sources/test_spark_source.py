@@ -187,7 +187,7 @@ def test_spark_partition_is_read_in_batches_and_continued_at_the_snapshot(
     assert read == [1, 2, 3, 4]
 
 
-def test_job_started_from_a_savepoint_reads_the_unread_rest_of_its_own_new_partition(
+def test_job_started_from_a_savepoint_reads_the_rest_of_a_recomputed_partition(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))
@@ -233,7 +233,7 @@ def test_recomputed_spark_partition_may_have_its_unread_rows_in_another_order(
     assert [reader.poll(10).batch["n"].to_pylist() for _ in range(2)] == [[3], [2]]
 
 
-def test_partition_missing_in_the_new_job_raises_an_error(
+def test_partly_read_spark_partition_that_a_new_job_does_not_write_raises_an_error(
     published: Published, tmp_path: Path
 ) -> None:
     reader = reader_of(published.source, published.write(0, 1, 2))

@@ -198,7 +198,7 @@ def test_micro_batch_manifests_that_a_checkpoint_of_a_dead_enumerator_needs_are_
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
-def test_restore_that_needs_a_deleted_micro_batch_names_the_micro_batch(
+def test_restore_that_needs_a_deleted_micro_batch_raises_an_error_that_names_it(
     published: Published,
 ) -> None:
     enumerator = published.enumerator()
@@ -210,7 +210,9 @@ def test_restore_that_needs_a_deleted_micro_batch_names_the_micro_batch(
         published.enumerator(state)
 
 
-def test_end_of_a_stream_in_one_execution_does_not_end_it_in_the_next(published: Published) -> None:
+def test_end_of_micro_batches_in_one_execution_does_not_end_the_next_execution(
+    published: Published,
+) -> None:
     published.source.locate(published.batches.location, "2")
     enumerator = published.enumerator()
     published.batches.end("1")
@@ -441,7 +443,7 @@ STEPS_THROUGH_SPARK = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS_THROUGH_SPARK, min_size=30, max_size=60))
-def test_each_row_sent_through_spark_returns_once_also_in_another_job(
+def test_each_row_returns_from_spark_once_although_jobs_continue_from_savepoints(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = RunThroughSpark(tmp_path_factory.mktemp("batches"))
@@ -533,7 +535,7 @@ STEPS_OF_QUERY = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(STEPS_OF_QUERY, min_size=20, max_size=60))
-def test_each_row_of_a_query_is_read_once_also_by_a_job_that_continues(
+def test_each_row_of_a_spark_query_is_read_once_although_new_jobs_continue_the_query(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     run = RunOfQuery(tmp_path_factory.mktemp("batches"))
