@@ -24,7 +24,7 @@ def test_each_benchmark_script_has_a_results_file() -> None:
     assert {file.stem for file in RESULTS.glob("*.json")} == scripts
 
 
-def test_benchmarks_page_with_a_table_of_no_results_file_is_refused() -> None:
+def test_benchmarks_page_with_a_table_that_has_no_results_file_is_refused() -> None:
     with pytest.raises(PageError, match=r"tables are of \['calls'\], results files of \[\]"):
         render(SMALL_PAGE, {})
 

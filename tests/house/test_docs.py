@@ -38,7 +38,7 @@ def test_links_between_pages_lead_to_existing_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_lines_have_at_most_a_hundred_columns(page: Path) -> None:
+def test_lines_of_pages_have_at_most_a_hundred_columns(page: Path) -> None:
     """Except rows of tables and links, which cannot be broken."""
     lines = page.read_text(encoding="utf-8").splitlines()
     too_long = [
@@ -59,7 +59,7 @@ def test_make_targets_named_in_pages_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_blocks_in_pages_compile(page: Path) -> None:
+def test_python_blocks_in_documentation_pages_compile(page: Path) -> None:
     for number, block in enumerate(PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")), 1):
         compile(block, f"{name(page)}, block {number}", "exec", dont_inherit=True)
 
@@ -138,7 +138,7 @@ FILE_PIECE = re.compile(r"# ((?:\w+/)+\w+\.py)\n(.*)", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_blocks_that_name_a_file_are_together_the_whole_file(page: Path) -> None:
+def test_python_blocks_of_a_page_that_name_one_file_make_up_the_whole_file(page: Path) -> None:
     """The blocks start with a comment that has the path. The file is tested, and so are the
     blocks."""
     pieces: dict[str, list[str]] = defaultdict(list)
@@ -150,7 +150,7 @@ def test_python_blocks_that_name_a_file_are_together_the_whole_file(page: Path) 
         assert "\n\n".join(parts) == (ROOT / path).read_text(encoding="utf-8"), path
 
 
-def test_tutorial_blocks_belong_to_files_and_endpoint_lengths_are_right() -> None:
+def test_blocks_of_the_tutorial_name_their_files_and_its_line_counts_are_true() -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     blocks = PYTHON_BLOCK.findall(page)
     assert len(blocks) == 8

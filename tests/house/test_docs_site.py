@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(https?:)?//[^>]*>")
 
 
-def test_links_out_of_the_docs_are_replaced_by_their_text() -> None:
+def test_links_to_files_outside_the_docs_folder_are_replaced_by_their_text() -> None:
     page = (
         "See [the\ntest](../tests/a.py#x), [state](state.md#y), [why](design/), "
         "![a](pictures/a.svg).\n"

@@ -240,7 +240,7 @@ def unfenced_methods() -> set[str]:
     }
 
 
-def test_each_gateway_method_takes_a_leader_id_or_is_a_listed_exception() -> None:
+def test_each_gateway_method_takes_a_leader_id_unless_listed_as_not_fenced() -> None:
     assert unfenced_methods() - EXCEPTIONS.keys() == set(), (
         "give it the id of the leader that calls it, and refuse those of the past; or say in "
         "EXCEPTIONS why it needs none"

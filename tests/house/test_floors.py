@@ -156,6 +156,6 @@ def test_each_folder_of_actors_and_scheduler_is_in_one_layer() -> None:
         assert folders == sorted(there)
 
 
-def test_each_process_is_a_folder_with_an_endpoint() -> None:
+def test_folder_of_each_process_in_actors_has_an_endpoint_module() -> None:
     for process in PROCESSES:
         assert (ROOT / "actors" / process / "endpoint.py").is_file()

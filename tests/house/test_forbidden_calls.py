@@ -67,9 +67,9 @@ def test_no_shipped_module_makes_a_forbidden_call() -> None:
         "import cloudpickle\ncloudpickle.dumps(1)",
     ],
 )
-def test_forbidden_call_is_found_under_each_form_of_import(source: str) -> None:
+def test_forbidden_call_is_found_whatever_form_of_import_the_source_uses(source: str) -> None:
     assert len(forbidden(source)) == 1
 
 
-def test_wait_for_of_a_condition_is_not_forbidden() -> None:
+def test_wait_for_method_of_a_condition_is_not_a_forbidden_call() -> None:
     assert forbidden("async def f(c): await c.wait_for(lambda: True)") == []

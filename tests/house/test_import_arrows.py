@@ -27,7 +27,7 @@ def test_shipped_packages_import_only_packages_of_lower_layers() -> None:
     assert [str(violation) for violation in check_shipped(ROOT)] == []
 
 
-def test_import_check_follows_the_links_to_actors_and_scheduler() -> None:
+def test_import_check_follows_the_symbolic_links_to_actors_and_scheduler() -> None:
     """Otherwise the check would see two packages less, and pass."""
     for package in ("actors", "scheduler"):
         link = ROOT / "flinkray" / package

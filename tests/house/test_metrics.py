@@ -74,7 +74,7 @@ def test_alerts_query_only_exported_metrics(exported: set[str]) -> None:
         assert rule["annotations"]["summary"]
 
 
-def test_no_alert_uses_absent() -> None:
+def test_no_alert_uses_the_prometheus_function_absent() -> None:
     """An absent metric has no labels: a missing leader in one of two clusters would not be seen,
     and the alert would stay after `flinkray cluster down`."""
     rules = [rule for group in RULES["groups"] for rule in group["rules"]]

@@ -138,7 +138,7 @@ def test_statements_reached_by_a_call_are_recorded() -> None:
     assert {line for line, number in by_line.items() if number in reached} == {2, 4, 7}
 
 
-def test_surviving_mutant_is_run_again_with_other_tests_and_a_killed_one_if_changed(
+def test_surviving_mutant_is_run_again_with_new_tests_and_any_mutant_of_changed_code(
     tmp_path: Path,
 ) -> None:
     one, other, *_ = mutants_of("m.py", "def f(a):\n    a()\n    del a\n")

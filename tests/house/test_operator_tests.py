@@ -51,7 +51,7 @@ CLASSES = [
 ]
 
 
-def test_operator_test_check_finds_the_operators_sources_and_sinks() -> None:
+def test_check_for_untested_operators_finds_the_operator_source_and_sink_classes() -> None:
     operators, sources, sinks = (classes_of(base) for base in (StreamOperator, Source, Sink))
     assert len(operators) >= 33
     assert {"MapOperator", "AlignedWindowOperator", "WindowJoinOperator"} <= {*operators}
@@ -60,7 +60,7 @@ def test_operator_test_check_finds_the_operators_sources_and_sinks() -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), CLASSES)
-def test_each_operator_source_and_sink_is_made_in_a_test_of_its_folder(
+def test_each_operator_source_and_sink_is_constructed_in_a_test_of_its_folder(
     name: str, folder: str
 ) -> None:
     texts = [path.read_text() for path in (TESTS / folder).glob("test_*.py")]

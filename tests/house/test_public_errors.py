@@ -90,13 +90,13 @@ def test_every_exception_of_flinkray_testing_is_exported_there() -> None:
     assert found - INTERNAL_OF_TESTING <= {*testing.__all__, *simulation.__all__}
 
 
-def test_errors_are_one_tree_below_flinkray_error_except_ctrl_c() -> None:
+def test_all_error_classes_derive_from_flinkray_error_except_that_of_ctrl_c() -> None:
     outside = [name for name in errors.__all__ if not issubclass(_error(name), FlinkRayError)]
     assert outside == ["SubmissionInterrupted"]
     assert issubclass(errors.SubmissionInterrupted, KeyboardInterrupt)
 
 
-def test_errors_keep_their_class_and_text_in_another_process() -> None:
+def test_errors_copied_or_pickled_to_another_process_keep_their_class_and_text() -> None:
     """Errors made of texts and numbers are copied, and go through pickle."""
     values: dict[str, Any] = {"int": 7, "str": "text", "float": 0.5, "bool": True, "object": "key"}
     tried = set()

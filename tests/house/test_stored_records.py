@@ -33,7 +33,7 @@ def writes(source: str) -> list[int]:
     return lines
 
 
-def test_only_known_modules_write_to_stores() -> None:
+def test_only_listed_modules_write_to_directories_and_the_kv_store() -> None:
     found = {
         str(path.relative_to(ROOT))
         for folder in ("flinkray", "actors", "scheduler")
@@ -43,6 +43,6 @@ def test_only_known_modules_write_to_stores() -> None:
     assert found == set(WRITERS)
 
 
-def test_write_to_a_directory_and_put_to_the_kv_store_are_found_in_source() -> None:
+def test_check_of_store_writes_finds_directory_writes_and_puts_to_the_kv_store() -> None:
     source = "self._directory.write(name, data)\nfile.write(data)\nkv._internal_kv_put(b'', b'')"
     assert writes(source) == [1, 3]

@@ -16,7 +16,9 @@ from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
 @simulate(seeds=10)
-async def test_nothing_of_a_killed_process_runs_again(simulation: Simulation) -> None:
+async def test_no_task_callback_or_timer_of_a_killed_process_runs_again(
+    simulation: Simulation,
+) -> None:
     seen: list[str] = []
 
     async def program() -> None:

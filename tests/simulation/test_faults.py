@@ -72,7 +72,7 @@ def test_event_log_shows_each_kind_of_fault_exactly_when_the_kind_is_allowed(kin
             assert not re.search(other_mark, text, re.MULTILINE), other
 
 
-def test_delayed_frames_take_longer() -> None:
+def test_network_delay_fault_makes_calls_take_longer() -> None:
     async def longest(simulation: Simulation) -> float:
         service = simulation.service()
         address = await service.spawn(echo_spec("echo-1"))
@@ -169,7 +169,7 @@ async def test_wall_clocks_of_processes_differ_and_virtual_time_does_not(
     assert {monotonic for _, monotonic in seen} == {0.0}
 
 
-def test_each_seed_leaves_out_some_kinds_of_faults_and_varies_the_rates_of_others() -> None:
+def test_each_seed_leaves_out_some_kinds_of_faults_and_varies_the_rates_of_the_rest() -> None:
     def of(seed: int, field: Callable[[Faults], float]) -> float:
         return field(Simulation(seed, faults=_ALL).faults)
 

@@ -182,7 +182,7 @@ def test_faults_aimed_at_a_method_occur_at_its_calls_and_differ_by_seed() -> Non
     raise AssertionError(marks - seen)
 
 
-def test_spared_processes_lose_no_message_if_aimed_faults_may_not_lose_messages() -> None:
+def test_processes_spared_by_faults_lose_no_message_unless_aimed_faults_may_lose_it() -> None:
     for seed in range(8):
         faults = Faults(aimed=1.0, aims_lose=False, spare=("",), until=10, vary=False)
         simulation = Simulation(seed, faults=faults, story_length=100_000)
@@ -210,7 +210,7 @@ def create_patient(rpc_service: RpcService, arguments: object) -> Patient:
     return Patient(rpc_service, "patient")
 
 
-def test_lost_call_without_a_deadline_fails_or_is_answered_despite_aimed_faults() -> None:
+def test_lost_call_without_a_timeout_fails_or_is_answered_despite_aimed_faults() -> None:
     """Otherwise a spared caller waits for ever for a lost call while its connection lives."""
 
     async def program(simulation: Simulation) -> None:
@@ -260,7 +260,7 @@ def test_disk_loses_power_only_if_power_faults_are_allowed() -> None:
     assert b"x" * 10 not in left[10:]
 
 
-def test_fault_of_a_closed_method_loses_all_of_its_first_calls_or_all_their_answers() -> None:
+def test_fault_aimed_at_a_whole_method_loses_its_first_calls_or_their_answers() -> None:
     """Calls of other methods are not lost, here those that look up an endpoint."""
     lost: dict[str, set[int]] = {"ask": set(), "result": set()}
     for seed in range(60):
@@ -279,7 +279,7 @@ def test_fault_of_a_closed_method_loses_all_of_its_first_calls_or_all_their_answ
     assert lost["result"] > {0, 1, 3, 10}
 
 
-def test_seeds_in_which_a_method_is_closed_have_no_other_faults_except_crashes() -> None:
+def test_seeds_that_lose_all_calls_of_a_method_have_no_other_faults_except_crashes() -> None:
     names = ("A.one", "A.two", "A.two")
     faults = Faults(loss=0.1, crash_every=1.0, hang_every=1.0, aimed=0.5, closed=names)
     of_seeds = [faults.of_seed(Random(seed)) for seed in range(200)]

@@ -26,7 +26,7 @@ async def test_each_booking_is_made_once_and_no_confirmed_booking_is_lost(
     ],
     ids=["no de-duplication", "answers before it is durable", "writes beside each other"],
 )
-def test_missing_safeguard_of_the_ledger_is_found_by_some_seed(
+def test_some_seed_fails_if_a_safeguard_of_the_ledger_is_missing(
     settings: LedgerSettings, first: int, message: str
 ) -> None:
     for seed in range(first, first + 300):

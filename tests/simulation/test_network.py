@@ -34,7 +34,9 @@ async def outcome(call: Awaitable[object]) -> object:
 
 
 @simulate(seeds=10)
-async def test_calls_of_one_sender_arrive_in_their_order(simulation: Simulation) -> None:
+async def test_calls_of_one_sender_arrive_in_the_order_they_were_sent(
+    simulation: Simulation,
+) -> None:
     echo = await echo_of(simulation)
     set_shares(simulation, delay=0.3)
     for number in range(30):

@@ -131,7 +131,7 @@ def test_endless_callbacks_without_passing_time_raise_a_livelock_error(
         run(program)
 
 
-def test_exception_in_a_task_that_nobody_awaits_ends_the_run() -> None:
+def test_exception_in_an_asyncio_task_that_nobody_awaits_ends_the_simulation() -> None:
     async def program(simulation: Simulation) -> None:
         async def fail() -> None:
             raise ValueError("unheard")
@@ -178,7 +178,7 @@ def test_real_sleep_thread_socket_and_process_are_refused_with_their_line(
     forbidden()  # allowed again
 
 
-def test_forbidden_call_ends_the_run_although_its_error_is_caught() -> None:
+def test_forbidden_call_ends_the_simulation_although_its_error_is_caught() -> None:
     async def program(simulation: Simulation) -> None:
         try:
             _sleep()

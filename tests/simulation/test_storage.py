@@ -58,7 +58,9 @@ async def test_simulated_directory_lists_entries_in_the_order_of_their_first_wri
 
 
 @simulate(seeds=5)
-async def test_stores_of_a_cluster_work_on_the_simulated_storage(simulation: Simulation) -> None:
+async def test_job_graph_stored_on_the_simulated_storage_is_recovered_by_a_later_store(
+    simulation: Simulation,
+) -> None:
     service = simulation.service()
     record = Record(JobID.generate(), "a job")
     for _ in range(2):
@@ -273,7 +275,7 @@ async def test_second_deletion_of_a_half_deleted_result_survives_power_loss(
     assert not [path for path in disk.paths() if path.startswith("results/")]
 
 
-def test_blocking_work_is_slow_only_as_long_as_its_disk() -> None:
+def test_blocking_work_is_slow_only_as_long_as_its_disk_is_slow() -> None:
     """Seed 5607 of the whole cluster: a result of many operations was still being written 60 s
     after the last fault."""
 

@@ -371,7 +371,7 @@ class DiesAsItDeploys(CallObserver):
             self.simulation.crash(call.sender)
 
 
-def test_next_job_master_tells_source_coordinator_of_readers_that_the_last_deployed() -> None:
+def test_next_job_master_tells_the_source_coordinator_which_readers_were_deployed() -> None:
     simulation = Simulation(1, nodes=2)
     dies, deaths = DiesAsItDeploys(simulation), Deaths(simulation, [])
     simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())

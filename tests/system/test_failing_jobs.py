@@ -163,7 +163,7 @@ class OpensForEver(MapFunction[Any, Any]):
         return value
 
 
-def test_failing_open_fails_the_job_after_its_restarts_while_another_task_opens(
+def test_error_in_open_fails_the_job_after_its_restarts_while_another_open_hangs(
     client: ClusterClient, info: Info
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=client)

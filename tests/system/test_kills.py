@@ -105,7 +105,7 @@ def test_spark_job_without_restarts_outlives_slot_pool_executor_and_masters(
 
 
 @pytest.mark.slow
-def test_spark_job_is_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
+def test_spark_job_returns_all_rows_after_kills_of_task_executor_driver_and_jvm(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     """Each of the first two kills restarts the job. The JVM is killed just before the tasks go on,

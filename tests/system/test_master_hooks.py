@@ -33,7 +33,7 @@ def restored_state(line: str) -> tuple[int, str]:
     return int(checkpoint_id), data
 
 
-def test_hook_takes_part_in_checkpoints_savepoints_and_restores(
+def test_master_hook_takes_part_in_checkpoints_savepoints_and_restores(
     client: ClusterClient, tmp_path: Path
 ) -> None:
     """CP-30, CP-31."""

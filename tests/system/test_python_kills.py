@@ -127,7 +127,7 @@ def run_64_and_kill(
 @pytest.mark.parametrize(
     "kind", [pytest.param("TaskExecutor", marks=pytest.mark.slow), "TaskProcess"]
 )
-def test_only_the_regions_that_a_kill_hits_restart(
+def test_only_the_pipelined_regions_of_a_killed_process_restart(
     kind: str,
     python_client: ClusterClient,
     record_property: Callable[[str, object], None],

@@ -41,7 +41,7 @@ def active_tasks(handle: JobHandle) -> int:
 
 
 @pytest.mark.smoke
-def test_client_reads_the_returned_dataframe_and_the_job_leaves_nothing(
+def test_client_reads_the_dataframe_of_a_spark_job_that_frees_all_its_resources(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
     """The function is larger than a message and therefore sent as a blob."""
@@ -55,7 +55,7 @@ def test_client_reads_the_returned_dataframe_and_the_job_leaves_nothing(
 
 
 @pytest.mark.skipif(SPARK_HOST != RAYDP, reason="there all jobs are")
-def test_standalone_job_survives_executor_death_and_leaves_nothing(
+def test_standalone_spark_job_survives_an_executors_death_and_frees_everything(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     """The TaskExecutor, which started the executor, starts another executor in the slot."""
@@ -165,7 +165,7 @@ def test_concurrent_jobs_use_their_own_slots_and_show_progress(
 
 
 @pytest.mark.slow
-def test_spark_job_cancelled_while_running_leaves_nothing(
+def test_spark_job_cancelled_while_running_frees_all_its_processes_and_resources(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(gate.pipeline(), memory="1g"))
@@ -178,7 +178,7 @@ def test_spark_job_cancelled_while_running_leaves_nothing(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_spark_job_cancelled_before_it_has_slots_leaves_nothing(
+def test_spark_job_cancelled_before_it_has_slots_frees_all_processes_and_resources(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
     handle = client.submit(flinkray.spark_job(doubled, parallelism=2, memory="1g"))

@@ -86,7 +86,7 @@ def collected(results: Iterator[int], into: list[int]) -> None:
 
 
 @pytest.mark.slow  # the other jobs of this file read alike; test_spark_table kills
-def test_rows_count_once_despite_killed_driver_and_task_and_a_stop(
+def test_each_row_counts_once_despite_a_killed_driver_a_killed_task_and_a_stop(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     """The Spark query ends with the stream."""

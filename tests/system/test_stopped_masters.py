@@ -62,7 +62,7 @@ def stop_and_go_on(victims: list[int], seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_stopped_processes_drop_no_connected_process_when_they_resume(
+def test_processes_resumed_after_a_long_stop_declare_no_living_process_dead(
     client: ClusterClient,
 ) -> None:
     """First only the masters are stopped: TaskExecutors and JobMaster disconnect, and register

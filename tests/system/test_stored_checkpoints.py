@@ -227,7 +227,7 @@ def left(streams: ClusterClient, tmp_path_factory: pytest.TempPathFactory) -> Le
 
 
 @pytest.mark.parametrize(("what", "parallelism"), [("checkpoint", 1), ("savepoint", 3)])
-def test_run_resumes_from_a_moved_savepoint_or_checkpoint_with_another_parallelism(
+def test_run_command_resumes_from_a_moved_snapshot_with_another_parallelism(
     what: str, parallelism: int, left: Left, capsys: Output
 ) -> None:
     """E2E-06: from a savepoint, and from a retained checkpoint with the files that the checkpoint
@@ -240,7 +240,7 @@ def test_run_resumes_from_a_moved_savepoint_or_checkpoint_with_another_paralleli
 
 @pytest.mark.parametrize("of", ["metadata", "state"])
 @pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
-def test_run_names_the_damaged_savepoint_file(
+def test_run_command_given_a_damaged_savepoint_names_the_damaged_file(
     of: str, harm: str, left: Left, streams: ClusterClient, tmp_path: Path, capsys: Output
 ) -> None:
     """E2E-06: in one line. No task starts, unless only a task can notice the damage."""

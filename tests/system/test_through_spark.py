@@ -40,7 +40,7 @@ def named(rows: Any, checkpoint_id: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rows_come_back_from_spark_once_despite_killed_driver_and_task(
+def test_each_row_comes_back_from_spark_once_despite_a_killed_driver_and_task(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)

@@ -58,7 +58,7 @@ ENDS = [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSP
         (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, [True, False, False, False]),
     ],
 )
-def test_retention_policy_decides_which_checkpoints_a_job_end_discards(
+def test_job_end_discards_the_checkpoints_that_the_retention_policy_does_not_retain(
     policy: CheckpointRetentionPolicy, discarded: list[bool]
 ) -> None:
     """CP-29: a suspended job keeps all its checkpoints, because its next JobMaster restores one."""
@@ -74,7 +74,7 @@ def test_savepoints_are_never_discarded(properties: CheckpointProperties) -> Non
     assert not properties.is_discarded_when_subsumed
 
 
-def test_only_a_savepoint_with_drain_ends_event_time() -> None:
+def test_only_a_stop_with_savepoint_may_drain_and_end_event_time() -> None:
     """CP-21"""
     assert synchronous_savepoint(is_drain=True).is_drain
     with pytest.raises(ValueError, match="end of event time"):
@@ -83,7 +83,7 @@ def test_only_a_savepoint_with_drain_ends_event_time() -> None:
         CheckpointProperties(SnapshotKind.CHECKPOINT, is_synchronous=True)
 
 
-def test_job_recovers_from_checkpoints_and_the_savepoint_of_its_stop() -> None:
+def test_job_recovers_from_checkpoints_and_its_stop_savepoint_but_no_other_savepoint() -> None:
     """CP-19"""
     recovered = [p.is_recovered_from for p in (CHECKPOINT, SAVEPOINT, STOP)]
     assert recovered == [True, False, True]
@@ -243,7 +243,7 @@ def test_savepoint_is_refused_while_records_of_a_finished_task_are_only_in_spark
 @pytest.mark.parametrize(
     ("finished", "is_held"), [((), True), ((1, 2), True), ((0,), False), ((0, 1, 2), True)]
 )
-def test_savepoint_is_refused_if_only_the_first_reader_of_a_query_may_have_finished(
+def test_savepoint_is_refused_if_only_the_first_spark_query_reader_may_have_finished(
     finished: tuple[int, ...], is_held: bool
 ) -> None:
     """Only the first reader saves what Spark has noted. If all readers have finished, nothing is

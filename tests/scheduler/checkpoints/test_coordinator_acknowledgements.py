@@ -62,7 +62,7 @@ def subsumed(actions: object) -> list[int]:
 # --- completion -----------------------------------------------------------------------------------
 
 
-def test_checkpoint_is_complete_once_all_acknowledged_and_it_is_stored() -> None:
+def test_checkpoint_is_complete_once_all_tasks_acknowledged_it_and_it_is_stored() -> None:
     """CP-02"""
     job = JobWithCheckpoints()
     job.begin()
@@ -463,7 +463,7 @@ def test_shared_file_stays_with_a_later_checkpoint_that_refers_to_it() -> None:
 # --- savepoints -----------------------------------------------------------------------------------
 
 
-def test_savepoint_completes_with_its_last_acknowledgement_without_a_commit() -> None:
+def test_savepoint_completes_with_its_last_acknowledgement_but_commits_nothing() -> None:
     """CP-19: no transactions are committed with a savepoint, and the job does not restore it, as
     since Flink 1.15. Its tasks write all of their state."""
     job = JobWithCheckpoints()
@@ -494,7 +494,7 @@ def test_later_checkpoints_subsume_neither_pending_nor_completed_savepoints() ->
     assert subsumed(job.complete(5)) == [4]
 
 
-def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest() -> None:
+def test_savepoint_of_a_stop_subsumes_checkpoints_and_is_the_latest_checkpoint() -> None:
     """CP-18, CP-20: its transactions are committed."""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -588,7 +588,7 @@ def test_job_end_aborts_pending_and_discards_completed_checkpoints_by_job_status
 
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.SUSPENDED])
-def test_stores_close_at_job_end_only_after_the_checkpoint_being_stored(
+def test_checkpoint_stores_close_at_job_end_only_once_a_pending_store_has_ended(
     status: JobStatus, is_stored: bool
 ) -> None:
     """CP-33: the checkpoint is discarded like the others, or kept if the job is suspended."""
@@ -630,7 +630,7 @@ def test_file_used_by_a_checkpoint_being_stored_at_job_end_is_deleted_afterwards
 # --- what people are told -------------------------------------------------------------------------
 
 
-def test_overview_has_counts_sizes_and_latest_checkpoint_of_each_kind() -> None:
+def test_checkpoint_overview_has_counts_sizes_and_latest_checkpoint_of_each_kind() -> None:
     """CP-02"""
     job = JobWithCheckpoints(CONCURRENT)
     job.begin()
@@ -665,7 +665,7 @@ def test_overview_has_counts_sizes_and_latest_checkpoint_of_each_kind() -> None:
     assert told.history[0].acknowledged_subtasks == 1
 
 
-def test_overview_has_the_last_ten_ended_checkpoints() -> None:
+def test_checkpoint_overview_has_the_last_ten_ended_checkpoints() -> None:
     """CP-02"""
     job = JobWithCheckpoints()
     for checkpoint_id in range(1, 13):
@@ -676,7 +676,7 @@ def test_overview_has_the_last_ten_ended_checkpoints() -> None:
     assert [each.checkpoint_id for each in told.history] == list(range(12, 2, -1))
 
 
-def test_overview_has_paths_of_existing_checkpoints_only() -> None:
+def test_checkpoint_overview_has_paths_of_existing_checkpoints_only() -> None:
     """CP-02"""
     job = JobWithCheckpoints(CONCURRENT)
     for checkpoint_id in (1, 2):
@@ -693,7 +693,7 @@ def test_overview_has_paths_of_existing_checkpoints_only() -> None:
     assert [told.latest_completed.path, *(each.path for each in told.history)] == [None] * 3
 
 
-def test_overview_hides_secrets_in_paths() -> None:
+def test_checkpoint_overview_hides_secrets_in_paths() -> None:
     job = JobWithCheckpoints()
     job.begin()
     acknowledged = [

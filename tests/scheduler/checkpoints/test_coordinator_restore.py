@@ -51,7 +51,7 @@ def left_behind(
     return CompletedCheckpoint(of, properties, f"chk-{checkpoint_id}/_metadata")
 
 
-def test_job_without_checkpoints_starts_fresh_unless_one_is_required() -> None:
+def test_job_without_a_checkpoint_starts_without_state_unless_it_requires_one() -> None:
     """CP-34, CP-30: coordinators learn that there is no checkpoint, and reset their hooks."""
     job = JobWithCheckpoints(coordinators=("a",))
     restored = restore(job)
@@ -143,7 +143,7 @@ def test_restore_starts_at_once_if_no_checkpoint_is_being_stored() -> None:
 # --- after another JobMaster ----------------------------------------------------------------------
 
 
-def test_new_job_master_restores_the_highest_id_and_assigns_higher_ids() -> None:
+def test_new_job_master_restores_the_latest_checkpoint_and_assigns_higher_ids() -> None:
     """CP-28, CP-13"""
     job = JobWithCheckpoints()
     job.coordinator.recovered([left_behind(i, "w") for i in (5, 7, 6)])
@@ -153,7 +153,7 @@ def test_new_job_master_restores_the_highest_id_and_assigns_higher_ids() -> None
     assert order(job.prepare(job.request(), 8), TriggerCheckpoint).order.latest_completed == 7
 
 
-def test_after_recovery_files_are_counted_for_all_retained_checkpoints() -> None:
+def test_shared_file_of_a_recovered_checkpoint_is_deleted_with_its_last_user() -> None:
     """CP-38"""
     job = JobWithCheckpoints(configuration(max_retained=2))
     job.coordinator.recovered([left_behind(1, "w1"), left_behind(2, "w1", "c2")])
@@ -181,7 +181,7 @@ def test_job_started_from_a_savepoint_continues_its_checkpoint_ids() -> None:
     assert discarded(job.complete(41, state("a", shared=["w"]))) == []
 
 
-def test_own_checkpoints_take_precedence_over_the_start_savepoint() -> None:
+def test_checkpoint_of_the_job_itself_takes_precedence_over_its_start_savepoint() -> None:
     """JM-09"""
     job = JobWithCheckpoints()
     job.coordinator.recovered([left_behind(3)])

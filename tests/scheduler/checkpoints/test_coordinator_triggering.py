@@ -63,7 +63,7 @@ def test_checkpoint_gets_its_id_before_its_sources_are_triggered() -> None:
     assert (trigger.order.latest_completed, trigger.order.is_whole) == (0, False)
 
 
-def test_coordinators_are_triggered_once_per_checkpoint_and_before_tasks() -> None:
+def test_operator_coordinators_are_triggered_once_per_checkpoint_and_before_tasks() -> None:
     """CP-32, CP-30: with the hooks, after the checkpoint is pending."""
     job = JobWithCheckpoints(coordinators=("a", "b"))
     actions = job.prepare(job.request())
@@ -112,7 +112,7 @@ def test_checkpoints_are_triggered_one_at_a_time_and_requests_wait() -> None:
     assert job.coordinator.pending_ids == (1, 2)
 
 
-def test_waiting_request_starts_when_the_request_before_it_fails_to_get_an_id() -> None:
+def test_waiting_checkpoint_starts_if_the_checkpoint_before_it_cannot_get_an_id() -> None:
     """CP-14"""
     job = JobWithCheckpoints()
     first, _ = job.request(), job.request()
@@ -173,7 +173,7 @@ def test_checkpoint_that_expires_before_its_trigger_is_never_triggered() -> None
     assert orders(triggered, TriggerCheckpoint)
 
 
-def test_declining_coordinator_fails_the_checkpoint_and_discards_its_state() -> None:
+def test_checkpoint_that_a_coordinator_declines_fails_and_its_state_is_discarded() -> None:
     """CP-32, CP-37, CP-31, CP-22: the job does not fail, although it tolerates no failures."""
     job = JobWithCheckpoints(configuration(tolerable_failures=0), coordinators=("a", "b"))
     job.prepare(job.request())
@@ -288,7 +288,7 @@ def test_the_first_checkpoint_after_a_take_over_begins_at_once() -> None:
     assert timers(job.tick(triggered), TRIGGER)[-1].delay == 600.0
 
 
-def test_a_job_without_periodic_checkpoints_takes_none_after_a_take_over() -> None:
+def test_job_without_periodic_checkpoints_takes_no_checkpoint_after_a_take_over() -> None:
     job = JobWithCheckpoints()
     job.run()
     assert job.coordinator.take_over(0, {}, job.topology.attempts, 0.0) == []
@@ -331,7 +331,7 @@ def test_checkpoint_due_after_a_take_over_is_retried_until_tasks_are_triggered()
     assert job.tick(waiting) == [], "it is replaced"
 
 
-def test_failed_master_hook_is_named_without_an_operator_and_late_state_is_discarded() -> None:
+def test_failed_master_hook_fails_the_checkpoint_and_later_state_is_discarded() -> None:
     """CP-31"""
     job = JobWithCheckpoints(coordinators=("a",))
     job.prepare(job.request())
@@ -356,7 +356,7 @@ def test_checkpoint_aborted_by_the_loss_of_a_coordinator_is_taken_again_at_once(
     assert timers(declined, TRIGGER) == [], "an error may come again"
 
 
-def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_user_requests() -> None:
+def test_stopped_checkpoint_scheduler_takes_only_checkpoints_that_users_request() -> None:
     """CP-11"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     actions = job.tick(job.run())
@@ -372,7 +372,7 @@ def test_stopped_scheduler_takes_no_periodic_checkpoints_but_serves_user_request
     assert only(job.tick(again), PrepareCheckpoint)
 
 
-def test_stopping_the_scheduler_drops_the_waiting_periodic_request() -> None:
+def test_stopping_the_checkpoint_scheduler_drops_the_waiting_periodic_request() -> None:
     """CP-11"""
     job = JobWithCheckpoints(configuration(interval=1.0))
     job.begin()
@@ -397,7 +397,7 @@ def test_checkpoint_requests_and_timers_after_the_job_end_start_no_checkpoint() 
 # --- requests -------------------------------------------------------------------------------------
 
 
-def test_forced_savepoint_starts_at_once_and_unforced_one_before_waiting_checkpoints() -> None:
+def test_forced_savepoint_starts_at_once_and_another_before_waiting_checkpoints() -> None:
     """CP-17"""
     job = JobWithCheckpoints()
     job.begin()
@@ -412,7 +412,7 @@ def test_forced_savepoint_starts_at_once_and_unforced_one_before_waiting_checkpo
     assert one(begun, PrepareCheckpoint).properties == UNFORCED
 
 
-def test_request_beyond_1000_waiting_requests_is_refused_at_once() -> None:
+def test_checkpoint_request_beyond_1000_waiting_requests_is_refused_at_once() -> None:
     """CP-16"""
     job = JobWithCheckpoints()
     job.begin()
@@ -434,7 +434,7 @@ def test_savepoint_lacking_rows_handed_to_spark_is_refused_and_a_checkpoint_is_n
     assert only(job.request(), PrepareCheckpoint)
 
 
-def test_savepoint_is_refused_while_only_the_first_reader_of_a_query_has_finished() -> None:
+def test_savepoint_is_refused_if_only_the_first_reader_of_a_spark_query_has_finished() -> None:
     job = JobWithCheckpoints(topology=Topology(2, 1))
     source = job.topology.vertices[0]
     source.brings_back_of = "spark"
@@ -461,7 +461,7 @@ def test_no_checkpoint_starts_while_a_stop_savepoint_is_taken() -> None:
     assert answers(ended) == {1: "chk-1", 2: Reason.CHECKPOINT_COORDINATOR_SHUTDOWN}
 
 
-def test_waiting_request_starts_when_the_stop_fails() -> None:
+def test_waiting_checkpoint_request_starts_when_the_stop_with_savepoint_fails() -> None:
     """CP-20"""
     job = JobWithCheckpoints()
     stop = job.request(STOP)

@@ -48,18 +48,18 @@ class JobMasters:
         self.earlier.recovered(complete)
 
 
-def test_running_tasks_learn_the_last_complete_checkpoint_again() -> None:
+def test_take_over_notifies_running_tasks_again_of_the_last_complete_checkpoint() -> None:
     earlier = JobMasters(left_behind(2, 20), left_behind(3, 30)).earlier
     told = Order(CheckpointCompleted(3), tuple(RUNNING), ("source",))
     assert orders(earlier.take_over({}, RUNNING, TOPOLOGY), CheckpointCompleted) == [told]
 
 
-def test_running_tasks_are_not_told_that_a_savepoint_is_complete() -> None:
+def test_take_over_does_not_notify_running_tasks_of_a_complete_savepoint() -> None:
     earlier = JobMasters(left_behind(3, properties=savepoint())).earlier
     assert earlier.take_over({}, RUNNING, TOPOLOGY) == []
 
 
-def test_checkpoints_begun_earlier_are_aborted_and_their_ids_never_used_again() -> None:
+def test_take_over_aborts_the_last_job_masters_checkpoints_and_reuses_no_id() -> None:
     masters = JobMasters(left_behind(3))
     begun = {5: "chk-5", 3: "chk-3", 2: "chk-2", 4: "chk-4"}
     actions = masters.earlier.take_over(begun, RUNNING, TOPOLOGY)
@@ -70,25 +70,25 @@ def test_checkpoints_begun_earlier_are_aborted_and_their_ids_never_used_again() 
     assert masters.earlier.last_id == 5
 
 
-def test_directory_of_a_checkpoint_begun_earlier_is_deleted_after_its_last_task() -> None:
+def test_directory_of_a_checkpoint_aborted_by_a_take_over_is_deleted_after_its_tasks() -> None:
     masters = JobMasters()
     assert not only(masters.earlier.take_over({1: "chk-1"}, RUNNING, TOPOLOGY), DiscardDirectory)
     assert masters.aborted.ended(RUNNING[:1]) == []
     assert masters.aborted.ended(RUNNING[1:]) == ["chk-1"]
 
 
-def test_directory_of_a_checkpoint_begun_earlier_is_deleted_if_no_task_runs() -> None:
+def test_take_over_deletes_the_directory_of_an_aborted_checkpoint_if_no_task_runs() -> None:
     actions = JobMasters().earlier.take_over({1: "chk-1"}, (), TOPOLOGY)
     assert one(actions, DiscardDirectory) == DiscardDirectory("chk-1")
 
 
-def test_only_the_last_checkpoints_begun_earlier_are_aborted() -> None:
+def test_take_over_aborts_only_a_bounded_number_of_the_newest_pending_checkpoints() -> None:
     begun = {number: f"chk-{number}" for number in range(1, MOST_GIVEN_UP + 2)}
     aborted = orders(JobMasters().earlier.take_over(begun, RUNNING, TOPOLOGY), CheckpointAborted)
     assert [each.order.checkpoint_id for each in aborted] == list(range(2, MOST_GIVEN_UP + 2))
 
 
-def test_timestamps_of_checkpoints_never_go_back() -> None:
+def test_checkpoint_timestamps_never_decrease_although_the_clock_goes_back() -> None:
     assert JobMasters().earlier.begin_own(1, 0) == 0
     earlier = JobMasters(left_behind(1, 50), left_behind(2, 20)).earlier
     assert [earlier.begin_own(3, 40), earlier.begin_own(4, 60), earlier.begin_own(5, 55)] == [
@@ -96,7 +96,7 @@ def test_timestamps_of_checkpoints_never_go_back() -> None:
     ]
 
 
-def test_only_an_own_incomplete_checkpoint_is_certainly_not_complete() -> None:
+def test_only_a_pending_checkpoint_of_this_job_master_is_surely_not_complete() -> None:
     earlier = JobMasters(left_behind(2)).earlier
     assert earlier.may_be_complete(1)
     earlier.begin_own(4, 0)
@@ -105,7 +105,7 @@ def test_only_an_own_incomplete_checkpoint_is_certainly_not_complete() -> None:
     assert may_be == [1, 2, 3, 6]
 
 
-def test_first_checkpoint_of_tasks_taken_over_after_a_savepoint_is_whole() -> None:
+def test_first_checkpoint_after_a_savepoint_and_a_take_over_is_full_not_incremental() -> None:
     for properties, is_whole in ((savepoint(), True), (MANUAL, False)):
         job = JobWithCheckpoints(configuration(is_incremental=True))
         job.coordinator.recovered([left_behind(1, properties=properties)])

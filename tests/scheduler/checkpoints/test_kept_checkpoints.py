@@ -129,7 +129,7 @@ def test_shared_file_is_kept_while_a_pending_checkpoint_may_refer_to_it() -> Non
     assert paths(registry.unregister(3, ())) == ["old"]
 
 
-def test_files_of_a_foreign_checkpoint_are_never_deleted() -> None:
+def test_shared_files_of_a_savepoint_belong_to_the_user_and_are_never_deleted() -> None:
     """CP-38"""
     registry = SharedStateRegistry()
     registry.register(1, [file("theirs")], is_foreign=True)
@@ -190,7 +190,7 @@ def test_job_end_deletes_files_that_no_retained_checkpoint_refers_to() -> None:
     assert kept.retained == (completed(2, KEPT_ON_FAILURE, "both"),)
 
 
-def test_checkpoint_stored_after_the_job_end_follows_its_retention() -> None:
+def test_checkpoint_stored_after_job_end_is_kept_or_deleted_by_the_retention_policy() -> None:
     """CP-33"""
     kept = KeptCheckpoints(1)
     kept.add(completed(1, KEPT_ON_FAILURE, "old"))
@@ -213,7 +213,7 @@ def test_unused_files_are_deleted_with_a_checkpoint_stored_after_the_job_end() -
     assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["old"]
 
 
-def test_checkpoint_store_needs_the_files_of_retained_checkpoints_and_all_savepoints() -> None:
+def test_files_of_retained_checkpoints_and_all_savepoints_count_as_needed() -> None:
     """CP-05"""
     kept = KeptCheckpoints(1)
     kept.add_savepoint(1)

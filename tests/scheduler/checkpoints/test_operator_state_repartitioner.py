@@ -34,7 +34,7 @@ def test_list_elements_are_split_into_contiguous_even_chunks() -> None:
     assert third == [("s", "1", 1), ("s", "1", 2)]
 
 
-def test_next_list_state_gives_its_larger_chunks_to_the_subtasks_that_come_next() -> None:
+def test_surplus_elements_of_successive_list_states_go_to_subtasks_in_turn() -> None:
     """SA-01: states are taken in the order of their names, whatever their order in the handles."""
     old = [(written("0", named("b", 0, 1), named("a", 5), named("c", 7)),)]
     given = [elements(handles) for handles in repartition(old, 3)]
@@ -46,7 +46,7 @@ def test_next_list_state_gives_its_larger_chunks_to_the_subtasks_that_come_next(
 
 
 @pytest.mark.parametrize(("parallelism", "chunks"), [(3, [1, 1, 1, 1]), (1, [2, 2]), (2, [2, 2])])
-def test_two_list_states_of_two_subtasks_are_divided_as_in_the_worked_example(
+def test_two_list_states_of_two_subtasks_are_each_divided_for_a_new_parallelism(
     parallelism: int, chunks: list[int]
 ) -> None:
     """SA-02: with an unchanged number of subtasks nothing changes."""
@@ -117,7 +117,7 @@ def test_scaling_up_from_one_subtask_gives_each_subtask_one_slice_of_each_list_s
         ]
 
 
-def test_rescaling_leaves_a_list_state_without_elements_at_its_subtask() -> None:
+def test_repartitioning_leaves_a_list_state_without_elements_at_its_subtask() -> None:
     """SA-02"""
     old = [(written("0", named("s")),), ()]
     assert repartition(old, 2) == old

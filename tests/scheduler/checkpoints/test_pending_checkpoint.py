@@ -98,7 +98,7 @@ def test_metadata_of_a_checkpoint_names_the_edges_with_data_in_flight(
     assert checkpoint.finalize().edges == (edges[1],)
 
 
-def test_acknowledgement_is_a_duplicate_if_repeated_and_unknown_if_from_outside() -> None:
+def test_repeated_acknowledgement_is_a_duplicate_and_that_of_another_task_is_unknown() -> None:
     """CP-26"""
     topology = Topology()
     checkpoint = pending(topology, ("a",))

@@ -275,7 +275,7 @@ def test_state_without_an_operator_is_dropped_if_that_is_allowed() -> None:
     assert assignment.of_subtask(vertex_id("a"), 0) is None
 
 
-def test_stateless_operator_may_be_gone_unless_its_coordinator_has_state() -> None:
+def test_stateless_operator_may_be_removed_unless_its_coordinator_has_state() -> None:
     """CP-35"""
     empty = operator("g", [OperatorSubtaskState()])
     assert assign(metadata(empty), vertex("a", 1)).not_restored == ()
@@ -331,7 +331,7 @@ def test_changed_parallelism_at_either_end_of_data_in_flight_is_refused(
     )
 
 
-def test_vertices_that_data_in_flight_does_not_touch_may_be_rescaled() -> None:
+def test_vertices_that_neither_send_nor_receive_data_in_flight_may_be_rescaled() -> None:
     """SA-12"""
     checkpoint = metadata(
         operator("a", [WITH_OUTPUT] * 2),

@@ -339,7 +339,7 @@ def test_job_is_scaled_once_the_users_savepoint_has_failed(
     assert job.tasks_of(job.stopped()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
 
 
-def test_task_failure_while_scaling_waits_for_a_savepoint_restarts_the_job_scaled() -> None:
+def test_task_failure_while_scaling_awaits_a_savepoint_restarts_with_new_parallelism() -> None:
     job = running_with(2)
     job.now += 100.0
     job.trigger(savepoint())
@@ -515,7 +515,7 @@ def test_job_with_too_few_slots_still_requires_all_slots_after_a_take_over() -> 
     assert sum(requirement.count for requirement in requirements) == 4
 
 
-def test_taken_over_waiting_job_requests_only_the_available_slots() -> None:
+def test_job_waiting_for_slots_at_a_take_over_requests_only_the_available_slots() -> None:
     """Its JobMaster has noted nothing except the place of the source coordinator."""
     job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
     job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
@@ -674,7 +674,7 @@ def given_checkpoint(job_id: JobID, *, in_flight: bool) -> CompletedCheckpoint:
     return CompletedCheckpoint(metadata, savepoint(), "/sp/_metadata")
 
 
-def test_elastic_job_with_own_checkpoints_ignores_data_in_flight_of_its_start() -> None:
+def test_elastic_job_with_own_checkpoints_ignores_data_in_flight_of_its_start_state() -> None:
     """The job is restored from its own checkpoints, whatever snapshot it was first started from."""
     left = running_with(4).scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
     job = ElasticCheckpoints(graph=graph())

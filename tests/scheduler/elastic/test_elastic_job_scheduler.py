@@ -114,7 +114,7 @@ def declared(actions: list[JobSchedulerAction]) -> int:
     return sum(requirement.count for requirement in requirements)
 
 
-def test_slots_available_before_the_start_are_used_at_once() -> None:
+def test_elastic_job_starts_at_once_with_slots_available_before_its_start() -> None:
     """An earlier JobMaster has left the slots, and this one has read checkpoints meanwhile."""
     elastic = ElasticUnderTest()
     assert only(elastic.has(4), DeployTasks) == []
@@ -174,7 +174,7 @@ def test_job_fails_if_its_minimum_of_slots_does_not_come() -> None:
     assert (ended.result.failure or "").startswith("NoResourceAvailableError: the 1 slots that")
 
 
-def test_job_is_stopped_and_restarted_larger_when_more_slots_have_come() -> None:
+def test_job_restarts_with_a_higher_parallelism_when_more_slots_have_come() -> None:
     elastic = running(2)
     elastic.now += 100.0
     actions = elastic.has(4)
@@ -272,7 +272,7 @@ def test_next_parallelism_is_decided_from_bounds_and_slots_once_all_tasks_stoppe
     assert elastic.status is JobStatus.RUNNING
 
 
-def test_job_above_its_bounds_shrinks_once_other_vertices_have_enough() -> None:
+def test_vertex_above_its_upper_bound_shrinks_once_other_vertices_have_enough_slots() -> None:
     """DI-20. Otherwise the job would stay above its bounds for ever."""
     elastic = ElasticUnderTest()
     elastic.tell(t.StartJob())
@@ -395,7 +395,7 @@ def test_elastic_job_whose_outputs_are_being_finished_is_not_scaled() -> None:
     assert one(answered(elastic, finish), JobEnded).result.status is JobStatus.FINISHED
 
 
-def test_late_answer_does_not_finish_an_elastic_job_that_is_restarting() -> None:
+def test_late_answer_about_finished_outputs_does_not_finish_a_restarting_elastic_job() -> None:
     elastic = with_formats()
     finish = one(elastic.finish("a1 a2 b1 b2"), CallGlobalFormats).call
     elastic.has(1)

@@ -311,7 +311,7 @@ def test_scaling_timer_that_fires_early_is_set_again_for_the_remaining_time() ->
     one(scaled.scaling.timer(again.generation, 300.0), GiveUp)
 
 
-def test_job_gives_up_if_its_minimum_of_slots_does_not_come_in_time() -> None:
+def test_job_fails_if_its_minimum_of_slots_does_not_come_before_the_timeout() -> None:
     scaled = Scaled()
     timer = one(scaled.scaling.start(0.0), WaitFor)
     assert scaled.slots(1, 1.0) == []

@@ -33,7 +33,7 @@ def execution_in(state: ExecutionState) -> Execution:
     return execution
 
 
-def test_execution_remembers_when_it_entered_each_state() -> None:
+def test_execution_has_a_timestamp_for_each_state_it_has_entered() -> None:
     """EX-01."""
     execution = execution_in(ExecutionState.RUNNING)
     execution.finish(4.0)

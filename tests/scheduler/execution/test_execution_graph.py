@@ -117,7 +117,7 @@ def test_pointwise_edge_has_a_group_for_each_subtask_of_the_narrower_vertex() ->
     assert [edge.group_of_partition(i).index for i in range(2)] == [0, 1]
 
 
-def test_finished_result_of_a_vertex_finishes_the_partition_group_of_its_own_edge() -> None:
+def test_finished_result_finishes_only_the_partition_group_of_the_edge_that_reads_it() -> None:
     graph = execution_graph(a=2, b=2, c=1, edges=["a => b", "a => c"])
     first, second = graph.vertices[0].results
     assert first.finish(0) == []
@@ -157,7 +157,7 @@ def test_each_spark_stage_has_an_edge_from_the_previous_one() -> None:
     assert [e.result.data_set_id for e in graph.edges] == [None, None]
 
 
-def test_number_of_kept_prior_attempts_is_bounded() -> None:
+def test_number_of_prior_attempts_remembered_per_subtask_is_bounded() -> None:
     subtask = execution_graph(a=1).subtasks[0]
     for now in range(30):
         subtask.current.begin_cancel(now)

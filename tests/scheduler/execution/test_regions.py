@@ -57,7 +57,7 @@ def test_pipelined_edges_join_regions_and_blocking_edges_separate_regions(
     assert sorted(regions_of(**arguments)) == sorted(expected)
 
 
-def test_partition_read_by_two_regions_is_an_input_only_of_the_one_not_producing_it() -> None:
+def test_partition_read_by_its_own_and_another_region_is_an_input_of_the_other_only() -> None:
     """FO-01."""
     graph = execution_graph(a=2, b=3, c=2, edges=["a ==> b", "a --> c", "b --> c"])
     regions = PipelinedRegions(graph)
@@ -68,7 +68,7 @@ def test_partition_read_by_two_regions_is_an_input_only_of_the_one_not_producing
     assert (second.inputs, second.outputs, second.reads) == ([of_a1], [], [of_a1, of_a2])
 
 
-def test_region_that_reads_a_group_it_produces_in_part_joins_the_other_producers() -> None:
+def test_region_reading_a_partition_group_it_partly_produces_includes_all_producers() -> None:
     """FO-02."""
     # b2 reads a2 and a3; with a3 it is joined by pipelines, with a2 it is not
     assert regions_of(a=3, b=2, c=3, edges=["a ==> b", "a --> c", "b --> c"]) == [

@@ -8,7 +8,7 @@ from flinkray.scheduler.execution.restarts import RepeatedErrors, RepetitionLimi
 ERROR = ProgramError("KeyError at a.py:1: 'x'")
 
 
-def test_error_limit_is_reached_when_enough_attempts_fail_with_the_same_error() -> None:
+def test_error_limit_is_reached_when_the_third_attempt_fails_with_the_same_error() -> None:
     errors = RepeatedErrors(RepetitionLimits(3))
     found = [errors.notify_failure(ERROR, "map", now - 1.0, 0, now) for now in (10.0, 20.0, 30.0)]
     assert found == [False, False, True]
@@ -36,14 +36,14 @@ def test_completed_checkpoint_resets_the_count_of_a_repeated_error() -> None:
     assert not any(found)
 
 
-def test_error_on_the_same_record_counts_despite_a_completed_checkpoint() -> None:
+def test_repeated_error_on_the_same_record_counts_across_a_completed_checkpoint() -> None:
     errors = RepeatedErrors(RepetitionLimits(2))
     on_record = ProgramError(ERROR.kind, "{'a': 1} from lines.txt, line 3")
     assert not errors.notify_failure(on_record, "map", None, 0, 1.0)
     assert errors.notify_failure(on_record, "map", None, 1, 2.0)
 
 
-def test_repeated_errors_without_a_limit_never_end_the_job() -> None:
+def test_repeated_errors_never_fail_the_job_if_no_limit_is_set() -> None:
     errors = RepeatedErrors(RepetitionLimits(0))
     assert not any(errors.notify_failure(ERROR, "map", None, 0, float(n)) for n in range(99))
 
@@ -75,7 +75,7 @@ def test_file_error_does_not_reach_its_limit_after_a_long_time_but_few_attempts(
     assert not any(errors.notify_failure(missing, "map", None, 0, now) for now in (1.0, 99.0))
 
 
-def test_repeated_errors_forgets_the_oldest_errors_and_those_before_a_checkpoint() -> None:
+def test_repeated_error_counts_drop_the_oldest_errors_and_those_before_a_checkpoint() -> None:
     errors = RepeatedErrors(RepetitionLimits(3))
     for number in range(1000):
         errors.notify_failure(ProgramError(f"KeyError: {number}"), "map", None, 0, float(number))

@@ -48,7 +48,7 @@ def test_asking_for_an_exponential_delay_before_any_failure_raises_an_error() ->
 
 
 @pytest.mark.parametrize(("quiet_ms", "delay"), [(99, 8), (100, 4)])
-def test_exponential_delay_is_reset_after_threshold_and_backoff_and_not_before(
+def test_exponential_delay_is_reset_after_no_failure_for_the_reset_threshold(
     quiet_ms: int, delay: int
 ) -> None:
     """FO-10."""

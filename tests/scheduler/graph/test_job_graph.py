@@ -300,7 +300,7 @@ def test_job_graph_just_within_a_limit_is_accepted(graph: JobGraph) -> None:
     validate(graph)
 
 
-def test_graph_of_an_earlier_version_has_channel_results_and_no_options() -> None:
+def test_job_graph_stored_by_an_earlier_version_gets_channel_results_and_no_options() -> None:
     """After an update a Dispatcher recovers the jobs of the version before."""
     data_set, graph = schema_of(IntermediateDataSet), schema_of(JobGraph)
     assert data_set is not None
@@ -371,7 +371,7 @@ def test_job_lists_blobs_of_its_code_and_files_once_each() -> None:
     assert replace(job(vertices=vertices), files=files).blobs == (first, second)
 
 
-def test_job_with_a_spark_stage_has_coordinated_vertices_and_one_without_has_none() -> None:
+def test_only_a_job_with_a_spark_stage_has_vertices_that_a_coordinator_runs() -> None:
     assert spark_job(spark_vertex(1), python_vertex("a")).has_coordinated_vertices
     assert not job(a=1).has_coordinated_vertices
 

@@ -243,7 +243,7 @@ def test_starting_a_coordinator_twice_raises_an_error_with_its_past_transitions(
     assert "1.000 s: attempt 0: none -> starting" in str(caught.value)
 
 
-def test_coordinator_that_was_given_up_is_not_replaced_when_it_ends() -> None:
+def test_source_coordinator_that_is_no_longer_needed_is_not_replaced_when_it_ends() -> None:
     coordinator = SourceEnumerators(job(a=1), JobRecord(job(a=1), 0.0, 0.0))
     coordinator.ensure(1.0)
     coordinator.stop(2.0)

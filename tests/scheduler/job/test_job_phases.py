@@ -40,7 +40,7 @@ def test_initialization_span_ends_when_the_last_task_runs() -> None:
     assert taken(tasks) == []
 
 
-def test_initialization_span_ends_when_the_last_task_finishes_unseen_running() -> None:
+def test_initialization_span_ends_if_the_last_task_finishes_unreported_as_running() -> None:
     tasks = CheckpointedJob()
     tasks.tell(t.StartJob())
     tasks.give()

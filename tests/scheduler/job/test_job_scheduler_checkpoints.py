@@ -89,7 +89,7 @@ def two_pipelines() -> CheckpointedJob:
 # --- taking them ----------------------------------------------------------------------------------
 
 
-def test_checkpoint_is_ordered_at_coordinators_then_at_sources_then_at_all_tasks() -> None:
+def test_checkpoint_triggers_coordinators_then_sources_and_is_reported_to_all_tasks() -> None:
     """CP-02, CP-32"""
     tasks = running()
     actions = tasks.prepare(tasks.tick())
@@ -144,7 +144,7 @@ def test_barriers_are_unaligned_if_configured_but_never_for_savepoints(
     assert (order.is_unaligned, order.alignment_timeout, order.is_whole) == expected
 
 
-def test_no_checkpoint_begins_while_a_task_is_not_running() -> None:
+def test_no_checkpoint_is_triggered_while_a_task_is_not_running() -> None:
     """CP-01"""
     tasks = CheckpointedJob()
     tasks.tell(t.StartJob())
@@ -683,7 +683,7 @@ def test_job_without_checkpoints_cannot_start_from_a_savepoint() -> None:
         (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, []),
     ],
 )
-def test_job_end_discards_unretained_checkpoints_before_its_report(
+def test_job_end_discards_unretained_checkpoints_before_the_end_is_reported(
     retention: CheckpointRetentionPolicy, discarded: list[int]
 ) -> None:
     """CP-29, CP-33"""

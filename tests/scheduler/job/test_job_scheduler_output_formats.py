@@ -92,7 +92,7 @@ def calls(actions: Iterable[object]) -> list[GlobalFormatsCall]:
 # --- before the first task
 
 
-def test_tasks_are_deployed_only_when_the_outputs_are_prepared() -> None:
+def test_tasks_are_deployed_only_once_the_output_formats_are_prepared() -> None:
     tasks = TasksUnderTest(graph())
     tasks.tell(t.StartJob())
     assert only(tasks.give(), DeployTasks) == []
@@ -110,7 +110,7 @@ def test_outputs_are_prepared_as_soon_as_a_slow_coordinator_has_started() -> Non
     assert deployed(tasks, carried_out(tasks, PREPARE)) == "a1#0 a2#0 b1#0 b2#0"
 
 
-def test_job_whose_formats_have_no_global_work_is_deployed_at_once() -> None:
+def test_job_without_output_formats_that_need_preparation_is_deployed_at_once() -> None:
     tasks = TasksUnderTest(job(vertices=[stream_vertex("a", 2)]))
     tasks.tell(t.StartJob())
     assert tasks.deployed(tasks.give()) == "a1#0 a2#0"
@@ -128,7 +128,7 @@ def test_job_with_output_formats_and_no_stream_sources_has_a_coordinator() -> No
     assert not plain.has_stream_coordinator
 
 
-def test_failed_preparation_fails_the_job_without_a_restart() -> None:
+def test_failed_preparation_of_the_outputs_fails_the_job_without_a_restart() -> None:
     """DI-07."""
     tasks = TasksUnderTest(graph())
     tasks.tell(t.StartJob())
@@ -140,7 +140,7 @@ def test_failed_preparation_fails_the_job_without_a_restart() -> None:
     assert carried_out(tasks, PREPARE) == []
 
 
-def test_coordinator_lost_during_the_preparation_is_replaced_and_prepares_again() -> None:
+def test_coordinator_lost_while_it_prepares_outputs_is_replaced_and_prepares_again() -> None:
     """Otherwise the job fails although nothing ran yet (seed 2 of the whole cluster)."""
     tasks = TasksUnderTest(graph(NoRestart()))
     tasks.tell(t.StartJob())
@@ -154,7 +154,7 @@ def test_coordinator_lost_during_the_preparation_is_replaced_and_prepares_again(
     assert deployed(tasks, carried_out(tasks, PREPARE, 1)) == "a1#0 a2#0 b1#0 b2#0"
 
 
-def test_restart_during_the_preparation_deploys_only_when_it_is_repeated() -> None:
+def test_restart_while_outputs_are_prepared_deploys_tasks_only_once_prepared_again() -> None:
     """Nobody knows what the lost coordinator has done."""
     tasks = TasksUnderTest(graph())
     tasks.tell(t.StartJob())
@@ -167,14 +167,14 @@ def test_restart_during_the_preparation_deploys_only_when_it_is_repeated() -> No
     assert deployed(tasks, carried_out(tasks, PREPARE, 1)) == "a1#1 a2#1 b1#1 b2#1"
 
 
-def test_restart_after_the_preparation_does_not_prepare_again() -> None:
+def test_restart_after_the_outputs_were_prepared_does_not_prepare_them_again() -> None:
     tasks = prepared()
     tasks.fail("a1")
     assert deployed(tasks, tasks.restart()) == "a1#1 a2#1 b1#1 b2#1"
     assert calls(tasks.log) == [PREPARE]
 
 
-def test_slot_lost_during_the_preparation_is_requested_again_before_the_deployment() -> None:
+def test_slot_lost_while_outputs_are_prepared_is_requested_again_before_deployment() -> None:
     tasks = TasksUnderTest(graph())
     tasks.tell(t.StartJob())
     tasks.give()
@@ -183,7 +183,7 @@ def test_slot_lost_during_the_preparation_is_requested_again_before_the_deployme
     assert deployed(tasks, tasks.give()) == "a1#0 a2#0 b1#0 b2#0"
 
 
-def test_job_cancelled_during_the_preparation_deploys_nothing_afterwards() -> None:
+def test_job_cancelled_while_its_outputs_are_prepared_deploys_no_task_afterwards() -> None:
     tasks = TasksUnderTest(graph())
     tasks.tell(t.StartJob())
     tasks.give()
@@ -195,7 +195,7 @@ def test_job_cancelled_during_the_preparation_deploys_nothing_afterwards() -> No
 # --- after the last task
 
 
-def test_job_is_finished_when_its_outputs_are_finished_once() -> None:
+def test_job_finishes_after_its_outputs_are_finished_which_happens_only_once() -> None:
     """EG-11."""
     tasks = prepared()
     assert calls(tasks.finish("a1 a2 b1 b2")) == [FINISH]
@@ -255,7 +255,7 @@ def test_outputs_are_finished_again_by_another_process_after_a_failure() -> None
     assert one(carried_out(tasks, again, 1), JobEnded).result.status is JobStatus.FINISHED
 
 
-def test_coordinator_lost_while_outputs_are_finished_is_replaced_and_repeats_it() -> None:
+def test_coordinator_lost_while_it_finishes_the_outputs_is_replaced_to_finish_them() -> None:
     tasks = prepared(NoRestart())
     tasks.finish("a1 a2 b1 b2")
     actions = tasks.scheduler.handle(
@@ -266,7 +266,7 @@ def test_coordinator_lost_while_outputs_are_finished_is_replaced_and_repeats_it(
     assert one(carried_out(tasks, FINISH, 1), JobEnded).result.status is JobStatus.FINISHED
 
 
-def test_coordinator_that_cannot_be_replaced_while_outputs_are_finished_restarts_all() -> None:
+def test_coordinator_lost_for_good_while_it_finishes_the_outputs_restarts_all_tasks() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
     one(tasks.tell(t.CoordinatorGone(coordinator(), "killed")), StartTimer)
@@ -277,7 +277,7 @@ def test_coordinator_that_cannot_be_replaced_while_outputs_are_finished_restarts
     assert calls(tasks.finish("a1 a2 b1 b2")) == [again]
 
 
-def test_late_answer_does_not_finish_a_job_that_is_restarting() -> None:
+def test_late_answer_about_finished_outputs_does_not_finish_a_restarting_job() -> None:
     tasks = prepared()
     tasks.finish("a1 a2 b1 b2")
     tasks.tell(t.GlobalFailure(Failure("it broke")))
@@ -287,7 +287,7 @@ def test_late_answer_does_not_finish_a_job_that_is_restarting() -> None:
     assert calls(tasks.finish("a1 a2 b1 b2")) == [call(is_end=True, restarts=1)]
 
 
-def test_repeated_error_in_finishing_the_outputs_ends_the_restarts() -> None:
+def test_error_that_finishing_the_outputs_raises_again_and_again_fails_the_job() -> None:
     tasks = prepared(ExponentialDelayRestart(0.1, jitter_factor=0.0))
     error = replace(ERROR, program_error=ProgramError("KeyError at a.py:1: 'x'"))
     for number in range(3):
@@ -301,7 +301,7 @@ def test_repeated_error_in_finishing_the_outputs_ends_the_restarts() -> None:
     assert "3 attempts have ended with this error" in str(tasks.ended.result.failure)
 
 
-def test_past_or_unknown_attempt_is_not_current() -> None:
+def test_check_for_the_current_attempt_refuses_a_past_unknown_or_ended_attempt() -> None:
     tasks = prepared()
     current = tasks.attempt("a1")
     for other in (replace(current, graph_id=OTHER_GRAPH), replace(current, attempt_number=1)):
@@ -342,7 +342,7 @@ def taken_over() -> TakenOverFormats:
     return tasks
 
 
-def test_next_job_master_repeats_a_preparation_that_was_not_answered() -> None:
+def test_next_job_master_repeats_a_preparation_of_outputs_that_was_not_answered() -> None:
     tasks = taken_over()
     actions = tasks.replace_job_master()
     assert tasks.status is JobStatus.RUNNING
@@ -352,7 +352,7 @@ def test_next_job_master_repeats_a_preparation_that_was_not_answered() -> None:
     assert tasks.scheduler.restarts == 0
 
 
-def test_next_job_master_does_not_prepare_outputs_of_tasks_that_run() -> None:
+def test_next_job_master_does_not_prepare_the_outputs_again_if_tasks_are_running() -> None:
     tasks = taken_over()
     carried_out(tasks, PREPARE)
     assert calls(tasks.replace_job_master()) == []

@@ -94,7 +94,7 @@ def test_starting_a_job_twice_raises_an_error() -> None:
         job.tell(t.StartJob())
 
 
-def test_subtasks_are_deployed_to_their_bundles_once_all_slots_came() -> None:
+def test_spark_stage_subtasks_are_deployed_to_their_bundles_once_all_slots_have_come() -> None:
     job = JobUnderTest().start()
     actions = job.give()
     assert job.deployed(actions) == "stage1#0 stage2#0"
@@ -117,7 +117,7 @@ def test_execution_is_running_once_its_spark_executor_is_registered() -> None:
     assert info.location == "te1-g bundle 1 on 10.0.0.1"
 
 
-def test_job_finishes_once_its_stage_finished_and_the_driver_is_gone() -> None:
+def test_job_finishes_once_its_spark_stage_has_finished_and_the_driver_has_ended() -> None:
     """EG-11."""
     job = JobUnderTest().run()
     actions = job.says(RESULT)
@@ -194,7 +194,7 @@ def test_spark_stages_of_different_sizes_share_a_worker_group_of_the_largest_siz
     assert [s.location.bundle_index for s in one(job.give(), StartCoordinator).slots] == [0, 1, 2]
 
 
-def test_spark_stages_of_different_sharing_groups_run_concurrently_in_own_groups() -> None:
+def test_spark_stages_of_different_slot_sharing_groups_run_in_separate_worker_groups() -> None:
     other = replace(spark_vertex(2, 1), slot_sharing_group="other")
     job = JobUnderTest(spark_job(spark_vertex(1), other))
     wanted = only(job.tell(t.StartJob()), SlotRequests)

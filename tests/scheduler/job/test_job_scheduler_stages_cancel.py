@@ -17,7 +17,7 @@ from tests.scheduler.builders import one
 from tests.scheduler.job.job_under_test import NO_RESTART, JobUnderTest
 
 
-def test_cancelled_job_ends_when_tasks_and_coordinator_have_ended() -> None:
+def test_cancelled_job_ends_when_its_tasks_and_its_spark_driver_have_ended() -> None:
     """EX-04, JM-22."""
     job = JobUnderTest().run()
     actions = job.tell(t.CancelJob())
@@ -51,7 +51,7 @@ def test_cancel_before_the_start_ends_the_job_and_makes_a_later_start_do_nothing
     assert job.tell(t.StartJob()) == []
 
 
-def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> None:
+def test_cancel_of_a_restarting_job_ends_it_and_the_restart_timer_then_does_nothing() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.lost()
@@ -60,7 +60,7 @@ def test_cancel_while_restarting_ends_the_job_and_the_restart_does_nothing() -> 
     assert job.delay_over() == []
 
 
-def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
+def test_cancel_of_a_restarting_job_waits_for_tasks_that_still_run() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     job.lost()
@@ -70,7 +70,7 @@ def test_cancel_while_restarting_waits_for_tasks_that_still_run() -> None:
     assert job.scheduler.details().status is JobStatus.CANCELED
 
 
-def test_cancel_while_failing_ends_as_canceled() -> None:
+def test_job_that_is_cancelled_while_it_is_failing_ends_as_canceled() -> None:
     """EX-09."""
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.lost()
@@ -79,7 +79,7 @@ def test_cancel_while_failing_ends_as_canceled() -> None:
     assert job.scheduler.status is JobStatus.CANCELED
 
 
-def test_global_failure_while_cancelling_ends_as_failed() -> None:
+def test_job_with_a_global_failure_while_it_is_being_cancelled_ends_as_failed() -> None:
     """EX-09."""
     job = JobUnderTest().run()
     job.tell(t.CancelJob())
@@ -99,7 +99,7 @@ def test_task_that_fails_after_cancel_leaves_the_job_canceled() -> None:
     assert job.scheduler.status is JobStatus.CANCELED
 
 
-def test_global_failure_restarts_by_the_strategy() -> None:
+def test_global_failure_restarts_the_job_if_the_restart_strategy_allows_it() -> None:
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()
     actions = job.tell(t.GlobalFailure(Failure("something")))
     assert len(job.cancelled(actions).split()) == 2

@@ -100,7 +100,7 @@ def test_failed_stage_fails_the_job_when_no_restart_is_left() -> None:
     assert (result.failure, result.failure_traceback) == ("ValueError: no", "Traceback ...")
 
 
-def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
+def test_tasks_of_a_failed_spark_stage_show_the_error_of_its_spark_function() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     actions = job.tell(t.CoordinatorTold(driver(), FAILURE))
     assert job.cancelled(actions) == "stage1#0 stage2#0"
@@ -109,7 +109,7 @@ def test_tasks_of_a_failed_stage_have_the_error_of_its_function() -> None:
     assert [execution.failure for execution in vertex.executions] == 2 * [FAILURE.text]
 
 
-def test_tasks_being_cancelled_when_the_function_fails_end_as_canceled() -> None:
+def test_tasks_being_cancelled_when_the_spark_function_fails_end_as_canceled() -> None:
     job = JobUnderTest(strategy=NO_RESTART).run()
     job.tell(t.CancelJob())
     job.tell(t.CoordinatorTold(driver(), FAILURE))
@@ -130,7 +130,7 @@ def test_job_without_a_restart_strategy_uses_the_default_of_the_cluster() -> Non
     one(job.says(FAILURE), StartTimer)
 
 
-def test_no_restart_strategy_of_the_job_overrides_the_default_of_the_cluster() -> None:
+def test_restart_strategy_none_of_a_job_overrides_the_default_of_the_cluster() -> None:
     """FO-14."""
     job = JobUnderTest(strategy=NO_RESTART).run()
     assert only(job.says(FAILURE), StartTimer) == []

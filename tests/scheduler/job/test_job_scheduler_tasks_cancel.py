@@ -54,7 +54,7 @@ def test_report_of_a_running_task_after_cancel_changes_nothing() -> None:
     assert tasks.states() == "a1:CANCELED#0"
 
 
-def test_cancel_while_restarting_waits_for_running_tasks_and_drops_the_restart() -> None:
+def test_cancel_of_a_restarting_job_waits_for_running_tasks_and_drops_the_restart() -> None:
     """EX-10."""
     tasks = stream(a=2).run()
     restart = one(tasks.fail("a1"), StartTimer)
@@ -84,7 +84,7 @@ def test_suspended_job_cancels_running_tasks_once_and_ends_suspended(situation: 
     assert tasks.tell(t.RestartDelayOver(1)) == []
 
 
-def test_global_failure_of_a_suspended_job_is_no_failure_of_the_job() -> None:
+def test_global_failure_of_a_suspended_job_is_not_listed_in_the_jobs_exceptions() -> None:
     """The next JobMaster runs the job, and its exceptions name what has failed the job."""
     tasks = stream(a=1).run()
     tasks.tell(t.SuspendJob("its JobMaster stops"))
@@ -94,7 +94,7 @@ def test_global_failure_of_a_suspended_job_is_no_failure_of_the_job() -> None:
     assert tasks.status is JobStatus.SUSPENDED
 
 
-def test_global_failure_while_cancelling_ends_as_failed() -> None:
+def test_job_with_a_global_failure_while_it_is_being_cancelled_ends_as_failed() -> None:
     """EX-09."""
     tasks = stream(a=1).run()
     tasks.tell(t.CancelJob())

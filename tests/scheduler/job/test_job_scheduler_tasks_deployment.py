@@ -224,7 +224,7 @@ def test_slot_lost_while_its_region_waits_for_slots_is_requested_again() -> None
     assert tasks.scheduler.details().exceptions == ()
 
 
-def test_slot_that_comes_for_a_region_restarted_meanwhile_is_returned_unused() -> None:
+def test_slot_that_comes_for_a_region_that_failed_meanwhile_is_returned_unused() -> None:
     """EX-15."""
     tasks = stream(a=2, b=2, edges=["a -> b"])
     tasks.tell(t.StartJob())

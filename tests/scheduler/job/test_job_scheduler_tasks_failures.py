@@ -51,7 +51,7 @@ def test_task_failure_restarts_only_its_region() -> None:
     assert (entry.text, entry.task) == ("out of luck", "b (2/3)")
 
 
-def test_job_is_restarting_as_long_as_one_region_waits() -> None:
+def test_job_is_restarting_as_long_as_one_of_its_regions_waits_to_restart() -> None:
     """EX-17."""
     tasks = stream(a=2).run()
     tasks.fail("a1")
@@ -310,7 +310,7 @@ def test_program_error_repeated_after_every_restart_fails_the_job() -> None:
     assert failure.startswith("KeyError: 'x'\nThe job is not restarted any more: 3 attempts")
 
 
-def test_error_about_a_file_fails_the_job_only_after_a_time() -> None:
+def test_repeated_error_about_a_file_fails_the_job_only_after_a_minimum_time() -> None:
     tasks = TasksUnderTest(job(a=1, restart_strategy=FOR_EVER)).run()
     missing = ProgramError("FileNotFoundError at a.py:1: 'x'", may_pass=True)
     begun, attempts = tasks.now, 0

@@ -72,7 +72,7 @@ def test_finish_report_of_an_undeployed_task_fails_the_task() -> None:
     assert [entry.text for entry in tasks.scheduler.exceptions()] == [text]
 
 
-def test_failure_that_suppresses_restarts_is_the_cause_of_others_in_the_same_message() -> None:
+def test_of_failures_in_one_message_the_one_suppressing_restarts_is_the_cause() -> None:
     """FO-15: the other failures are listed as concurrent."""
     tasks = stream(a=2).run()
     first, second = tasks.attempt("a1"), tasks.attempt("a2")

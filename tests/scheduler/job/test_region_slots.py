@@ -83,7 +83,7 @@ def test_slot_requests_of_batch_regions_are_marked_as_batch(edge: str, is_batch:
     ("producers", "second"),
     [(4, "a3 b2"), (16, "a9 b2"), (18, "a2 b2")],
 )
-def test_subtask_shares_the_slot_of_its_first_producer_unless_it_has_too_many(
+def test_subtask_shares_its_first_producers_slot_unless_it_has_too_many_producers(
     producers: int, second: str
 ) -> None:
     tasks = TasksUnderTest(job(a=producers, b=2, edges=["a --> b"]))

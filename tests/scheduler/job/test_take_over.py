@@ -156,7 +156,7 @@ def test_take_over_keeps_the_start_times_of_job_and_tasks() -> None:
     )
 
 
-def test_restarting_job_counts_as_running_from_the_take_over_on() -> None:
+def test_job_restarting_at_a_take_over_is_shown_as_running_since_the_take_over() -> None:
     """Its last JobMaster had deployed one of two regions again."""
     tasks = taken_over(a=1, b=1)
     tasks.run()
@@ -171,7 +171,7 @@ def test_restarting_job_counts_as_running_from_the_take_over_on() -> None:
 
 
 @pytest.mark.parametrize("said", [0.0, 2 * EPOCH_OFFSET])
-def test_unknown_or_future_start_times_become_the_time_of_the_take_over(said: float) -> None:
+def test_start_times_unknown_or_in_the_future_become_the_time_of_the_take_over(said: float) -> None:
     """Clocks of nodes differ."""
     tasks = taken_over(a=1)
     tasks.run()
@@ -294,7 +294,7 @@ def test_unreported_task_failure_fails_a_job_without_restarts_at_the_take_over()
     assert tasks.scheduler.exceptions()[0].text == "it broke"
 
 
-def test_task_in_the_recovery_notes_that_was_never_sent_gets_a_new_attempt() -> None:
+def test_task_in_the_recovery_notes_that_was_not_deployed_gets_a_new_attempt() -> None:
     tasks = taken_over(a=1)
     tasks.tell(t.StartJob())
     tasks.carried_out = 1  # the notes
@@ -320,7 +320,7 @@ def noted_and_not_sent(**says: object) -> TakenOverJob:
     return tasks
 
 
-def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_if_no_source_has_begun() -> None:
+def test_undeployed_tasks_are_deployed_by_the_recovery_notes_if_no_source_has_begun() -> None:
     """Every TaskExecutor reports, and none has any task."""
     tasks = noted_and_not_sent()
     tasks.next_job_master()
@@ -329,7 +329,7 @@ def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_if_no_source_has_beg
     assert tasks.scheduler.exceptions() == ()
 
 
-def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_after_two_take_overs() -> None:
+def test_undeployed_tasks_are_deployed_by_the_recovery_notes_after_two_take_overs() -> None:
     """The second JobMaster died before it had slots for them (seed 457 of elastic jobs)."""
     tasks = noted_and_not_sent()
     tasks.replace_job_master()
@@ -340,7 +340,7 @@ def test_unsent_tasks_are_deployed_as_in_the_recovery_notes_after_two_take_overs
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
-def test_unsent_tasks_are_not_lost_if_the_next_job_master_dies_as_it_deploys_them(
+def test_undeployed_tasks_are_not_lost_if_the_next_job_master_dies_deploying_them(
     is_sent: bool,
 ) -> None:
     """The recovery notes of the first JobMaster said that all tasks were deployed."""
@@ -359,7 +359,7 @@ def test_unsent_tasks_are_not_lost_if_the_next_job_master_dies_as_it_deploys_the
 
 
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
-def test_task_in_the_recovery_notes_that_was_not_sent_is_lost_if_a_source_has_begun(
+def test_undeployed_task_fails_at_a_take_over_if_a_source_has_begun(
     says: dict[str, object],
 ) -> None:
     tasks = noted_and_not_sent(**says)
@@ -368,7 +368,7 @@ def test_task_in_the_recovery_notes_that_was_not_sent_is_lost_if_a_source_has_be
 
 
 @pytest.mark.parametrize(("noted", "says"), [(1, 0), (0, 1)])
-def test_take_over_restores_all_if_sources_and_tasks_disagree_about_past_restores(
+def test_take_over_restarts_a_job_whose_sources_and_tasks_count_different_restores(
     noted: int, says: int
 ) -> None:
     """Otherwise tasks deployed from the notes would wait for ever for sources that were not
@@ -381,7 +381,7 @@ def test_take_over_restores_all_if_sources_and_tasks_disagree_about_past_restore
     assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
 
 
-def test_unsent_task_of_the_recovery_notes_is_lost_if_a_task_executor_is_silent() -> None:
+def test_undeployed_task_fails_at_a_take_over_if_a_task_executor_does_not_report() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
     tasks.take_over(tasks.reports()[1:])
@@ -445,7 +445,7 @@ def test_take_over_without_recovery_notes_cancels_all_tasks_and_restarts_the_job
     assert len({attempt_id.graph_id for attempt_id in tasks.where}) == 2
 
 
-def test_take_over_without_recovery_notes_and_task_reports_starts_the_job_anew() -> None:
+def test_take_over_with_neither_recovery_notes_nor_task_reports_starts_the_job_anew() -> None:
     tasks = taken_over(a=1)
     tasks.take_over()
     tasks.give()
@@ -716,7 +716,7 @@ def test_task_that_reads_from_an_attempt_not_in_the_recovery_notes_cannot_contin
     contradicted(reports, tasks, "other attempts of a")
 
 
-def test_task_in_an_unreported_slot_is_cancelled_and_restarted() -> None:
+def test_task_in_a_slot_that_its_task_executor_does_not_report_is_restarted() -> None:
     tasks = two_regions()
     reports = [
         replace(report, slots=()) if report.location.resource_id == "te0" else report

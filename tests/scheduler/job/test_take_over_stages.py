@@ -139,7 +139,7 @@ def test_spark_executor_not_registered_before_a_take_over_stays_deploying() -> N
     assert job.stage_states() == ["RUNNING 0", "RUNNING 0"]
 
 
-def test_stage_with_a_lost_driver_restarts_as_the_next_attempt() -> None:
+def test_spark_stage_whose_driver_is_lost_at_a_take_over_restarts_as_next_attempt() -> None:
     job = StagesUnderTest()
     job.run()
     job.drivers.clear()
@@ -201,7 +201,7 @@ def test_result_of_a_spark_driver_that_ended_survives_a_take_over() -> None:
     assert job.ended.details.restarts == 0
 
 
-def test_spark_driver_reports_its_result_again_if_a_take_over_does_not_know_it() -> None:
+def test_spark_driver_reports_its_result_again_if_the_next_job_master_misses_it() -> None:
     job = StagesUnderTest()
     job.run()
     job.carried_out = 1  # the note that it has finished
@@ -247,7 +247,7 @@ def test_spark_stage_being_restarted_at_a_take_over_gets_a_new_driver() -> None:
     assert only(actions, StartCoordinator)[0].coordinator == driver(1)
 
 
-def test_stage_whose_driver_lives_counts_as_deployed_although_no_task_was_sent() -> None:
+def test_spark_driver_without_deployed_tasks_is_replaced_after_a_take_over() -> None:
     """The JobMaster died between the start of the driver and the deployments."""
     stage = replace(spark_vertex(), slot_sharing_group="spark")
     vertices = (stream_vertex("a", 1), stage)

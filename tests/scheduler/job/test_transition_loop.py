@@ -61,7 +61,7 @@ class Scene:
         return " ".join(self.heard)
 
 
-def test_steps_that_a_transition_causes_run_before_the_next_transition() -> None:
+def test_transitions_caused_by_a_transition_run_before_the_next_queued_transition() -> None:
     scene = Scene(a=(Said("a1"), Said("a2")), a1=(Said("a11"),))
     assert scene.run(Said("a"), Said("b")) == "a a1 a11 a2 b"
 
@@ -71,7 +71,7 @@ def test_transitions_of_later_phases_run_after_all_transitions_of_earlier_phases
     assert scene.run(Said("a"), Said("b")) == "a b failover c d end"
 
 
-def test_waiting_transitions_run_in_order_and_each_with_those_that_it_causes() -> None:
+def test_waiting_transitions_run_in_order_each_followed_by_the_transitions_it_causes() -> None:
     scene = Scene(first=(Said("changes"), SaidLater("third")))
     assert scene.run(SaidLater("first"), SaidLater("second")) == "first changes second third"
 

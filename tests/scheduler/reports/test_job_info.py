@@ -32,7 +32,7 @@ FINISHED = JobResult(JOB, "a job", JobStatus.FINISHED, 1.0)
         ({"net_runtime": -0.1}, "must not be negative"),
     ],
 )
-def test_job_result_that_is_unfinished_failed_without_cause_or_negative_is_refused(
+def test_job_result_unfinished_failed_without_cause_or_of_negative_time_is_refused(
     changed: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):

@@ -88,7 +88,7 @@ def test_slot_larger_than_every_node_is_unfulfillable(manager: SlotManager) -> N
     assert "No node can ever hold such a slot: ask for less per slot" in found.reason
 
 
-def test_group_larger_than_all_nodes_together_is_unfulfillable(manager: SlotManager) -> None:
+def test_worker_group_larger_than_all_nodes_together_is_unfulfillable(manager: SlotManager) -> None:
     """SM-14."""
     manager.set_requirements(requirements((SMALL, 5), dedicated=True), 0.0)
     found = shortage(manager, cluster(NODE, NODE))
@@ -119,7 +119,9 @@ def test_no_requirement_is_unfulfillable_if_the_autoscaler_may_add_nodes(
     assert "The autoscaler may add nodes." in found.reason
 
 
-def test_job_waits_for_slots_in_a_cluster_without_nodes(manager: SlotManager) -> None:
+def test_shortage_in_a_cluster_without_nodes_is_fulfillable_and_names_the_reason(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     found = shortage(manager, cluster())
     assert not found.unfulfillable
@@ -135,7 +137,9 @@ def test_shortage_names_starting_task_executors(manager: SlotManager) -> None:
     assert "bundle 1 was lost or did not start before (no module named pyspark)." in reason
 
 
-def test_shortage_names_failed_attempts_to_create_the_group(manager: SlotManager) -> None:
+def test_shortage_names_the_number_of_failed_attempts_to_create_the_worker_group(
+    manager: SlotManager,
+) -> None:
     manager.set_requirements(requirements((SMALL, 1), dedicated=True), 0.0)
     manager.worker_group_failed(1, "Ray is away", 1.0)
     reason = shortage(manager, cluster(NODE)).reason

@@ -411,7 +411,7 @@ def test_worker_group_of_the_last_resource_manager_is_adopted_with_its_allocatio
     assert manager.worker_groups_of(JOB) == (group(),)
 
 
-def test_unclaimed_adopted_group_is_released_after_the_idle_timeout(
+def test_recovered_worker_group_no_job_claims_is_released_after_the_idle_timeout(
     manager: SlotManager,
 ) -> None:
     manager.recover_worker_group(group(), (SMALL,), 1, OWNER, (0,), 0.0)
@@ -470,7 +470,7 @@ def test_task_executor_that_registers_before_its_worker_group_is_recovered_is_ke
     assert not manager.has_shortage
 
 
-def test_task_executor_of_a_group_that_is_never_recovered_is_released_unused(
+def test_unused_task_executor_of_a_worker_group_that_is_never_recovered_is_released(
     manager: SlotManager,
 ) -> None:
     manager.register_task_executor(location("te0"), SMALL, report("te0", None), 0.0)

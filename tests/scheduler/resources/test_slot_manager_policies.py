@@ -260,7 +260,7 @@ def test_slot_answers_for_another_allocation_or_an_unknown_slot_are_ignored() ->
     assert asked_at(again) == ["te1_1"]
 
 
-def test_overview_names_the_job_of_each_used_slot() -> None:
+def test_task_executor_overview_names_the_job_of_each_used_slot() -> None:
     manager = slot_manager(WORKER, 4)
     manager.set_requirements(requirements((SMALL, 2)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
@@ -269,7 +269,7 @@ def test_overview_names_the_job_of_each_used_slot() -> None:
     assert (info.free_slots, sorted(info.jobs)) == (1, sorted((JOB, JOB, OTHER_JOB)))
 
 
-def test_overview_lists_no_jobs_for_a_worker_without_a_slot_in_use() -> None:
+def test_task_executor_overview_lists_no_job_for_a_worker_without_a_slot_in_use() -> None:
     manager = two_workers()
     assert [(info.free_slots, info.jobs) for info in manager.task_executors()] == [(4, ())] * 2
 
@@ -277,7 +277,7 @@ def test_overview_lists_no_jobs_for_a_worker_without_a_slot_in_use() -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_no_worker_is_started_beyond_the_slot_limit_and_the_job_is_told() -> None:
+def test_no_worker_is_started_beyond_the_slot_limit_and_the_shortage_names_the_limit() -> None:
     """SM-12."""
     manager = slot_manager(WORKER, 4, max_slots=8)
     started = manager.set_requirements(requirements((SMALL, 12)), 0.0)
@@ -589,7 +589,7 @@ def test_too_many_failed_starts_within_a_minute_pause_all_starts() -> None:
     assert "Too many starts of workers have failed" in shortage.reason
 
 
-def test_groups_are_requested_again_when_the_pause_is_over() -> None:
+def test_worker_groups_are_requested_again_when_the_pause_of_starts_is_over() -> None:
     manager = slot_manager(WORKER, 4, max_start_failures_per_minute=1.0, start_retry_interval=30.0)
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     assert manager.worker_group_failed(1, "refused", 1.0) == []
@@ -599,7 +599,7 @@ def test_groups_are_requested_again_when_the_pause_is_over() -> None:
     assert one(manager.check(33.0), StartWorkerGroup).request_number == 3
 
 
-def test_no_worker_is_started_while_a_worker_of_the_last_manager_may_still_register() -> None:
+def test_no_worker_is_started_while_those_of_the_last_resource_manager_may_register() -> None:
     """SM-10"""
     manager = slot_manager(WORKER, 4, previous_worker_timeout=20.0)
     manager.recover_worker_group(group("g1"), (WORKER,), 4, None, (0,), 0.0)

@@ -55,7 +55,9 @@ def start_worker(manager: SlotManager, number: int, now: float = 1.0) -> list[Sl
     return manager.register_task_executor(where, WORKER, report(name, None, None), now)
 
 
-def test_third_slot_needs_a_second_worker_with_two_slots_each(manager: SlotManager) -> None:
+def test_request_for_a_third_slot_starts_a_second_worker_if_workers_have_two_slots(
+    manager: SlotManager,
+) -> None:
     """SM-10."""
     assert manager.set_requirements(requirements((SMALL, 1)), 0.0) == [
         StartWorkerGroup(1, (WORKER,), 2, None)
@@ -412,7 +414,9 @@ def test_lost_worker_is_replaced_in_its_group_only_while_its_slots_are_wanted(
     assert one(actions, ReleaseWorkerGroup).group_id == group("g1")
 
 
-def test_each_job_is_told_of_its_own_lost_allocations(manager: SlotManager) -> None:
+def test_loss_of_a_worker_tells_each_job_only_its_own_lost_allocations(
+    manager: SlotManager,
+) -> None:
     """SM-09."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)
     manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)

@@ -9,7 +9,7 @@ from flinkray.scheduler.resources.resource_tracker import INTERVAL, StartWorkerF
 
 
 @given(st.lists(st.integers(0, 40), max_size=30), st.integers(0, 4))
-def test_pause_of_worker_starts_begins_anew_with_each_failure_beyond_the_rate(
+def test_pause_of_worker_starts_begins_anew_with_each_failure_above_the_failure_rate(
     gaps: list[int], allowed: int
 ) -> None:
     rate = StartWorkerFailureRate(allowed, 10.0)

@@ -208,7 +208,7 @@ def test_slot_request_prefers_input_locations_of_all_its_subtasks() -> None:
     assert requests.requests[1].preferred_task_executors == ()
 
 
-def test_request_is_cancelled_with_its_last_waiting_subtask() -> None:
+def test_slot_request_is_cancelled_once_no_subtask_waits_for_the_slot_any_more() -> None:
     slots = allocator()
     requests = one(slots.allocate(ALL), SlotRequests)
     assert slots.cancel([subtask(1, 0)], "not needed") == []

@@ -32,7 +32,7 @@ def held() -> SlotLedger:
     return slots
 
 
-def test_slots_are_found_by_task_executor_oldest_first() -> None:
+def test_ledger_lists_the_slots_of_a_task_executor_oldest_first() -> None:
     slots = held()
     assert slots.on(TE0) == (allocation(1), allocation(3))
     assert slots.on(TE1) == (allocation(2),)

@@ -190,7 +190,7 @@ def test_failed_slot_is_freed_and_a_task_executor_without_slots_is_reported() ->
     assert one(actions, TaskExecutorWithoutSlots).resource_id == TE
 
 
-def test_slot_released_as_of_an_old_group_is_replaced_by_a_newly_offered_slot() -> None:
+def test_slot_that_the_job_releases_is_replaced_by_a_newly_offered_slot() -> None:
     pool = pool_that_requires(1)
     accepted(pool, offer(1))
     pool.release_slots((allocation(1), allocation(9)), "of an old group", 2.0)

@@ -209,7 +209,7 @@ def test_slot_on_the_task_executor_of_the_inputs_is_preferred() -> None:
     assert served(pool.request(wanted(3, near={3: "other"}))) == {3: 8}
 
 
-def test_without_spreading_the_first_task_executor_is_filled_first() -> None:
+def test_slot_pool_without_spread_out_fills_the_first_task_executor_first() -> None:
     """SM-13, for the pool's own choice."""
     pool = filled(spread_out=False)
     assert served(pool.request(wanted(11, 12))) == {11: 1, 12: 2}

@@ -39,7 +39,7 @@ def test_only_subtasks_of_different_vertices_share_a_slot() -> None:
     assert shares(vertex(1, 2), vertex(2, 3)) == [[(1, 0), (2, 0)], [(1, 1), (2, 1)], [(2, 2)]]
 
 
-def test_vertices_of_different_sharing_groups_never_share() -> None:
+def test_vertices_of_different_slot_sharing_groups_never_share_a_slot() -> None:
     """SP-20."""
     assert shares(vertex(1, 1), vertex(2, 1, group="other")) == [[(1, 0)], [(2, 0)]]
 

@@ -67,7 +67,7 @@ def in_group(number: int) -> SlotOffer:
     return replace(offer(number), constraint=OWN)
 
 
-def test_before_any_requirement_only_expected_slots_are_accepted() -> None:
+def test_new_pool_without_requirements_accepts_only_slots_of_the_past_pool() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
     assert accepted(pool, offer(1, 0), offer(3, 2)) == [1]
@@ -81,7 +81,7 @@ def _wanted(bundle: int = 0, constraint: SameWorkerGroup | None = None) -> SlotR
     return SlotRequests(SMALL, (request,), constraint=constraint)
 
 
-def test_unused_handed_over_slots_are_freed_after_the_idle_timeout() -> None:
+def test_slots_of_the_past_pool_that_stay_unused_are_freed_after_the_idle_timeout() -> None:
     """SP-07."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -91,13 +91,13 @@ def test_unused_handed_over_slots_are_freed_after_the_idle_timeout() -> None:
     assert accepted(pool, offer(1), now=52.0) == [], "it is expected once"
 
 
-def test_expected_slot_offered_too_late_is_refused() -> None:
+def test_slot_of_the_past_pool_that_is_offered_too_late_is_refused() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
     assert accepted(pool, offer(1), now=60.0) == []
 
 
-def test_pool_hands_over_its_slots_and_the_slots_it_still_expects() -> None:
+def test_pool_hands_over_its_slots_and_slots_of_the_past_pool_that_have_not_come() -> None:
     """The second JobMaster may also die before the slots have come."""
     first = new_pool()
     first.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -109,7 +109,7 @@ def test_pool_hands_over_its_slots_and_the_slots_it_still_expects() -> None:
     assert set(second.handed_over(62.0)) == {allocation(7)}, "the others are others' by now"
 
 
-def test_worker_group_not_required_yet_is_kept_for_later_requests() -> None:
+def test_worker_group_of_the_past_pool_is_kept_for_later_requests() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
     assert accepted(pool, in_group(1), of="te0") == [1]
@@ -119,7 +119,7 @@ def test_worker_group_not_required_yet_is_kept_for_later_requests() -> None:
     assert event.slot.allocation_id == allocation(2)
 
 
-def test_expected_slot_is_refused_if_another_slot_has_its_bundle_by_now() -> None:
+def test_slot_of_the_past_pool_is_refused_if_another_slot_has_its_bundle_by_now() -> None:
     pool = new_pool()
     pool.register_task_executor(location("late", 0), 0.0)
     pool.expect_slots((allocation(1), allocation(2)), 0.0)
@@ -128,7 +128,7 @@ def test_expected_slot_is_refused_if_another_slot_has_its_bundle_by_now() -> Non
     assert pool.handed_over(2.0) == (allocation(1),)
 
 
-def test_expected_large_slot_fulfils_a_smaller_missing_requirement() -> None:
+def test_large_slot_of_the_past_pool_fulfils_a_smaller_missing_requirement() -> None:
     """Otherwise it would be given back as idle, while another slot is declared and started."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -138,7 +138,7 @@ def test_expected_large_slot_fulfils_a_smaller_missing_requirement() -> None:
     assert pool.next_deadline() is None
 
 
-def test_expected_bundle_that_is_also_requested_by_now_is_added_and_served_once() -> None:
+def test_bundle_of_the_past_pool_that_is_requested_before_its_offer_is_added_once() -> None:
     pool = new_pool()
     one_bundle = SameWorkerGroup(OWN_GROUP, 1)
     pool.expect_slots((allocation(1),), 0.0)
@@ -151,7 +151,7 @@ def test_expected_bundle_that_is_also_requested_by_now_is_added_and_served_once(
     assert [s.allocation_id for s in pool.slots] == [allocation(1)]
 
 
-def test_expected_bundle_too_small_for_the_required_group_is_refused() -> None:
+def test_bundle_of_the_past_pool_too_small_for_the_required_worker_group_is_refused() -> None:
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
     pool.request_slots(replace(_wanted(0, OWN), profile=LARGE), 1.0)
@@ -159,7 +159,7 @@ def test_expected_bundle_too_small_for_the_required_group_is_refused() -> None:
     assert pool.slots == ()
 
 
-def test_slots_that_the_pool_has_already_are_not_expected() -> None:
+def test_slot_the_new_pool_has_already_is_not_awaited_as_a_slot_of_the_past_pool() -> None:
     """SP-21: after the slot fails, the same allocation is refused when offered again."""
     pool = new_pool()
     pool.set_requirements(requirements((SMALL, 1)), 0.0)
@@ -170,7 +170,7 @@ def test_slots_that_the_pool_has_already_are_not_expected() -> None:
     assert accepted(pool, offer(1), now=3.0) == []
 
 
-def test_closed_pool_refuses_expected_and_restored_slots() -> None:
+def test_closed_pool_refuses_slots_awaited_or_restored_from_the_past_pool() -> None:
     """SP-06."""
     pool = new_pool()
     pool.expect_slots((allocation(1),), 0.0)
@@ -260,7 +260,7 @@ def test_pool_restored_without_slots_declares_empty_requirements() -> None:
     assert new_pool().restore((), 1.0) == [DeclareRequirements(requirements())]
 
 
-def test_restored_bundles_declare_and_serve_their_worker_group() -> None:
+def test_bundles_restored_from_a_dead_pool_declare_and_serve_their_worker_group() -> None:
     pool = new_pool()
     slots = [
         HeldSlot(

@@ -70,7 +70,7 @@ def shortage(name: str | None, unfulfillable: bool, exhausted: bool) -> Resource
         (shortage(NAME, True, True), SlotRequestFailure.UNFULFILLABLE),
     ],
 )
-def test_shortage_fails_the_requests_of_its_group_if_no_slot_will_come(
+def test_unfulfillable_shortage_of_a_worker_group_fails_the_groups_slot_requests(
     told: ResourceShortage, failure: SlotRequestFailure | None
 ) -> None:
     """SP-16, SP-28."""
@@ -85,7 +85,7 @@ def test_shortage_fails_the_requests_of_its_group_if_no_slot_will_come(
     assert slots.number_pending == (2 if failure is None else 0)
 
 
-def test_earliest_deadline_of_the_requests_is_the_next_deadline() -> None:
+def test_next_deadline_of_a_worker_group_is_the_earliest_timeout_of_its_requests() -> None:
     """SP-14."""
     slots = WorkerGroupSlots(NAME)
     assert slots.next_deadline() == inf
@@ -100,7 +100,7 @@ def test_earliest_deadline_of_the_requests_is_the_next_deadline() -> None:
     assert slots.next_deadline() == 9.0
 
 
-def test_slots_are_idle_from_when_the_last_request_is_cancelled() -> None:
+def test_slots_of_a_worker_group_are_idle_once_its_last_request_is_cancelled() -> None:
     """SP-07."""
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0, 1)
@@ -122,7 +122,7 @@ def test_slot_of_a_group_that_is_not_required_is_idle_from_its_arrival() -> None
     assert slots.idle_deadline(5.0) == 11.0
 
 
-def test_group_of_a_restarting_job_is_kept_only_if_it_was_required() -> None:
+def test_worker_group_of_a_restarting_job_is_kept_only_if_the_job_required_it() -> None:
     """SP-26: or if the dead pool required the group."""
     slots = WorkerGroupSlots(NAME)
     slots.keep(True, (), 0.0)
@@ -136,7 +136,7 @@ def test_group_of_a_restarting_job_is_kept_only_if_it_was_required() -> None:
     assert slots.idle_deadline(5.0) == 7.0
 
 
-def test_bundles_beyond_the_group_size_or_too_small_are_not_accepted() -> None:
+def test_bundle_offered_beyond_the_worker_group_size_or_too_small_is_refused() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     here = allocated_slot(5, 0).location
@@ -146,7 +146,7 @@ def test_bundles_beyond_the_group_size_or_too_small_are_not_accepted() -> None:
     assert slots.match(AllocatedSlot(allocation(5), 0, LARGE, here), 0.0) == SMALL
 
 
-def test_requests_are_served_from_the_group_in_use_despite_a_newer_complete_group() -> None:
+def test_requests_are_served_from_the_worker_group_in_use_not_a_newer_complete_group() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     come(slots, 0, 1, group="old")
@@ -156,7 +156,7 @@ def test_requests_are_served_from_the_group_in_use_despite_a_newer_complete_grou
     assert slots.useless() == (allocation(10), allocation(11))
 
 
-def test_newest_complete_group_serves_and_free_slots_of_other_groups_are_useless() -> None:
+def test_newest_complete_worker_group_serves_requests_and_others_slots_may_be_freed() -> None:
     slots = WorkerGroupSlots(NAME)
     come(slots, 0, 1, group="old")
     come(slots, 0, 1, group="new", first=10)
@@ -168,7 +168,7 @@ def test_newest_complete_group_serves_and_free_slots_of_other_groups_are_useless
     assert not slots.is_reserved(allocation(99))
 
 
-def test_second_request_for_a_bundle_raises_an_error() -> None:
+def test_second_slot_request_for_the_same_bundle_raises_an_error() -> None:
     slots = WorkerGroupSlots(NAME)
     ask(slots, 0)
     with pytest.raises(ValueError, match="bundle 0 of worker group 'own' is taken"):
@@ -183,7 +183,7 @@ def test_second_request_for_a_bundle_raises_an_error() -> None:
     assert ask(slots, 0) == {0: 0}
 
 
-def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
+def test_slots_of_a_worker_group_are_idle_once_its_last_request_has_failed() -> None:
     """SP-07, SP-14."""
     late, failed = WorkerGroupSlots(NAME), WorkerGroupSlots(NAME)
     for slots in (late, failed):
@@ -198,7 +198,7 @@ def test_slots_are_idle_from_when_the_last_request_has_failed() -> None:
 
 
 @pytest.mark.parametrize("requested", [None, SMALL])
-def test_restored_slot_requires_its_group_with_the_requested_profile_or_its_own(
+def test_restored_slot_requires_its_worker_group_with_the_requested_or_own_profile(
     requested: ResourceProfile | None,
 ) -> None:
     slots = WorkerGroupSlots(NAME)
@@ -211,7 +211,7 @@ def test_restored_slot_requires_its_group_with_the_requested_profile_or_its_own(
 
 
 @pytest.mark.parametrize("is_free_first", [True, False])
-def test_required_group_is_that_of_a_restored_request_and_not_of_a_free_slot(
+def test_restored_free_slot_does_not_change_the_required_size_of_its_worker_group(
     is_free_first: bool,
 ) -> None:
     slots = WorkerGroupSlots(NAME)
@@ -232,7 +232,7 @@ def test_free_slot_too_small_for_a_request_does_not_serve_the_request() -> None:
     assert slots.useless() == (allocation(1),)
 
 
-def test_older_group_serves_when_slots_of_the_newer_are_too_small() -> None:
+def test_older_worker_group_serves_requests_too_large_for_slots_of_the_newer_group() -> None:
     slots = WorkerGroupSlots(NAME)
     for bundle in (0, 1):
         where = allocated_slot(bundle, bundle, "old").location

@@ -249,7 +249,7 @@ def vacated(table: TaskSlotTable) -> None:
     assert table.adopt_slots(JOB, (), 100.0) == [EndTask(attempt(0), "it died")]
 
 
-def test_used_slot_that_its_next_job_master_does_not_adopt_is_kept_once_clean(
+def test_used_slot_that_the_next_job_master_does_not_adopt_is_offered_once_cleaned(
     table: TaskSlotTable,
 ) -> None:
     """TM-15. The slot is not offered before that."""
@@ -272,7 +272,7 @@ def test_used_slot_that_its_next_job_master_does_not_adopt_is_kept_once_clean(
     table.add_task(attempt(1), JOB, A)
 
 
-def test_unused_slot_that_its_next_job_master_does_not_adopt_is_cleaned_and_kept(
+def test_unused_slot_the_next_job_master_does_not_adopt_is_cleaned_and_kept_for_it(
     table: TaskSlotTable,
 ) -> None:
     """TM-15."""
@@ -309,7 +309,7 @@ def test_slot_not_yet_active_is_freed_when_its_job_master_is_lost(table: TaskSlo
     assert table.slot_cleaned(A) == slot_id("te", 0)
 
 
-def test_kept_slot_that_no_job_master_accepts_is_freed_after_the_timeout(
+def test_slot_kept_for_the_next_job_master_is_freed_if_not_accepted_in_time(
     table: TaskSlotTable,
 ) -> None:
     vacated(table)
@@ -341,7 +341,9 @@ def test_slot_freed_while_cleaned_for_the_next_job_master_is_cleaned_once(
     assert table.slot_cleaned(A) == slot_id("te")
 
 
-def test_kept_slot_that_the_next_job_master_does_not_want_is_freed(table: TaskSlotTable) -> None:
+def test_slot_kept_for_the_next_job_master_is_freed_if_it_refuses_the_slot(
+    table: TaskSlotTable,
+) -> None:
     vacated(table)
     table.remove_task(attempt(0))
     table.slot_cleaned(A)
@@ -451,7 +453,9 @@ def test_task_does_not_run_in_the_slot_of_another_job(table: TaskSlotTable) -> N
     table.add_task(attempt(0), JOB, A)
 
 
-def test_slot_of_another_job_counts_as_missing_for_the_job_master(table: TaskSlotTable) -> None:
+def test_slot_that_belongs_to_another_job_is_missing_for_a_job_master_expecting_it(
+    table: TaskSlotTable,
+) -> None:
     """TM-16."""
     table.allocate_slot(0, OTHER_JOB, A, SMALL, 0.0)
     table.mark_slot_active(A)
@@ -470,7 +474,7 @@ def test_comparison_with_the_job_master_finds_slots_that_only_one_of_both_knows(
     assert table.compare_with_job_master(JOB, (A, B)) == SlotDifference((), ())
 
 
-def test_slot_still_being_offered_is_no_difference_to_the_view_of_the_job_master(
+def test_comparison_with_the_job_master_leaves_out_a_slot_still_being_offered(
     table: TaskSlotTable,
 ) -> None:
     """TM-16, JM-08."""
@@ -556,7 +560,9 @@ def test_accepted_slot_becomes_active_although_another_offered_slot_is_gone(
     assert table.offer_slots(JOB) is None  # B is active
 
 
-def test_older_offer_is_outdated_although_one_of_its_slots_was_freed(table: TaskSlotTable) -> None:
+def test_answer_to_an_older_offer_is_ignored_although_one_of_its_slots_was_freed(
+    table: TaskSlotTable,
+) -> None:
     """TM-12."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, JOB, B, SMALL, 0.0)
