@@ -93,7 +93,9 @@ async def test_new_slot_pool_knows_task_executors_registered_before_it(
 
 
 @on_cluster(NODE)
-async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> None:
+async def test_spark_stage_continues_with_its_slots_when_its_slot_pool_dies(
+    cluster: ChaosCluster,
+) -> None:
     """Otherwise all its slots would be given back, and the stage would begin anew."""
     job_id = await cluster.submit(scripted_job(RUNS, restart_strategy=NoRestart()))
     await until_executing(cluster, job_id)
@@ -107,7 +109,7 @@ async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> N
 
 
 @on_cluster(NODE)
-async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to_restart(
+async def test_next_slot_pool_keeps_the_worker_group_while_its_job_waits_to_restart(
     cluster: ChaosCluster,
 ) -> None:
     """SP-26: otherwise the next SlotPool would give the group back after 50 s, because nobody asks
@@ -131,7 +133,7 @@ async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to
 
 
 @on_cluster(NODE)
-async def test_slot_pool_that_missed_its_restore_gets_no_further_calls(
+async def test_slot_pool_that_missed_the_call_to_restore_its_slots_is_replaced(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 41304: the SlotPool gave slots again that other tasks had, and the JobMaster lost count
@@ -327,7 +329,7 @@ async def test_late_registration_of_a_dead_job_master_does_not_replace_its_succe
 
 
 @on_cluster(NODE)
-async def test_leader_death_after_registration_is_noticed_despite_its_successor(
+async def test_death_of_a_leader_is_noticed_although_its_successor_has_the_same_address(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 1259 with slow messages. The watch was set up by address and found the successor, at

@@ -189,7 +189,7 @@ async def test_task_end_is_reported_again_after_a_broken_connection(
 
 
 @on_cluster(NODE)
-async def test_stage_with_a_driver_that_does_not_start_can_be_cancelled(
+async def test_spark_stage_whose_driver_does_not_start_can_be_cancelled(
     cluster: ChaosCluster,
 ) -> None:
     """The node of the driver may be lost, and the start then waits until another node is there."""

@@ -124,7 +124,9 @@ def bounds(graph: JobGraph, lower: int, upper: int) -> tuple[ParallelismBounds, 
 
 
 @on_virtual_time
-async def test_a_running_elastic_job_grows_and_shrinks_with_its_bounds(tmp_path: Path) -> None:
+async def test_running_elastic_job_grows_and_shrinks_with_its_parallelism_bounds(
+    tmp_path: Path,
+) -> None:
     """DI-20: one change may follow another, and the job shrinks without waiting."""
     async with MiniCluster(str(tmp_path), ONE_CPU, ONE_CPU, configuration=TWO_SLOTS) as cluster:
         graph = elastic_job(2)
@@ -145,7 +147,9 @@ async def test_a_running_elastic_job_grows_and_shrinks_with_its_bounds(tmp_path:
 
 
 @on_virtual_time
-async def test_impossible_bounds_are_refused_and_change_nothing(tmp_path: Path) -> None:
+async def test_resize_to_impossible_parallelism_bounds_is_refused_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     """DI-20."""
     async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
         graph, fixed = elastic_job(2), python_job(waiting())
@@ -197,7 +201,9 @@ async def test_second_of_two_simultaneous_resizes_of_a_job_is_refused(tmp_path: 
 
 
 @on_virtual_time
-async def test_new_bounds_outlive_the_job_master_and_the_dispatcher(tmp_path: Path) -> None:
+async def test_new_parallelism_bounds_of_a_job_outlive_its_job_master_and_the_dispatcher(
+    tmp_path: Path,
+) -> None:
     """DI-20."""
     async with MiniCluster(str(tmp_path), ONE_CPU, configuration=TWO_SLOTS) as cluster:
         graph = elastic_job(2)
@@ -220,7 +226,7 @@ async def test_new_bounds_outlive_the_job_master_and_the_dispatcher(tmp_path: Pa
 
 
 @on_cluster(ONE_CPU, configuration=TWO_SLOTS)
-async def test_bounds_that_cannot_be_stored_are_refused_and_not_applied(
+async def test_parallelism_bounds_that_cannot_be_stored_are_refused_and_not_applied(
     cluster: ChaosCluster,
 ) -> None:
     """DI-20: the next Dispatcher does not apply the bounds either. When the storage works again,

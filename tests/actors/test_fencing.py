@@ -377,7 +377,7 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_task_executor(
     assert (await scene.look() == before) == (name in QUESTIONS), "the present leader's call counts"
 
 
-def test_late_calls_cover_each_method_that_leaders_call_on_a_task_executor() -> None:
+def test_list_of_late_calls_has_each_method_that_leaders_call_on_a_task_executor() -> None:
     taking = {
         name
         for name in gateway_methods(TaskExecutorGateway)
@@ -563,7 +563,7 @@ OF_COORDINATORS = {"keep_part"}
 test_kept_parts.py."""
 
 
-def test_late_calls_cover_each_method_that_leaders_call_on_a_job_master() -> None:
+def test_list_of_late_calls_has_each_method_that_leaders_call_on_a_job_master() -> None:
     taking = {
         name
         for name in gateway_methods(JobMasterGateway)
@@ -672,7 +672,7 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_resource_manager(
 
 
 @on_virtual_time
-async def test_past_job_master_that_registers_anew_takes_nothing_from_its_successor(
+async def test_past_job_master_that_registers_again_is_rejected_and_its_job_runs_on(
     tmp_path: Path,
 ) -> None:
     """The past JobMaster wakes up from a pause, and its heartbeats have timed out. Otherwise the
@@ -737,7 +737,7 @@ async def test_heartbeats_of_a_past_job_master_do_not_keep_a_silent_one_register
     assert len(job.master.calls_of(JobMasterGateway.disconnect_resource_manager)) == 1
 
 
-def test_late_calls_cover_each_method_that_leaders_call_on_a_resource_manager() -> None:
+def test_list_of_late_calls_has_each_method_that_leaders_call_on_a_resource_manager() -> None:
     taking = {
         name
         for name in gateway_methods(ResourceManagerGateway)
@@ -788,7 +788,7 @@ async def test_hung_job_master_is_ended_despite_heartbeats_of_a_past_job_master(
     assert result.status is JobStatus.FAILED
 
 
-def test_late_calls_cover_each_method_that_leaders_call_on_a_dispatcher() -> None:
+def test_list_of_late_calls_has_each_method_that_leaders_call_on_a_dispatcher() -> None:
     taking = {
         name
         for name in gateway_methods(DispatcherGateway)

@@ -118,7 +118,7 @@ RAISED: dict[str, tuple[Callable[[], None], str]] = {
 
 
 @pytest.mark.parametrize(("raises", "cause"), RAISED.values(), ids=RAISED)
-async def test_any_error_of_a_function_fails_its_job_with_the_cause(
+async def test_any_error_of_a_user_function_fails_its_job_with_the_cause(
     cluster: MiniCluster, raises: Callable[[], None], cause: str
 ) -> None:
     def code(context: Any) -> None:
@@ -153,7 +153,7 @@ FORMATS_RAISE = ["half a surrogate pair", "SystemExit", "an error of its own", "
 
 
 @pytest.mark.parametrize("raised", [*FORMATS_RAISE, "what cannot be shown", "a huge text"])
-async def test_any_error_of_a_format_fails_its_job_with_the_cause(
+async def test_any_error_of_an_output_format_fails_its_job_with_the_cause(
     cluster: MiniCluster, raised: str
 ) -> None:
     raises, cause = RAISED[raised]

@@ -96,7 +96,9 @@ async def end(cluster: MiniCluster, job_id: JobID) -> JobResult:
     return result
 
 
-async def test_job_gets_slots_runs_and_gives_everything_back(cluster: MiniCluster) -> None:
+async def test_finished_job_leaves_no_processes_worker_groups_or_used_resources(
+    cluster: MiniCluster,
+) -> None:
     """DI-01."""
     job_id = await cluster.submit(scripted_job(ENDS))
 
@@ -134,7 +136,7 @@ async def test_second_job_of_the_same_id_is_refused_while_running_and_after(
         await cluster.submit(job)
 
 
-async def test_one_of_simultaneous_submissions_of_an_id_is_accepted(
+async def test_only_one_of_several_simultaneous_submissions_of_a_job_id_is_accepted(
     cluster: MiniCluster,
 ) -> None:
     """DI-02."""
@@ -230,7 +232,7 @@ async def test_every_request_for_an_unknown_job_raises_an_error_with_its_id(
             await question(job_id)
 
 
-async def test_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
+async def test_call_with_a_stale_fencing_token_is_refused_by_dispatcher_and_job_master(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))

@@ -36,7 +36,7 @@ def running_tasks(cluster: ChaosCluster) -> list[ExecutionAttemptID]:
 
 
 @on_cluster(NODE, configuration=ONE_SLOT)
-async def test_task_whose_start_was_not_answered_does_not_run_beside_its_successor(
+async def test_task_whose_start_was_not_answered_does_not_run_beside_its_next_attempt(
     cluster: ChaosCluster,
 ) -> None:
     """Seed 38: the TaskExecutor took the start for failed, and the task process ran the task for

@@ -342,7 +342,7 @@ async def test_death_of_a_task_process_restarts_only_its_region_and_not_its_task
 
 
 @on_virtual_time
-async def test_waiting_process_replaces_a_dead_process_and_another_one_is_started(
+async def test_prestarted_task_process_replaces_a_dead_one_and_is_itself_replaced(
     tmp_path: Path,
 ) -> None:
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
@@ -457,7 +457,7 @@ async def test_only_the_regions_on_a_dead_task_executor_restart(tmp_path: Path) 
 
 
 @on_virtual_time
-async def test_no_task_notices_the_death_of_the_jobs_slot_pool(tmp_path: Path) -> None:
+async def test_death_of_the_slot_pool_of_a_job_restarts_none_of_its_tasks(tmp_path: Path) -> None:
     """Otherwise all tasks would be started again, because the next SlotPool knows of no slot."""
     async with MiniCluster(str(tmp_path), configuration=FOUR_SLOTS) as cluster:
         job_id = await cluster.submit(python_job(waiting(), parallelism=4))
@@ -601,7 +601,7 @@ def calls(cluster: MiniCluster) -> Counter[str]:
 
 
 @on_virtual_time
-async def test_job_with_one_task_on_a_running_cluster_takes_seventeen_messages(
+async def test_job_with_one_task_on_a_running_cluster_takes_seventeen_rpc_messages(
     tmp_path: Path,
 ) -> None:
     """On a cluster that runs already. Before, there were 19 messages: the SlotPool was told of each
@@ -622,7 +622,7 @@ async def test_job_with_one_task_on_a_running_cluster_takes_seventeen_messages(
 
 
 @on_virtual_time
-async def test_task_executor_death_reported_repeatedly_is_one_failure(
+async def test_task_executor_death_that_is_reported_repeatedly_counts_as_one_failure(
     tmp_path: Path,
 ) -> None:
     """The ResourceManager reports the death for each slot, then the watch reports it, and the

@@ -38,7 +38,9 @@ async def test_simultaneous_requests_start_one_shared_session(cluster: MiniClust
 
 
 @on_cluster(NODE)
-async def test_session_that_cannot_be_stored_is_given_to_no_job(cluster: ChaosCluster) -> None:
+async def test_shared_spark_session_that_cannot_be_stored_is_given_to_no_job(
+    cluster: ChaosCluster,
+) -> None:
     """Other requests wait until the session is stored or refused."""
     cluster.fail_storage(7)
     asked = (ensured(cluster, "shared") for _ in range(3))

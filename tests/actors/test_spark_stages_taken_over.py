@@ -74,7 +74,7 @@ async def test_spark_stage_that_ends_without_a_job_master_is_reported_to_the_nex
     assert (details.restarts, details.failovers) == (0, 1)
 
 
-async def test_stage_that_fails_while_no_job_master_leads_is_restarted(
+async def test_spark_stage_that_fails_while_no_job_master_leads_is_restarted(
     cluster: MiniCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(["register", "pause 0.3", "fail it broke"], RUNS))
@@ -205,7 +205,7 @@ async def test_spark_driver_that_stays_silent_after_a_take_over_is_replaced_late
         assert past not in cluster.processes("SparkDriver")
 
 
-async def test_spark_driver_starts_and_stops_only_once_the_recovery_notes_are_safe() -> None:
+async def test_spark_driver_starts_and_stops_only_once_the_recovery_notes_are_durable() -> None:
     service, noted, replaced = LocalRpcService("JobMaster-1"), asyncio.Event(), list[str]()
 
     async def wait() -> None:

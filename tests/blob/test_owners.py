@@ -216,7 +216,7 @@ async def test_failed_deletion_of_an_owner_can_be_repeated() -> None:
 
 
 @on_virtual_time
-async def test_failed_sweep_of_unretained_blobs_is_repeated() -> None:
+async def test_failed_periodic_deletion_of_unretained_blobs_is_repeated() -> None:
     host = await Host(upload_timeout=100).start()
     await host.client.put(OWNER, DATA)
     host.storage.broken = True

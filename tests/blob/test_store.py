@@ -100,7 +100,7 @@ def test_blob_with_an_unreadable_marker_is_kept_and_reported(
     assert store.recover().complete == {OWNER: {KEY: (0, 6)}}
 
 
-def test_marker_of_the_first_format_covers_all_existing_parts(
+def test_blob_marker_in_the_first_format_covers_all_existing_parts_of_the_blob(
     directory: Directory,
 ) -> None:
     store = BlobStore(directory)

@@ -172,7 +172,7 @@ async def test_checkpoint_store_or_counter_that_has_not_recovered_refuses_change
     assert entries.names() == []
 
 
-async def test_checkpoint_store_whose_claim_was_deleted_refuses_changes(
+async def test_checkpoint_store_whose_ownership_record_was_deleted_refuses_changes(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     """Another leader may have taken over, and the job may have ended."""
@@ -302,7 +302,7 @@ async def test_unreadable_checkpoint_counter_gives_no_id(
             await call()
 
 
-async def test_checkpoint_counter_of_a_version_without_epochs_is_continued(
+async def test_checkpoint_id_counter_stored_by_a_version_without_epochs_is_continued(
     services: StandaloneHaServices, entries: Directory
 ) -> None:
     entries.write("count-owner", encode_entry(CheckpointOwner(JOB, "before")))
@@ -359,7 +359,9 @@ class Unreadable(LocalDirectory):
         return super().read(name)
 
 
-def test_owner_that_fails_to_take_over_again_and_again_leaves_one_claim(tmp_path: Path) -> None:
+def test_store_owner_whose_take_over_fails_repeatedly_leaves_only_one_claim_file(
+    tmp_path: Path,
+) -> None:
     EpochDirectory(LocalDirectory(tmp_path), "test", lambda _: False).take_over(b"first")
     directory = Unreadable(tmp_path)
     second = EpochDirectory(directory, "test", lambda _: False)

@@ -133,7 +133,7 @@ async def test_revoked_leader_loses_leadership_at_once_and_leads_again_in_a_new_
 
 
 @pytest.mark.parametrize("in_flight", ["grant", "revoke"])
-async def test_election_closed_during_an_event_drops_the_event_and_a_new_election_works(
+async def test_election_closed_during_an_event_drops_the_event_and_another_one_can_lead(
     services: EmbeddedHaServices, in_flight: str
 ) -> None:
     """SPEC HA-04."""
@@ -221,7 +221,7 @@ async def test_cleaning_up_a_job_ends_only_the_election_of_that_job(
     assert running.story == [running.session_id]
 
 
-async def test_forgetting_the_checkpoints_of_a_job_ends_the_store_of_its_dead_job_master(
+async def test_deleting_the_checkpoints_of_a_job_makes_its_old_store_refuse_changes(
     services: EmbeddedHaServices,
 ) -> None:
     """The last JobMaster of the job died before it could discard the checkpoints."""

@@ -13,17 +13,19 @@ from tests.ha.golden.files import COMMAND, Golden, golden_files
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda golden: golden.record.stem)
-def test_golden_file_of_every_version_is_read_as_before(golden: Golden) -> None:
+def test_golden_file_of_every_version_is_read_with_the_content_recorded_for_it(
+    golden: Golden,
+) -> None:
     """A difference that a migration makes on purpose is accepted by running the command."""
     assert golden.read() == golden.reading.read_text(), COMMAND
 
 
-def test_every_specimen_has_a_golden_file_and_is_written_as_in_that_file() -> None:
+def test_every_sample_record_has_a_golden_file_and_is_written_as_in_that_file() -> None:
     assert sorted(files.unwritten_specimens()) == [], COMMAND
     assert len(files.newest()) == len(list(files.specimens())) >= 10
 
 
-def test_stored_type_with_a_changed_shape_has_a_new_version() -> None:
+def test_stored_type_whose_fields_were_changed_has_a_new_format_version() -> None:
     assert files.changed_without_version() == []
     assert files.unrecorded_shapes() == [], COMMAND
 

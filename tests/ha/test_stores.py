@@ -398,7 +398,7 @@ async def test_job_graphs_and_results_of_a_version_without_epochs_are_recovered(
     assert [name for name in results.names() if name.endswith(".dirty")] == [f"{TWO}.dirty"]
 
 
-async def test_next_owner_deletes_contents_of_earlier_owners_that_are_no_entry(
+async def test_next_owner_deletes_content_files_of_earlier_owners_that_no_entry_refers_to(
     directory: Directory, services: StandaloneHaServices
 ) -> None:
     """Their writer died before it changed the entry, or was too late."""

@@ -253,7 +253,7 @@ async def test_past_leader_does_not_change_the_address_published_by_its_successo
     assert await second.has_leadership(other.session_id)
 
 
-async def test_zookeeper_election_closed_during_a_grant_drops_it_and_a_new_one_works(
+async def test_zookeeper_election_closed_during_a_grant_drops_it_and_another_one_can_lead(
     make_services: MakeServices,
 ) -> None:
     """SPEC HA-04, HA-11, HA-15."""

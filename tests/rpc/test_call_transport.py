@@ -117,7 +117,7 @@ async def introduced(system: System) -> tuple[CallingStream, Recorder, Answering
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.sampled_from([1, 100, 70_000, 300_000]), min_size=1, max_size=60),
 )
-def test_frames_through_calls_arrive_once_and_in_order_although_calls_are_reordered(
+def test_frames_carried_by_reordered_ray_calls_arrive_once_and_in_order(
     seed: int, sizes: list[int]
 ) -> None:
     async def run() -> None:
@@ -138,7 +138,7 @@ def test_frames_through_calls_arrive_once_and_in_order_although_calls_are_reorde
     run_on_virtual_time(run())
 
 
-def test_asks_one_after_the_other_through_calls_take_one_call_each() -> None:
+def test_each_of_several_consecutive_asks_is_carried_by_one_ray_call() -> None:
     async def run() -> None:
         system = System(1, doubled=0)
         calling, near, answering, far = await introduced(system)
@@ -155,7 +155,7 @@ def test_asks_one_after_the_other_through_calls_take_one_call_each() -> None:
     run_on_virtual_time(run())
 
 
-def test_idle_connection_stays_open_with_one_call_per_round() -> None:
+def test_idle_connection_carried_by_ray_calls_stays_open_with_one_call_per_round() -> None:
     async def run() -> None:
         system = System(3, doubled=0)
         calling, near, _, far = await introduced(system)

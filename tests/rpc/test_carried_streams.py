@@ -653,7 +653,7 @@ async def test_connection_that_has_ended_is_forgotten_after_the_silence_limit() 
 
 @pytest.mark.parametrize(("number", "is_last"), [(2, False), (0, False), (1, True)])
 @on_virtual_time
-async def test_connection_begins_only_with_request_one_that_is_not_the_last(
+async def test_connection_is_created_only_by_request_number_1_that_is_not_also_the_last(
     number: int, is_last: bool
 ) -> None:
     streams: list[AnsweringStream] = []
@@ -664,7 +664,7 @@ async def test_connection_begins_only_with_request_one_that_is_not_the_last(
 
 
 @on_virtual_time
-async def test_each_connection_through_calls_has_its_own_stream_and_frame_limit() -> None:
+async def test_each_connection_carried_by_ray_calls_has_its_own_stream_and_frame_limit() -> None:
     streams: list[AnsweringStream] = []
     limits = [10, 20]
     carrier = Carrier(streams.append, lambda: limits.pop(0))

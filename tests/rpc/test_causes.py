@@ -145,7 +145,7 @@ async def test_error_that_ended_a_process_reaches_its_watchers(services: Service
 
 
 @on_local_service
-async def test_reason_of_an_end_is_reported_whatever_its_text_and_shortened_if_long(
+async def test_end_reason_of_an_endpoint_is_reported_whatever_its_text_and_cut_if_long(
     services: Services,
 ) -> None:
     for how, text in (

@@ -399,7 +399,7 @@ LONGEST_CAUSE = f"{ENDED}: {'x' * MAX_CAUSE_BYTES}"
     ],
 )
 @on_virtual_time
-async def test_reason_of_an_end_is_reported_when_readable_and_shortened_when_long(
+async def test_end_reason_of_an_endpoint_is_reported_and_shortened_when_it_is_long(
     payload: bytes, reason: str | None
 ) -> None:
     caller = Caller(1)
@@ -415,7 +415,7 @@ async def test_reason_of_an_end_is_reported_when_readable_and_shortened_when_lon
 
 
 @on_virtual_time
-async def test_new_connection_resolves_the_endpoints_in_use_on_the_lost_one_once() -> None:
+async def test_new_connection_resolves_each_endpoint_used_on_the_lost_connection_once() -> None:
     caller = Caller(1)
     connection = caller.connection
     connection.follow([1, 2, 3])

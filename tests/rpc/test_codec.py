@@ -507,7 +507,9 @@ def test_an_envelope_is_a_request_or_an_answer_by_its_kind(kind: int) -> None:
         (7, "a", False),
     ],
 )
-def test_optional_field_of_a_request_is_checked(field: int, value: object, is_right: bool) -> None:
+def test_request_with_an_optional_field_of_a_wrong_type_is_refused(
+    field: int, value: object, is_right: bool
+) -> None:
     frame = msgpack.packb((*REQUEST[:field], value, *REQUEST[field + 1 :]))
     if is_right:
         assert unpack_request(frame)[field] == value

@@ -140,7 +140,7 @@ async def test_calls_waiting_when_their_queue_closes_are_abandoned() -> None:
 
 
 @on_virtual_time
-async def test_call_that_is_over_before_its_turn_is_never_handled() -> None:
+async def test_queued_call_whose_caller_has_given_up_is_never_handled() -> None:
     queue = HandlerQueue(asyncio.get_running_loop())
     over, next_one = ScriptedCall(int, is_over=True), ScriptedCall(int)
     queue.post(over)

@@ -304,7 +304,9 @@ async def test_target_that_is_monitored_twice_is_released_by_one_unmonitor_call(
 
 
 @on_local_service
-async def test_stopped_manager_sends_and_reports_nothing(services: Services) -> None:
+async def test_stopped_heartbeat_manager_sends_no_heartbeats_and_reports_no_timeouts(
+    services: Services,
+) -> None:
     heartbeats = RecordedManager(services.host, HeartbeatSender)
     sent: list[str] = []
 

@@ -147,7 +147,7 @@ def test_expired_deadline_may_add_a_new_one() -> None:
 
 
 @given(st.floats(0.1, 1e7), st.floats(0.02, 1e6), st.floats(0.001, 100.0))
-def test_expired_deadline_is_in_the_past_of_the_time_without_stalls(
+def test_expired_deadline_has_also_passed_on_the_clock_that_leaves_out_stalls(
     begin: float, stall: float, seconds: float
 ) -> None:
     """Otherwise a caller that compares the times would check again and again, or expire too

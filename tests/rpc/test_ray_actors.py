@@ -88,7 +88,7 @@ async def test_child_that_ray_restarts_after_lack_of_memory_is_not_killed() -> N
     tending.cancel()
 
 
-async def test_unexpected_error_while_tending_a_child_is_logged_with_its_name(
+async def test_unexpected_error_while_a_child_process_is_watched_is_logged_with_its_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     actors = RayActors("test", Head(KeyError("mystery")))

@@ -12,7 +12,7 @@ from tests.ray_client_server import ENVIRONMENT, ray_with_clients
 pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.slow]
 
 
-def test_a_client_outside_the_cluster_can_do_what_a_driver_can() -> None:
+def test_ray_client_outside_the_cluster_can_do_what_a_driver_inside_can() -> None:
     with ray_with_clients() as served:
         done = subprocess.run(
             [sys.executable, "-m", "tests.rpc.ray_client_driver", served.clients],

@@ -77,7 +77,7 @@ async def test_process_is_not_reported_dead_while_rays_head_cannot_be_asked(
     await service.close()
 
 
-async def test_closed_client_of_rays_head_asks_the_head_nothing() -> None:
+async def test_closed_client_of_rays_head_sends_no_more_requests_to_the_head() -> None:
     """A program that does not close its client must not end with the traceback of a task."""
     head = RayHead("ending")
     await head.close(1.0)

@@ -54,7 +54,7 @@ async def until(
         await asyncio.sleep(0.2)  # Ray collects them every few seconds
 
 
-async def test_calls_are_exported_on_both_sides_and_gauges_with_samples(
+async def test_call_metrics_are_exported_on_both_sides_and_gauges_while_they_have_samples(
     ray_cluster: None,
 ) -> None:
     name = f"driver-{uuid.uuid4().hex}"

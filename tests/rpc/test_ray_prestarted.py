@@ -59,7 +59,7 @@ def role(name: str, **options: object) -> EndpointSpec:
     return echo_spec(name, may_take_over=True, **options)
 
 
-async def test_prestarted_process_imports_takes_over_a_spawned_role_and_is_replaced(
+async def test_prestarted_process_imports_modules_takes_over_a_role_and_is_replaced(
     service: RayRpcService,
 ) -> None:
     name = await prestarted(service)
@@ -118,7 +118,7 @@ async def test_death_of_a_spawned_process_that_was_prestarted_frees_its_name(
     assert await service.spawn(role("worker")) == address
 
 
-async def test_process_that_took_over_and_is_not_detached_ends_with_its_owner(
+async def test_prestarted_process_with_a_role_that_is_not_detached_ends_with_its_owner(
     service: RayRpcService,
 ) -> None:
     await prestarted(service)
@@ -151,7 +151,7 @@ async def test_ended_prestarted_processes_leave_no_names_and_a_spawn_creates_an_
     assert (await record_of(service, "worker")).actor_name == "worker"
 
 
-async def test_role_whose_code_is_missing_fails_its_spawn_and_ends_one_process(
+async def test_spawn_of_a_role_whose_code_is_missing_fails_and_ends_one_prestarted_process(
     service: RayRpcService,
 ) -> None:
     """The spawn must not end one prestarted process after the other and start an actor at last."""

@@ -633,7 +633,7 @@ async def test_handler_of_a_call_made_before_the_start_is_cancelled_once_at_its_
 
 
 @on_virtual_time
-async def test_cancelled_handler_cancels_its_task_unless_its_deadline_is_over() -> None:
+async def test_handler_task_is_cancelled_with_its_handler_unless_its_deadline_is_over() -> None:
     _, holder, peer = hosting()
     peer.ask(1, "hold", 1, b"", timeout=10.0)
     peer.ask(1, "hold", 2, b"", timeout=100.0)

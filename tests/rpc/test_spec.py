@@ -82,7 +82,7 @@ def test_factory_path_that_cannot_be_imported_is_refused(path: str, problem: str
     assert problem in str(caught.value)
 
 
-def test_renewal_of_a_process_that_never_restarts_or_grows_is_refused() -> None:
+def test_process_spec_with_renewal_is_refused_without_restarts_or_with_no_growth() -> None:
     EndpointSpec("Echo", "worker", FACTORY, max_restarts=-1, renewal=Renewal(1))
     with pytest.raises(ConfigurationError, match="worker would not be started again when it has"):
         EndpointSpec("Echo", "worker", FACTORY, renewal=Renewal(1))

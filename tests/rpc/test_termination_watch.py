@@ -19,7 +19,7 @@ def connection() -> ClientConnection:
     return made
 
 
-def test_watch_releases_its_resources_and_then_reports_the_end_once() -> None:
+def test_watch_of_an_endpoint_releases_its_resources_and_then_reports_the_end_once() -> None:
     story: list[str] = []
     watch = TerminationWatch("host/echo", story.append)
     watch.on_end(lambda: story.append("released"))
@@ -35,7 +35,7 @@ def test_watch_releases_its_resources_and_then_reports_the_end_once() -> None:
     assert story == ["released", "why", "released at once"]
 
 
-def test_cancelled_watch_reports_nothing() -> None:
+def test_cancelled_watch_of_an_endpoint_does_not_report_its_end() -> None:
     story: list[str] = []
     watch = TerminationWatch("host/echo", story.append)
     watch.on_end(lambda: story.append("released"))

@@ -40,7 +40,7 @@ async def test_cancel_that_cannot_be_stored_fails_and_the_job_runs_on(
 
 
 @on_cluster(NODE)
-async def test_cancel_reported_as_failed_but_stored_is_undone(
+async def test_cancel_that_was_stored_though_its_write_reported_a_failure_is_undone(
     cluster: ChaosCluster,
 ) -> None:
     """DI-06: otherwise the next Dispatcher would cancel a job after its user was told that the

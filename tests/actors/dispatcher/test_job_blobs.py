@@ -156,7 +156,7 @@ async def test_job_runs_on_and_keeps_its_blobs_when_the_dispatcher_dies(tmp_path
 
 
 @on_virtual_time
-async def test_blobs_of_a_job_that_ended_without_dispatcher_are_deleted(
+async def test_blobs_of_a_job_that_ended_while_no_dispatcher_ran_are_deleted(
     tmp_path: Path,
 ) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
@@ -303,7 +303,9 @@ async def test_a_cancelled_job_leaves_no_blob(tmp_path: Path) -> None:
 
 
 @on_virtual_time
-async def test_attempt_with_lost_code_fails_and_names_the_blob_key(tmp_path: Path) -> None:
+async def test_attempt_whose_code_blob_was_lost_fails_and_its_error_names_the_blob_key(
+    tmp_path: Path,
+) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
         await connection.submit(job, 60)

@@ -92,7 +92,7 @@ async def test_checkpoints_of_an_ended_job_are_deleted_once_failing_storage_work
     [{CHECKPOINTING_DIR.key: "s3://[bucket/checkpoints"}, {"an.option": "of another flinkray"}],
 )
 @on_virtual_time
-async def test_job_with_unknown_checkpoint_directory_is_cleaned_up(
+async def test_clean_up_of_a_job_with_an_invalid_checkpoint_directory_raises_no_error(
     configuration: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The unknown directory must not end the Dispatcher at each of its starts."""

@@ -66,7 +66,7 @@ async def test_jobs_that_expired_while_no_dispatcher_ran_are_not_listed_by_the_n
 
 
 @on_virtual_time
-async def test_job_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other_ended_job(
+async def test_ended_job_expires_although_another_one_cannot_be_deleted(
     tmp_path: Path,
 ) -> None:
     """The data of one job cannot be deleted; the other job ended while a clock was years ahead."""
@@ -101,7 +101,7 @@ async def test_job_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other_
 
 @on_virtual_time
 @pytest.mark.parametrize("has_successor", [False, True])
-async def test_result_that_a_task_writes_after_the_clean_up_is_deleted_in_a_minute(
+async def test_result_that_a_task_writes_after_its_jobs_clean_up_is_deleted_in_a_minute(
     tmp_path: Path, has_successor: bool
 ) -> None:
     """The task's TaskExecutor stood still while the job was cancelled (seed 3100039). A Dispatcher
@@ -139,7 +139,7 @@ async def test_result_that_a_task_writes_after_the_clean_up_is_deleted_in_a_minu
 
 
 @on_virtual_time
-async def test_late_result_that_the_storage_does_not_delete_is_deleted_when_it_does(
+async def test_late_result_whose_deletion_failed_is_deleted_once_the_storage_works_again(
     tmp_path: Path,
 ) -> None:
     network = LocalNetwork()

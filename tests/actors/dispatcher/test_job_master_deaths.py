@@ -99,7 +99,7 @@ async def test_restart_is_counted_when_all_masters_of_a_job_without_checkpoints_
 
 
 @on_cluster(configuration=PULSE)
-async def test_death_of_all_masters_is_no_restart_of_a_job_that_never_got_slots(
+async def test_death_of_all_masters_of_a_job_that_never_got_slots_counts_as_no_restart(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
@@ -110,7 +110,7 @@ async def test_death_of_all_masters_is_no_restart_of_a_job_that_never_got_slots(
 
 
 @on_virtual_time
-async def test_job_that_ends_while_the_dispatcher_notes_that_it_runs_is_not_stored_again(
+async def test_job_that_ends_while_being_stored_as_running_is_not_stored_again_afterwards(
     tmp_path: Path,
 ) -> None:
     """Otherwise the next Dispatcher would run the job once more."""

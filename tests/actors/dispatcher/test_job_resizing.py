@@ -125,7 +125,7 @@ async def test_resize_above_the_number_of_key_groups_is_refused_and_changes_noth
 
 
 @pytest.mark.parametrize("job_master", [NONE, SILENT, NOT_YET])
-async def test_resize_is_limited_by_the_graph_while_the_key_groups_are_unknown(
+async def test_resize_is_limited_by_the_graphs_max_parallelism_before_key_groups_are_known(
     job_master: str,
 ) -> None:
     """DI-20: a JobMaster that takes the bounds limits them to its key groups."""

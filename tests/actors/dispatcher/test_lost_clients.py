@@ -118,7 +118,9 @@ async def status_after(cluster: MiniCluster, seconds: float, job: JobGraph) -> J
 
 
 @on_virtual_time
-async def test_job_with_a_silent_client_is_cancelled_with_the_cause(tmp_path: Path) -> None:
+async def test_job_with_a_silent_client_is_cancelled_and_names_the_client_timeout_as_cause(
+    tmp_path: Path,
+) -> None:
     job = reading(python_job(waiting()))
     async with running(tmp_path, job) as cluster:
         assert await status_after(cluster, 170, job) is JobStatus.RUNNING

@@ -123,7 +123,9 @@ async def test_past_dispatcher_starts_kills_and_replaces_no_job_master() -> None
 
 
 @on_virtual_time
-async def test_past_dispatcher_does_not_answer_that_a_change_was_not_stored(tmp_path: Path) -> None:
+async def test_past_dispatcher_does_not_tell_clients_that_their_change_was_not_stored(
+    tmp_path: Path,
+) -> None:
     """HA-27: a submission that is under way when the Dispatcher loses leadership may be stored, and
     then run. Clients ask the next Dispatcher, which knows."""
     service = LocalRpcService("Dispatcher", LocalNetwork())

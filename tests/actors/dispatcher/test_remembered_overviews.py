@@ -33,7 +33,7 @@ A_WHILE = 1.0
 """Seconds: what is told is heard."""
 
 
-def test_remembered_job_overview_is_valid_until_a_greater_overview_number_is_heard() -> None:
+def test_cached_job_overview_is_valid_until_a_greater_overview_number_arrives() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     assert remembered.get(0.0) is None
     remembered.answered(NumberedOverview(0, RUNNING))
@@ -46,21 +46,21 @@ def test_remembered_job_overview_is_valid_until_a_greater_overview_number_is_hea
     assert remembered.get(4.0) == CANCELLING
 
 
-def test_job_overview_that_arrives_after_a_newer_number_was_heard_is_not_remembered() -> None:
+def test_job_overview_that_arrives_after_a_newer_overview_number_is_not_cached() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.heard(1, 1.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(1.0) is None
 
 
-def test_job_overview_that_arrives_after_a_newer_overview_is_not_remembered() -> None:
+def test_job_overview_that_arrives_after_a_newer_overview_is_not_cached() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(1, CANCELLING))
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(1.0) == CANCELLING
 
 
-def test_remembered_job_overview_expires_when_its_job_master_is_silent() -> None:
+def test_cached_job_overview_expires_when_its_job_master_is_silent() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(0, RUNNING))
     assert remembered.get(20.0) == RUNNING
@@ -99,7 +99,7 @@ async def listed(cluster: ChaosCluster) -> JobOverview:
 
 
 @on_cluster(NODE)
-async def test_job_master_of_an_unchanged_job_is_asked_once_for_many_listings(
+async def test_job_master_of_an_unchanged_job_is_asked_for_its_overview_once_in_many_lists(
     cluster: ChaosCluster,
 ) -> None:
     await running_job(cluster)
@@ -112,7 +112,7 @@ async def test_job_master_of_an_unchanged_job_is_asked_once_for_many_listings(
 
 
 @on_cluster(NODE)
-async def test_change_of_a_job_is_reported_once_and_only_if_the_jobs_were_listed_before(
+async def test_job_change_is_reported_to_the_dispatcher_once_if_jobs_were_listed_before(
     cluster: ChaosCluster,
 ) -> None:
     asked = Asked(cluster)
@@ -126,7 +126,9 @@ async def test_change_of_a_job_is_reported_once_and_only_if_the_jobs_were_listed
 
 
 @on_cluster(NODE)
-async def test_next_listing_shows_a_changed_overview(cluster: ChaosCluster) -> None:
+async def test_next_job_list_after_a_change_of_a_job_shows_the_changed_overview(
+    cluster: ChaosCluster,
+) -> None:
     await running_job(cluster)
     before = await listed(cluster)
     cluster.crash("TaskExecutor")
@@ -150,7 +152,7 @@ async def test_job_list_shows_a_change_after_a_heartbeat_if_the_report_of_it_is_
 
 
 @on_cluster(NODE)
-async def test_listing_is_right_after_dispatcher_and_job_master_are_replaced(
+async def test_job_list_shows_running_tasks_after_dispatcher_and_job_master_are_replaced(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await running_job(cluster)
@@ -166,7 +168,9 @@ async def test_listing_is_right_after_dispatcher_and_job_master_are_replaced(
 
 
 @on_cluster(NODE)
-async def test_overview_of_a_dead_job_master_is_not_used(cluster: ChaosCluster) -> None:
+async def test_job_list_shows_a_job_as_restarting_after_the_death_of_its_job_master(
+    cluster: ChaosCluster,
+) -> None:
     await running_job(cluster)
     assert (await listed(cluster)).status is JobStatus.RUNNING
     start_slowly(cluster, "JobMaster", 10.0)
@@ -176,7 +180,7 @@ async def test_overview_of_a_dead_job_master_is_not_used(cluster: ChaosCluster) 
 
 
 @on_cluster(NODE)
-async def test_change_report_of_a_past_job_master_is_ignored(
+async def test_report_of_a_past_job_master_that_its_job_changed_is_ignored(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await running_job(cluster)

@@ -44,20 +44,20 @@ def test_attempt_whose_deployment_is_not_acknowledged_does_not_count_as_missing(
     assert [found.heartbeat(HERE, ()) for _ in range(3)] == [NONE] * 3
 
 
-def test_attempt_not_deployed_to_the_task_executor_is_unknown() -> None:
+def test_reported_attempt_that_was_never_deployed_to_its_task_executor_is_unknown() -> None:
     found = deployed(ONE)
     assert found.heartbeat(THERE, (ONE,)) == NONE
     assert found.heartbeat(THERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_attempt_that_ended_and_runs_on_is_unknown() -> None:
+def test_ended_attempt_that_heartbeats_still_report_as_running_counts_as_unknown() -> None:
     found = deployed(ONE)
     found.ended((ONE, TWO))
     assert found.heartbeat(HERE, (ONE,)) == NONE
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_unknown_attempt_is_remembered_while_other_attempts_come_and_go() -> None:
+def test_unknown_attempt_is_still_detected_while_other_attempts_come_and_go() -> None:
     """Otherwise the unknown attempt would run on while other attempts come and go."""
     found = DeploymentReconciliation()
     assert found.heartbeat(HERE, (ONE,)) == NONE
@@ -66,7 +66,7 @@ def test_unknown_attempt_is_remembered_while_other_attempts_come_and_go() -> Non
     assert found.heartbeat(HERE, (ONE,)) == Differences((), (ONE,))
 
 
-def test_lost_task_executor_has_no_missing_attempts() -> None:
+def test_attempts_on_a_lost_task_executor_do_not_count_as_missing() -> None:
     found = deployed(ONE)
     assert found.heartbeat(HERE, ()) == NONE
     found.task_executor_lost(HERE)

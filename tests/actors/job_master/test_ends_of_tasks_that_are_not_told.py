@@ -49,7 +49,7 @@ class Moment:
 
 
 @on_cluster(NODE, configuration=CONFIGURATION)
-async def test_task_end_during_reregistration_is_reported_afterwards(
+async def test_task_end_while_its_executor_registers_again_is_reported_afterwards(
     cluster: ChaosCluster,
 ) -> None:
     """The TaskExecutor had not heard its JobMaster for 5 s, two of which the JobMaster had slept,

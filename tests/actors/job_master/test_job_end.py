@@ -35,7 +35,7 @@ class LeaderIsKnown(ManualRetrieval):
 
 
 @on_virtual_time
-async def test_job_end_report_that_is_always_too_large_is_repeated_with_pauses(
+async def test_job_end_report_too_large_for_a_message_is_repeated_with_pauses(
     tmp_path: Path,
 ) -> None:
     """Without pauses the report was repeated 13,800 times a second."""

@@ -166,7 +166,9 @@ async def test_job_master_registers_again_when_a_goodbye_overtakes_the_registrat
 
 
 @on_virtual_time
-async def test_resize_that_overtakes_the_registration_answer_is_kept(tmp_path: Path) -> None:
+async def test_resize_of_a_job_whose_job_master_is_still_registering_takes_effect(
+    tmp_path: Path,
+) -> None:
     """DI-20: a job is resized while its JobMaster registers. The answer, which has the bounds of
     before, comes last and must not take the change back."""
     network = LocalNetwork()
@@ -299,7 +301,7 @@ async def test_job_master_that_stops_early_suspends_its_job_and_another_runs_the
 
 
 @on_cluster(NODE)
-async def test_job_with_a_starting_job_master_is_initializing_and_blocks_no_call(
+async def test_job_whose_job_master_is_starting_is_initializing_and_blocks_no_other_call(
     cluster: ChaosCluster,
 ) -> None:
     """JM-19, DI-05."""
@@ -380,7 +382,7 @@ def newer(entry: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["graph", "result"])
 @on_virtual_time
-async def test_job_with_unreadable_graph_or_result_is_kept_reported_not_run(
+async def test_job_with_an_unreadable_stored_graph_or_result_is_reported_and_not_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """JM-20: a later version of flinkray has written it. When that version runs again, the job goes
@@ -436,7 +438,7 @@ async def test_job_with_unreadable_graph_or_result_is_kept_reported_not_run(
 
 
 @on_virtual_time
-async def test_job_id_is_free_again_once_its_job_is_forgotten(
+async def test_job_id_can_be_used_again_once_the_ended_job_has_been_deleted(
     tmp_path: Path,
 ) -> None:
     """DI-04: until then the id is refused, so that two runs of one id never meet."""

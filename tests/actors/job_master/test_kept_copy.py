@@ -126,7 +126,7 @@ class Keeping:
 
 
 @on_virtual_time
-async def test_change_of_recovery_data_is_safe_once_the_backup_has_all_data_and_the_notes() -> None:
+async def test_recovery_data_change_is_durable_once_the_backup_has_all_data_and_the_notes() -> None:
     keeping = Keeping()
     await keeping.begin()
     keeping.first.may_answer.clear()
@@ -144,7 +144,7 @@ async def test_change_of_recovery_data_is_safe_once_the_backup_has_all_data_and_
 
 
 @on_virtual_time
-async def test_change_to_recovery_data_is_safe_without_a_backup_if_no_task_executor_runs() -> None:
+async def test_recovery_data_change_needs_no_backup_to_be_durable_if_no_executor_runs() -> None:
     keeping = Keeping()
     await keeping.begin()
     assert keeping.copy.has(keeping.note(1))
@@ -170,7 +170,7 @@ async def test_next_backup_task_executor_gets_all_recovery_data_when_the_first_o
 
 
 @on_virtual_time
-async def test_change_of_recovery_data_is_safe_only_once_other_old_backups_are_deleted() -> None:
+async def test_recovery_data_change_is_durable_only_once_other_old_backups_are_deleted() -> None:
     """Otherwise a JobMaster could find a past copy when the keeper has died."""
     keeping = Keeping()
     await keeping.begin(keeping.first, keeping.second)
@@ -198,7 +198,7 @@ async def test_old_backups_stay_until_the_new_backup_task_executor_has_all_recov
 
 
 @on_virtual_time
-async def test_change_of_recovery_data_is_safe_although_a_lost_executor_has_an_old_backup() -> None:
+async def test_recovery_data_change_is_durable_although_a_lost_executor_has_an_old_backup() -> None:
     keeping = Keeping()
     await keeping.begin(keeping.second)
     change = keeping.note(1, keeping.first)

@@ -155,7 +155,7 @@ def acknowledged(noting: Noting) -> asyncio.Future[None]:
 
 
 @on_virtual_time
-async def test_recovery_notes_are_safe_once_the_slot_pool_has_the_last_of_them() -> None:
+async def test_recovery_notes_are_durable_once_the_slot_pool_has_the_last_of_them() -> None:
     noting = Noting()
     assert noting.pool is not None
     noting.pool.may_answer.clear()
@@ -169,7 +169,7 @@ async def test_recovery_notes_are_safe_once_the_slot_pool_has_the_last_of_them()
 
 
 @on_virtual_time
-async def test_recovery_notes_are_safe_once_a_task_executor_named_in_them_has_them() -> None:
+async def test_recovery_notes_are_durable_once_a_task_executor_named_in_them_has_them() -> None:
     noting, may_keep = Noting(), asyncio.Event()
     place = await noting.start_keeper(may_keep)
     noting.notes.note(notes(1, place))
@@ -180,7 +180,7 @@ async def test_recovery_notes_are_safe_once_a_task_executor_named_in_them_has_th
 
 
 @on_virtual_time
-async def test_recovery_notes_are_safe_only_after_slot_pools_of_past_masters_have_ended() -> None:
+async def test_recovery_notes_are_durable_only_once_slot_pools_of_past_masters_have_ended() -> None:
     """A past SlotPool outlived its successor. By its notes an attempt was never deployed, and the
     attempt was deployed a second time (seed 40883)."""
     noting = Noting(has_predecessors=True)
@@ -192,9 +192,7 @@ async def test_recovery_notes_are_safe_only_after_slot_pools_of_past_masters_hav
 
 
 @on_virtual_time
-async def test_recovery_notes_made_without_a_slot_pool_are_safe_once_the_next_pool_has_all() -> (
-    None
-):
+async def test_notes_made_without_a_slot_pool_are_durable_once_the_next_pool_has_them_all() -> None:
     noting = Noting()
     noting.pool = None
     noting.notes.note(notes(1))
@@ -261,7 +259,7 @@ async def test_next_slot_pool_gets_the_latest_source_progress_when_a_slot_pool_i
 
 
 @on_virtual_time
-async def test_source_progress_after_a_later_restore_replaces_a_higher_version_before_it() -> None:
+async def test_source_progress_after_a_restore_replaces_any_progress_before_the_restore() -> None:
     noting = Noting()
     noting.notes.adopt([part(9), part(1, restores=1), part(8)])
     assert noting.notes.parts(0) == ()
@@ -320,7 +318,7 @@ async def test_source_coordinator_may_start_anew_only_if_no_reader_was_assigned_
 
 
 @on_virtual_time
-async def test_source_coordinator_is_not_replaced_if_its_progress_could_not_be_kept() -> None:
+async def test_source_coordinator_whose_progress_could_not_be_saved_is_not_replaced() -> None:
     noting = Noting()
     noting.notes.adopt([part(1)])
     sources = noting.coordination()
@@ -330,7 +328,7 @@ async def test_source_coordinator_is_not_replaced_if_its_progress_could_not_be_k
 
 @pytest.mark.parametrize("has_called", [False, True])
 @on_virtual_time
-async def test_reader_that_was_only_reset_does_not_count_as_a_reader(
+async def test_reader_counts_in_saved_source_progress_only_if_it_called_the_coordinator(
     has_called: bool,
 ) -> None:
     """Seed 10 of masters that die: a coordinator had only been told where its readers begin, and

@@ -42,7 +42,7 @@ def test_job_change_is_reported_once_until_the_overview_is_requested_again() -> 
     assert told == [1]
 
 
-def test_job_change_is_noticed_when_the_number_of_the_overview_is_read() -> None:
+def test_reading_the_number_of_the_overview_reports_a_job_change_before_the_read() -> None:
     tasks, news, told = running()
     news.give()
     tasks.report("a1", ExecutionState.FINISHED)

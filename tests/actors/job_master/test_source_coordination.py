@@ -97,7 +97,7 @@ async def test_source_readers_are_reset_only_once_their_attempts_are_in_the_reco
 
 
 @on_virtual_time
-async def test_reset_of_source_readers_that_run_before_a_take_over_is_sent_at_once() -> None:
+async def test_reset_of_readers_that_the_recovery_notes_know_already_is_sent_at_once() -> None:
     """The last JobMaster has noted the attempts, and this JobMaster may have no SlotPool yet."""
     coordinated = Coordinated()
     coordinated.sources.reset(RESET, are_known=True)
@@ -106,7 +106,7 @@ async def test_reset_of_source_readers_that_run_before_a_take_over_is_sent_at_on
 
 
 @on_virtual_time
-async def test_failed_master_hook_fails_the_checkpoint_and_gives_back_the_states() -> None:
+async def test_failed_master_hook_fails_the_checkpoint_and_reports_states_to_be_deleted() -> None:
     """CP-31: so that files which were written after the checkpoint had expired are deleted."""
     told: list[c.CheckpointEvent] = []
     coordinated = Coordinated(has_hooks=True)

@@ -253,7 +253,7 @@ async def test_savepoint_without_a_target_directory_that_can_be_used_is_refused(
 
 
 @simulate(seeds=3)
-async def test_snapshot_completed_by_an_earlier_job_master_is_not_taken_again(
+async def test_savepoint_completed_by_an_earlier_job_master_is_not_taken_again(
     simulation: Simulation,
 ) -> None:
     """But a job that runs on in spite of the savepoint that it was to be stopped with needs another
@@ -285,7 +285,7 @@ async def test_checkpoint_gets_its_id_once_failed_storage_works_again(
 
 
 @simulate(seeds=3)
-async def test_checkpoint_is_given_up_when_its_id_cannot_be_stored_in_time(
+async def test_checkpoint_fails_when_the_checkpoint_id_counter_cannot_be_stored_in_time(
     simulation: Simulation,
 ) -> None:
     """CP-14"""
@@ -347,7 +347,7 @@ async def test_checkpoint_is_stored_once_failed_storage_works_again(
 
 
 @simulate(seeds=3)
-async def test_checkpoint_without_metadata_is_not_stored(
+async def test_checkpoint_whose_metadata_cannot_be_written_is_reported_as_not_stored(
     simulation: Simulation,
 ) -> None:
     master = Master(simulation)
@@ -409,7 +409,7 @@ async def test_replaced_job_master_deletes_no_checkpoint(simulation: Simulation)
 
 
 @simulate(seeds=3)
-async def test_replaced_job_master_reports_nothing_of_pending_stores(
+async def test_replaced_job_master_reports_no_outcome_of_pending_checkpoint_writes(
     simulation: Simulation,
 ) -> None:
     """Its successor may have recovered the checkpoint, or not."""
@@ -500,7 +500,7 @@ async def test_ended_job_leaves_only_retained_checkpoints(
 
 
 @simulate(seeds=20)
-async def test_checkpoint_prepared_as_job_ends_does_not_fence_job_master(
+async def test_job_master_preparing_a_checkpoint_as_its_job_ends_is_not_taken_for_replaced(
     simulation: Simulation,
 ) -> None:
     """A JobMaster that takes itself for replaced would end before it has reported the job's end,
@@ -535,7 +535,7 @@ async def test_checkpoints_are_not_discarded_before_the_job_end_is_stored(
 
 
 @simulate(seeds=3)
-async def test_late_answer_of_a_task_does_not_stop_deletions_of_an_ended_job(
+async def test_late_answer_of_a_task_does_not_stop_checkpoint_deletion_of_an_ended_job(
     simulation: Simulation,
 ) -> None:
     """Its state is deleted, too. Seed 37 of repeated calls: files of a checkpoint stayed."""
@@ -554,7 +554,7 @@ async def test_late_answer_of_a_task_does_not_stop_deletions_of_an_ended_job(
 
 
 @simulate(seeds=3)
-async def test_checkpoint_work_after_the_job_end_does_not_fence_job_master(
+async def test_job_master_with_checkpoint_work_after_the_job_end_is_not_taken_for_replaced(
     simulation: Simulation,
 ) -> None:
     """Otherwise the JobMaster would end, and its successor would run the ended job again."""

@@ -85,7 +85,7 @@ class Silent(Executor):
         return question
 
 
-async def test_absent_head_shows_last_known_resources_and_blocks_no_thread(
+async def test_last_known_resources_are_shown_without_blocking_while_rays_head_is_away(
     driver: RayResourceManagerDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await driver.cluster_resources()

@@ -152,7 +152,7 @@ async def test_late_earlier_registration_does_not_replace_the_newer_registration
 
 
 @on_virtual_time
-async def test_disconnected_worker_and_its_slots_leave_the_overview(
+async def test_disconnected_worker_and_its_slots_are_removed_from_the_resource_overview(
     tmp_path: Path,
 ) -> None:
     """RM-03"""
@@ -168,7 +168,7 @@ async def test_disconnected_worker_and_its_slots_leave_the_overview(
 
 
 @on_virtual_time
-async def test_dead_worker_leaves_the_overview(tmp_path: Path) -> None:
+async def test_dead_worker_is_removed_from_the_resource_overview(tmp_path: Path) -> None:
     cluster = ResourceCluster(tmp_path)
     manager = await cluster.start_resource_manager()
     worker = Worker(cluster, "worker")
@@ -366,7 +366,7 @@ async def test_only_the_elected_master_of_a_job_may_register(tmp_path: Path) -> 
 
 
 @on_virtual_time
-async def test_a_master_of_a_job_may_register_as_soon_as_its_election_is_known(
+async def test_job_master_may_register_as_soon_as_its_election_is_known(
     tmp_path: Path,
 ) -> None:
     """RM-05: the leader that is announced first may be a past one."""
@@ -488,7 +488,7 @@ async def test_silent_job_master_keeps_its_slots_and_may_register_again(tmp_path
 
 
 @on_virtual_time
-async def test_workers_with_slots_of_a_job_hear_of_its_next_job_master(
+async def test_workers_with_slots_of_a_job_are_notified_of_its_next_job_master(
     tmp_path: Path,
 ) -> None:
     """TM-15: the call is repeated until it succeeds."""
@@ -511,7 +511,7 @@ async def test_workers_with_slots_of_a_job_hear_of_its_next_job_master(
 
 
 @on_virtual_time
-async def test_registering_worker_hears_of_the_job_masters_of_its_assigned_slots(
+async def test_registering_worker_is_notified_of_the_job_masters_of_its_assigned_slots(
     tmp_path: Path,
 ) -> None:
     """The ResourceManager died with the JobMaster, and the next JobMaster registered before the
@@ -526,7 +526,7 @@ async def test_registering_worker_hears_of_the_job_masters_of_its_assigned_slots
 
 
 @on_virtual_time
-async def test_past_job_master_is_told_of_no_slots_although_its_successor_is_unregistered(
+async def test_workers_are_not_told_of_a_past_job_master_that_tries_to_register_again(
     tmp_path: Path,
 ) -> None:
     """The past JobMaster wakes up from a pause when no JobMaster is registered."""

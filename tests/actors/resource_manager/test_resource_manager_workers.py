@@ -110,7 +110,9 @@ async def test_task_processes_are_started_ahead_in_shared_worker_groups_only(
 
 
 @on_virtual_time
-async def test_declarations_within_50_ms_lead_to_one_worker_group(tmp_path: Path) -> None:
+async def test_slot_requirements_declared_within_50_ms_lead_to_one_worker_group(
+    tmp_path: Path,
+) -> None:
     """SM-16"""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     await cluster.start_resource_manager()
@@ -136,7 +138,7 @@ async def test_two_jobs_have_own_groups_and_only_the_ended_job_loses_its_group(
 
 
 @on_virtual_time
-async def test_release_of_an_ended_job_is_answered_once_its_resources_are_free(
+async def test_request_to_release_an_ended_job_is_answered_once_its_resources_are_free(
     tmp_path: Path,
 ) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
@@ -165,7 +167,9 @@ async def create_stubborn_task_executor(
 
 
 @on_virtual_time
-async def test_group_with_a_stubborn_task_executor_is_removed_after_5_s(tmp_path: Path) -> None:
+async def test_worker_group_whose_task_executor_does_not_stop_is_removed_after_5_s(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, ONE_CPU)
     cluster.workers.factory = f"{__name__}:create_stubborn_task_executor"
     manager = await cluster.start_resource_manager()
@@ -179,7 +183,7 @@ async def test_group_with_a_stubborn_task_executor_is_removed_after_5_s(tmp_path
 
 
 @on_virtual_time
-async def test_job_released_right_after_its_declaration_gets_no_group(
+async def test_job_released_right_after_declaring_slot_requirements_gets_no_worker_group(
     tmp_path: Path,
 ) -> None:
     """SM-16: the declaration was to be handled a little later."""
@@ -402,7 +406,7 @@ async def test_new_resource_manager_waits_for_a_task_executor_that_is_starting(
 
 
 @on_virtual_time
-async def test_newer_of_two_recovered_worker_groups_of_one_job_is_kept(
+async def test_older_of_two_recovered_worker_groups_of_one_job_is_released(
     tmp_path: Path,
 ) -> None:
     """The last ResourceManager died before it could release the older group."""
@@ -556,7 +560,9 @@ async def test_resource_manager_death_during_worker_starts_leaves_no_extra_worke
 
 
 @on_virtual_time
-async def test_workers_unclaimed_after_a_restart_are_released(tmp_path: Path) -> None:
+async def test_workers_whose_job_master_does_not_return_after_a_restart_are_released(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -701,7 +707,9 @@ async def test_slot_shortage_is_reported_again_only_when_it_changes(tmp_path: Pa
 
 
 @on_virtual_time
-async def test_job_whose_slots_come_in_time_hears_of_no_shortage(tmp_path: Path) -> None:
+async def test_no_slot_shortage_is_reported_to_a_job_whose_slots_come_in_time(
+    tmp_path: Path,
+) -> None:
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     await cluster.start_resource_manager()
     job = await running_job(cluster, 1, 2)
@@ -710,7 +718,9 @@ async def test_job_whose_slots_come_in_time_hears_of_no_shortage(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_job_master_that_registers_again_hears_of_the_shortage_again(tmp_path: Path) -> None:
+async def test_slot_shortage_is_reported_again_to_a_job_master_that_registers_again(
+    tmp_path: Path,
+) -> None:
     """The JobMaster has dropped the ResourceManager with its reports, which the ResourceManager has
     not noticed."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS)

@@ -31,7 +31,7 @@ class Provider:
 
 
 @on_virtual_time
-async def test_poll_for_a_thousand_waiting_keys_has_a_bounded_rate() -> None:
+async def test_polling_for_a_thousand_waiting_keys_makes_a_bounded_number_of_calls() -> None:
     """Polled one by one, the keys would cause 4,000 calls a second."""
     provider = Provider()
     waiting = [asyncio.ensure_future(provider.poll.answer_for(key)) for key in range(1000)]
@@ -46,7 +46,7 @@ async def test_poll_for_a_thousand_waiting_keys_has_a_bounded_rate() -> None:
 
 
 @on_virtual_time
-async def test_poll_for_a_single_waiting_key_is_frequent() -> None:
+async def test_single_waiting_key_is_polled_frequently() -> None:
     provider = Provider()
     waiting = asyncio.ensure_future(provider.poll.answer_for(1))
     await asyncio.sleep(10)

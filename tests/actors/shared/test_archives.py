@@ -48,7 +48,9 @@ def tarred(mode: str) -> bytes:
     [zipped(), tarred("w"), tarred("w:gz"), tarred("w:xz")],
     ids=["zip", "tar", "tar.gz", "tar.xz"],
 )
-def test_files_keep_their_permissions_and_links_stay_links(content: bytes, tmp_path: Path) -> None:
+def test_unpacked_files_keep_their_permissions_and_symbolic_links_stay_links(
+    content: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "archive").write_bytes(content)
     assert is_archive(str(tmp_path / "archive"))
     folder = tmp_path / "not" / "there"

@@ -110,7 +110,7 @@ async def test_working_directory_does_not_change_for_a_job_without_archives(
     files.close()
 
 
-def test_files_of_killed_processes_are_swept_and_those_of_living_ones_stay(
+def test_job_files_of_killed_processes_are_deleted_and_those_of_living_ones_stay(
     temporary_folder: Path,
 ) -> None:
     """Otherwise the files of killed processes would stay on the disk for ever."""
@@ -143,7 +143,7 @@ def test_next_process_of_the_cluster_removes_files_of_a_dead_process(
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_unfinished_folder_is_swept_only_when_it_is_old(
+def test_incomplete_folder_of_job_files_is_deleted_only_when_it_is_old(
     temporary_folder: Path,
 ) -> None:
     files = asyncio.run(provided("here"))
@@ -171,7 +171,7 @@ class Threads(LocalRpcService):
 
 
 @pytest.mark.parametrize("ends_first", [False, True])
-def test_files_of_a_job_forgotten_while_unpacking_are_removed(
+def test_files_of_a_job_that_is_removed_while_they_are_unpacked_are_deleted(
     temporary_folder: Path, ends_first: bool
 ) -> None:
     """The unpacking thread runs on after the job is forgotten."""
@@ -195,7 +195,7 @@ def test_files_of_a_job_forgotten_while_unpacking_are_removed(
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_files_that_cannot_be_unpacked_leave_nothing(temporary_folder: Path) -> None:
+def test_job_files_that_cannot_be_unpacked_leave_no_folder_behind(temporary_folder: Path) -> None:
     no_archive = dataclasses.replace(FILE, is_directory=True)
 
     async def unpack() -> None:

@@ -33,7 +33,7 @@ async def never(*_: object) -> NoReturn:
 
 
 @on_virtual_time
-async def test_leader_connection_tells_why_it_is_not_registered() -> None:
+async def test_leader_connection_reports_why_it_is_not_registered() -> None:
     service = LocalRpcService("TaskExecutor-1")
     endpoint = RpcEndpoint(service, "taskexecutor")
     endpoint.start()
@@ -105,7 +105,7 @@ class Follower:
 
 
 @on_virtual_time
-async def test_leader_is_reported_lost_once_per_reconnect_and_found_again_while_leading() -> None:
+async def test_reconnecting_to_a_leader_reports_it_lost_once_and_found_if_it_still_leads() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)
@@ -165,7 +165,7 @@ async def test_leader_answer_that_arrives_while_the_leader_connection_stops_is_d
 
 
 @on_virtual_time
-async def test_death_of_a_leader_is_reported_once_after_it_was_left_and_found_again() -> None:
+async def test_death_of_a_leader_that_lost_and_regained_leadership_is_reported_once() -> None:
     follower = Follower()
     follower.leads()
     await asyncio.sleep(1)

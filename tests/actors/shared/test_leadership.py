@@ -152,7 +152,7 @@ async def test_an_election_that_fails_between_grant_and_confirmation_ends_the_en
     assert election.confirmed == []
 
 
-async def test_leadership_is_confirmed_as_certain_until_it_is_revoked(
+async def test_leadership_is_certain_from_winning_the_election_until_it_is_revoked(
     services: EmbeddedHaServices,
 ) -> None:
     leadership = await Leadership.win(services.get_dispatcher_leader_election())

@@ -291,7 +291,7 @@ async def test_offer_of_a_task_executor_is_refused_until_the_job_master_has_regi
 
 
 @on_virtual_time
-async def test_slot_pool_lets_a_task_executor_go_only_if_it_holds_no_slot_there() -> None:
+async def test_slot_pool_agrees_to_disconnect_only_task_executors_without_slots() -> None:
     """JM-15: the JobMaster may not know yet that the pool has just taken a slot."""
     around = Surroundings()
     pool = await around.start()
@@ -306,7 +306,7 @@ async def test_slot_pool_lets_a_task_executor_go_only_if_it_holds_no_slot_there(
 
 
 @on_virtual_time
-async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
+async def test_accepted_slot_and_its_allocation_reach_the_job_master_in_one_message() -> None:
     """SP-03, TM-09: before the TaskExecutor hears that the offer is accepted."""
     around = Surroundings()
     pool = await around.start()
@@ -320,7 +320,7 @@ async def test_offered_slot_is_reported_and_allocated_by_one_message() -> None:
 
 
 @on_virtual_time
-async def test_thousands_of_requests_are_answered_by_messages_of_bounded_size() -> None:
+async def test_thousands_of_slot_requests_are_answered_by_messages_of_bounded_size() -> None:
     """SP-14: and each request once."""
     around = Surroundings()
     pool = await around.start()
@@ -379,7 +379,7 @@ async def test_cancelled_slot_request_is_no_longer_declared_and_gets_no_event() 
 
 
 @on_virtual_time
-async def test_idle_slot_is_forgotten_although_the_call_that_frees_the_slot_fails() -> None:
+async def test_idle_slot_is_removed_from_the_pool_although_the_call_that_frees_it_fails() -> None:
     """SP-07, SP-08."""
     around = Surroundings()
     around.executor.on(TaskExecutorGateway.free_slot).raising(RpcTimeoutError("too busy"))
@@ -421,7 +421,7 @@ async def test_failing_slot_pool_frees_no_slot() -> None:
 
 
 @on_virtual_time
-async def test_closed_orphaned_slot_pool_frees_no_slot() -> None:
+async def test_slot_pool_of_a_dead_job_master_frees_no_slot_when_it_is_closed() -> None:
     """The JobMaster was taken for dead, and the next JobMaster takes over the slots."""
     around = Surroundings()
     pool = await around.start()
@@ -435,7 +435,7 @@ async def test_closed_orphaned_slot_pool_frees_no_slot() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_declares_no_requirements() -> None:
+async def test_slot_pool_of_a_dead_job_master_declares_no_slot_requirements() -> None:
     """SP-27."""
     around = Surroundings()
     pool = await around.start()
@@ -491,7 +491,7 @@ async def test_shortage_reported_by_a_past_resource_manager_frees_no_slot(
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_hands_over_its_slots_as_often_as_it_is_asked() -> None:
+async def test_slot_pool_of_a_dead_job_master_hands_over_its_slots_each_time_it_is_asked() -> None:
     """An answer may be lost, and its receiver may die."""
     around = Surroundings()
     pool = await around.start()
@@ -534,7 +534,7 @@ async def test_pool_of_a_dead_job_master_gives_the_latest_notes_to_the_next_one(
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_refuses_calls_of_its_past_job_master() -> None:
+async def test_slot_pool_of_a_job_master_believed_dead_refuses_its_further_calls() -> None:
     """A past JobMaster that lives after all starts another pool."""
     around = Surroundings()
     pool = await around.start()
@@ -565,7 +565,7 @@ async def test_orphaned_slot_pool_refuses_calls_of_its_past_job_master() -> None
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_hands_over_the_latest_progress_of_each_source() -> None:
+async def test_pool_of_a_dead_job_master_gives_the_latest_source_progress_to_the_next_one() -> None:
     around = Surroundings()
     pool = await around.start()
     source = number(JobVertexID, 1)
@@ -581,7 +581,7 @@ async def test_orphaned_slot_pool_hands_over_the_latest_progress_of_each_source(
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_ignores_request_timeouts_and_still_hands_over_its_slots() -> None:
+async def test_slot_pool_of_a_dead_job_master_ignores_timeouts_and_hands_over_its_slots() -> None:
     """A pool that handles the timeout would fail, because it serves no JobMaster."""
     around = Surroundings()
     pool = await around.start({"slot.request.timeout": "20 s"})
@@ -594,7 +594,7 @@ async def test_orphaned_slot_pool_ignores_request_timeouts_and_still_hands_over_
 
 
 @on_virtual_time
-async def test_slot_pool_with_a_living_job_master_hands_over_nothing() -> None:
+async def test_slot_pool_refuses_to_hand_over_its_slots_while_its_job_master_lives() -> None:
     """A JobMaster that was replaced while it started asks late."""
     around = Surroundings()
     pool = await around.start()
@@ -620,7 +620,7 @@ async def test_slot_pool_started_after_its_job_masters_death_ends_after_hand_ove
 
 
 @on_virtual_time
-async def test_slot_pool_without_hand_over_ends_if_its_job_master_was_dead_at_the_start() -> None:
+async def test_slot_pool_whose_job_master_is_dead_at_the_start_ends_if_not_taken_over() -> None:
     around = Surroundings()
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
@@ -656,7 +656,7 @@ async def test_slot_pool_asks_only_once_whether_its_job_master_lives() -> None:
 
 
 @on_virtual_time
-async def test_orphaned_slot_pool_without_hand_over_ends_after_the_takeover_timeout() -> None:
+async def test_slot_pool_of_a_dead_job_master_ends_after_the_takeover_timeout() -> None:
     around = Surroundings()
     pool = await around.start({"jobmaster.takeover-timeout": "20 s"})
     await pool.request_slots(wanted(1))

@@ -91,7 +91,7 @@ class Streams:
 
 
 @pytest.mark.parametrize("restores", [0, 1])
-async def test_readers_hear_of_the_stream_end_in_the_execution_in_which_the_stream_ended(
+async def test_readers_get_the_end_of_splits_in_the_execution_in_which_the_stream_ended(
     tmp_path: Path, restores: int
 ) -> None:
     """In the next execution streams have gone back to a checkpoint, and more batches come."""
@@ -105,7 +105,9 @@ async def test_readers_hear_of_the_stream_end_in_the_execution_in_which_the_stre
     await coordinator.stop(MASTER)
 
 
-async def test_savepoint_without_query_state_fails_permanently(tmp_path: Path) -> None:
+async def test_restore_of_a_savepoint_without_the_spark_query_state_fails_without_restarts(
+    tmp_path: Path,
+) -> None:
     """The savepoint tells how far another job has read the micro-batches, but has no copy of what
     Spark stores for the query."""
     first = Streams(tmp_path / "first")

@@ -91,7 +91,7 @@ class Updates:
 
 
 @on_virtual_time
-async def test_repeated_update_is_added_once_and_gets_the_same_answer() -> None:
+async def test_repeated_update_of_an_aggregate_is_added_once_and_gets_the_same_answer() -> None:
     """JM-16."""
     updates = Updates()
     assert [await updates.result(update(n)) for n in (1, 1, 2, 2)] == [1, 1, 2, 2]
@@ -99,7 +99,7 @@ async def test_repeated_update_is_added_once_and_gets_the_same_answer() -> None:
 
 
 @on_virtual_time
-async def test_update_is_added_when_the_files_of_the_job_can_be_fetched_again() -> None:
+async def test_update_of_an_aggregate_is_added_once_the_jobs_files_can_be_fetched_again() -> None:
     updates = Updates()
     updates.has_files = False
     with pytest.raises(RpcConnectionError):
@@ -129,7 +129,7 @@ async def test_late_duplicate_of_an_update_is_refused() -> None:
 
 
 @on_virtual_time
-async def test_attempts_of_another_execution_graph_are_counted_by_themselves() -> None:
+async def test_update_of_an_equally_numbered_attempt_in_another_execution_graph_is_added() -> None:
     """A rescaled job numbers its attempts from 0 again."""
     updates = Updates()
     assert await updates.result(update(1, attempt_number=1)) == 1
@@ -163,7 +163,7 @@ async def test_update_of_a_task_that_knows_a_lost_coordinator_adds_nothing() -> 
 
 
 @on_virtual_time
-async def test_function_that_raises_system_exit_adds_nothing_and_ends_nothing() -> None:
+async def test_aggregate_function_raising_system_exit_adds_nothing_and_ends_no_process() -> None:
     updates = Updates()
     for _ in range(2):  # the repeated message gets the same answer
         with pytest.raises(GlobalAggregateError, match="SystemExit: negative"):

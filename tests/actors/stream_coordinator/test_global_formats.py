@@ -90,7 +90,7 @@ class Coordinator:
 
 
 @on_virtual_time
-async def test_one_copy_of_each_format_prepares_and_finishes_its_output() -> None:
+async def test_one_instance_of_each_output_format_prepares_and_finishes_its_output() -> None:
     coordinator = Coordinator()
     await coordinator.call(is_end=False)
     await coordinator.call(is_end=True)
@@ -106,7 +106,7 @@ async def test_request_repeated_while_or_after_it_is_carried_out_is_carried_out_
 
 
 @on_virtual_time
-async def test_output_is_finished_again_after_a_restart_of_the_job() -> None:
+async def test_output_format_is_finished_again_after_a_restart_of_the_job() -> None:
     coordinator = Coordinator()
     await coordinator.call(is_end=True)
     await coordinator.call(is_end=True, restarts=1)
@@ -115,7 +115,7 @@ async def test_output_is_finished_again_after_a_restart_of_the_job() -> None:
 
 
 @on_virtual_time
-async def test_failure_of_a_format_is_reported_once_and_ends_all_further_calls() -> None:
+async def test_failure_of_an_output_format_is_reported_once_and_fails_all_further_calls() -> None:
     coordinator = Coordinator(fails=True)
     for is_end in (False, False, True):
         with pytest.raises(OperatorError, match="no such bucket") as caught:
@@ -127,7 +127,7 @@ async def test_failure_of_a_format_is_reported_once_and_ends_all_further_calls()
 
 
 @on_virtual_time
-async def test_code_that_cannot_be_fetched_now_is_no_failure_of_a_format() -> None:
+async def test_code_that_cannot_be_fetched_at_present_does_not_fail_the_output_format() -> None:
     coordinator = Coordinator()
     coordinator.error = RpcConnectionError("no blob server")
     with pytest.raises(RpcConnectionError):
@@ -140,7 +140,7 @@ async def test_code_that_cannot_be_fetched_now_is_no_failure_of_a_format() -> No
 
 @pytest.mark.parametrize("error", [FlinkRayError("it is gone"), OSError("disk full")], ids=str)
 @on_virtual_time
-async def test_code_that_cannot_be_provided_at_all_is_reported_as_a_failure(
+async def test_code_that_can_never_be_provided_is_reported_as_failure_of_the_output_format(
     error: Exception,
 ) -> None:
     coordinator = Coordinator()

@@ -132,7 +132,7 @@ def held(hook: Scripted) -> Iterator[None]:
         hook.may_return.set()
 
 
-async def test_hook_is_created_when_needed_and_restored_to_the_last_restore_only() -> None:
+async def test_hook_is_created_at_its_first_use_and_restored_to_the_last_of_two_restores() -> None:
     """CP-30."""
     hook = Scripted({"page": 3})
     hosted = Hosted(hook)
@@ -187,7 +187,7 @@ async def test_failed_future_of_a_hook_fails_the_checkpoint() -> None:
     await hosted.service.close()
 
 
-async def test_open_future_is_cancelled_when_the_checkpoint_is_over() -> None:
+async def test_pending_future_of_a_hook_is_cancelled_when_the_checkpoint_is_over() -> None:
     """CP-15."""
     pending: Future[str] = Future()
     is_cancelled = threading.Event()
@@ -246,7 +246,7 @@ async def test_hook_is_reset_at_a_start_without_a_checkpoint() -> None:
     await hosted.service.close()
 
 
-async def test_source_of_a_hook_for_which_there_is_no_room_fails_the_job() -> None:
+async def test_lack_of_disk_space_for_the_source_of_a_master_hook_fails_the_job() -> None:
     hosted = Hosted(Scripted(), disk_is_full=True)
     waiting = asyncio.ensure_future(hosted.hooks.ready())
     either: list[asyncio.Future[Any]] = [hosted.failed, waiting]
@@ -256,7 +256,7 @@ async def test_source_of_a_hook_for_which_there_is_no_room_fails_the_job() -> No
     await hosted.service.close()
 
 
-async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
+async def test_hook_call_that_does_not_return_fails_the_job_at_the_next_restore(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(master_hooks, "_LONGEST_WAIT", 0.05)
@@ -278,7 +278,7 @@ async def test_call_that_does_not_return_fails_the_job_at_its_next_restore(
 
 @pytest.mark.parametrize("hooks", [(), (Scripted(),)], ids=["no hook", "another hook"])
 @pytest.mark.parametrize("is_allowed", [False, True])
-async def test_state_of_a_missing_hook_is_refused_unless_allowed(
+async def test_checkpoint_state_of_a_missing_hook_is_refused_unless_configured_as_allowed(
     is_allowed: bool, hooks: tuple[Scripted, ...]
 ) -> None:
     """CP-30."""

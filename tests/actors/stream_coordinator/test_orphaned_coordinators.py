@@ -124,7 +124,7 @@ async def test_source_coordinator_obeys_the_job_master_that_adopted_it_last() ->
 
 @pytest.mark.parametrize("has_called", [False, True])
 @on_virtual_time
-async def test_replacing_coordinator_counts_only_readers_that_have_called(
+async def test_next_source_coordinator_counts_only_readers_that_called_the_last_one(
     has_called: bool,
 ) -> None:
     """Seed 10 of masters that die: readers that were only reset counted, too."""
@@ -152,7 +152,7 @@ async def test_source_coordinator_is_not_adopted_by_another_owner_or_from_a_livi
 
 
 @on_virtual_time
-async def test_orphaned_source_coordinator_ends_when_no_job_master_adopts_it_in_time() -> None:
+async def test_coordinator_of_a_dead_job_master_ends_when_no_other_adopts_it_in_time() -> None:
     """Also when the JobMaster that has adopted the coordinator is lost."""
     around = Surroundings()
     coordinator = await around.start()
@@ -181,7 +181,7 @@ async def test_coordinator_started_after_its_job_masters_death_ends() -> None:
 
 
 @on_virtual_time
-async def test_failure_of_an_orphaned_coordinator_is_reported_to_the_next_job_master() -> None:
+async def test_coordinator_failure_while_no_job_master_lives_is_reported_to_the_next_one() -> None:
     """The coordinator must not end because the failure cannot be reported."""
     around = Surroundings()
     coordinator = await around.start()

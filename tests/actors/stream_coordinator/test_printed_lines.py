@@ -43,7 +43,7 @@ def seconds() -> float:
 
 
 @on_virtual_time
-async def test_printed_text_that_is_sent_twice_is_stored_once() -> None:
+async def test_printed_text_that_a_task_sends_twice_is_stored_once() -> None:
     lines = lines_of()
     for number in (1, 2, 2, 1, 3):
         await lines.add(text(number, size=20))
@@ -154,7 +154,7 @@ async def test_end_of_a_job_waits_until_the_client_has_read_all_lines() -> None:
 
 
 @on_virtual_time
-async def test_client_that_waits_for_more_lines_hears_of_the_end_of_the_job() -> None:
+async def test_client_that_waits_for_more_printed_lines_is_told_of_the_end_of_the_job() -> None:
     lines = lines_of()
     waiting = asyncio.ensure_future(lines.read(None, 0))
     await asyncio.sleep(1)

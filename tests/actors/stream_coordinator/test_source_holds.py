@@ -129,7 +129,7 @@ async def test_source_is_paused_while_any_of_its_spark_stages_has_too_many_batch
     await coordinator.stop(MASTER)
 
 
-async def test_cancelled_question_whether_a_source_is_paused_blocks_no_other_source(
+async def test_cancelled_request_whether_a_source_is_paused_blocks_no_other_request(
     tmp_path: Path,
 ) -> None:
     service = LocalRpcService("coordinator")
@@ -148,7 +148,7 @@ async def test_cancelled_question_whether_a_source_is_paused_blocks_no_other_sou
     await service.close()
 
 
-async def test_question_whether_a_source_is_paused_is_answered_once_storage_works_again(
+async def test_request_whether_a_source_is_paused_is_answered_once_storage_works_again(
     coordinator: StreamCoordinatorGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     location = unreadable(tmp_path)
@@ -162,7 +162,7 @@ async def test_question_whether_a_source_is_paused_is_answered_once_storage_work
     await coordinator.stop(MASTER)
 
 
-async def test_question_whether_a_source_is_paused_is_refused_for_another_job_master(
+async def test_request_whether_a_source_is_paused_is_refused_for_another_job_master(
     coordinator: StreamCoordinatorGateway,
 ) -> None:
     with pytest.raises(CoordinatorReplacedError):
@@ -170,7 +170,7 @@ async def test_question_whether_a_source_is_paused_is_refused_for_another_job_ma
     await coordinator.stop(MASTER)
 
 
-async def test_look_up_with_too_many_waiting_records_pauses_its_sources_until_table_end(
+async def test_look_up_task_that_is_full_pauses_its_sources_until_it_has_room_again(
     coordinator: StreamCoordinatorGateway, tmp_path: Path
 ) -> None:
     notes = LookUpNotes(look_ups_location(str(tmp_path), JOB, "planes"))

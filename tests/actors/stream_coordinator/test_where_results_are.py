@@ -59,7 +59,7 @@ async def coordinator(
 
 
 @simulate(seeds=3)
-async def test_address_of_results_lost_with_its_connection_is_announced_again(
+async def test_result_address_whose_message_was_lost_with_the_connection_is_sent_again(
     simulation: Simulation,
 ) -> None:
     """Otherwise the client would wait for ever for the results of a job that runs."""
@@ -95,7 +95,7 @@ async def test_late_address_of_results_of_an_earlier_attempt_is_ignored(
 
 
 @simulate(seeds=1)
-async def test_task_of_another_job_master_stops_announcing_the_address_of_its_results(
+async def test_result_address_from_a_task_of_another_job_master_is_ignored(
     simulation: Simulation,
 ) -> None:
     service = simulation.service()

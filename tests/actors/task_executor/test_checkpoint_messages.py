@@ -128,7 +128,7 @@ async def test_task_executor_reports_acknowledgements_before_the_end_of_their_ta
 
 
 @on_virtual_time
-async def test_process_reports_acknowledgements_before_the_end_of_their_task(
+async def test_task_process_reports_acknowledgements_before_the_end_of_their_task(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -164,7 +164,7 @@ async def test_process_reports_acknowledgements_before_the_end_of_their_task(
 
 
 @on_virtual_time
-async def test_late_checkpoint_acknowledgement_of_an_unknown_task_is_reported(
+async def test_late_checkpoint_acknowledgement_of_an_unknown_task_is_still_forwarded(
     tmp_path: Path,
 ) -> None:
     """The receiver discards the files that were written for the checkpoint."""
@@ -218,7 +218,7 @@ ORDERS = TaskProcessGateway.order_checkpoint
 
 
 @on_virtual_time
-async def test_checkpoint_order_is_sent_once_per_process_after_the_deployment() -> None:
+async def test_checkpoint_trigger_or_outcome_is_sent_once_per_process_after_deployment() -> None:
     processes = doubles(2)
     executor = TasksInDoubles(slots_per_process=2)
     told: list[list[str]] = [[], []]

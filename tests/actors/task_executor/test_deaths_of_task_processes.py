@@ -32,7 +32,7 @@ async def test_failure_of_tasks_of_a_dead_process_names_the_command_for_its_logs
 
 
 @on_virtual_time
-async def test_process_that_does_not_confirm_its_tasks_is_killed_not_called_again() -> None:
+async def test_process_that_does_not_confirm_the_start_of_tasks_is_killed_and_not_retried() -> None:
     """A repeated call would run the tasks twice (seeds 37 and 31 of repeated calls)."""
     (process,) = doubles(1)
     process.on(TaskProcessGateway.run_tasks).raising(RpcConnectionError("the answer is lost"))

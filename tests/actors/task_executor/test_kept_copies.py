@@ -36,7 +36,7 @@ def kept(copies: KeptCopies) -> tuple[int | None, list[int]]:
     return None if found is None else found.restores, versions
 
 
-def test_recovery_backup_is_readable_once_its_notes_arrived_and_then_takes_changes() -> None:
+def test_recovery_backup_is_readable_and_takes_changes_once_its_notes_have_arrived() -> None:
     copies = KeptCopies()
     assert copies.keep(JOB, MASTER, 1, part(1))
     assert kept(copies) == (None, [])
@@ -68,7 +68,7 @@ def test_late_change_to_an_earlier_recovery_backup_is_refused() -> None:
     assert kept(copies) == (1, [1])
 
 
-def test_deleted_recovery_backup_is_not_handed_over() -> None:
+def test_deleted_recovery_backup_is_not_given_to_the_next_job_master() -> None:
     copies = KeptCopies()
     for piece in (part(1), notes(1)):
         copies.keep(JOB, MASTER, 1, piece)

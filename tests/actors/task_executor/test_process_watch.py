@@ -165,7 +165,7 @@ def test_process_that_reused_the_id_of_a_task_process_is_not_ended() -> None:
     process.wait()
 
 
-def test_orphans_of_a_dead_task_process_are_ended() -> None:
+def test_processes_that_a_dead_task_process_had_started_are_ended() -> None:
     process, lives = start(MARKED + STARTS_OTHERS), start(MARKED + STARTS_OTHERS)
     assert process.stdout is not None
     assert lives.stdout is not None
@@ -231,7 +231,7 @@ print("ready", flush=True)
 """
 
 
-def test_process_group_with_a_reused_id_is_left_alone(
+def test_process_group_that_has_the_reused_id_of_a_dead_one_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids are used again, for example by a daemon that has nothing to do with the note."""

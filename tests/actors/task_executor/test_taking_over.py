@@ -228,7 +228,9 @@ async def test_late_announcement_of_a_past_job_master_is_refused_after_a_take_ov
 
 
 @on_virtual_time
-async def test_job_master_that_lost_its_name_cannot_take_over(tmp_path: Path) -> None:
+async def test_job_master_whose_process_name_was_removed_cannot_take_over_tasks(
+    tmp_path: Path,
+) -> None:
     """The JobMaster was taken for dead, but lives."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -415,7 +417,9 @@ async def test_task_executor_forgets_the_ends_of_earlier_attempts_and_execution_
 
 
 @on_virtual_time
-async def test_adopted_task_continues_and_its_end_is_reported(tmp_path: Path) -> None:
+async def test_task_adopted_by_the_next_job_master_continues_and_its_end_is_reported(
+    tmp_path: Path,
+) -> None:
     """The JobMaster died so briefly that this TaskExecutor has not noticed."""
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
@@ -437,7 +441,7 @@ async def test_adopted_task_continues_and_its_end_is_reported(tmp_path: Path) ->
 
 
 @on_virtual_time
-async def test_tasks_of_another_execution_graph_are_cancelled_in_adopted_slots(
+async def test_tasks_of_another_execution_graph_are_cancelled_when_their_slots_are_adopted(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -462,7 +466,7 @@ async def test_tasks_of_another_execution_graph_are_cancelled_in_adopted_slots(
 
 
 @on_virtual_time
-async def test_task_that_stops_with_a_savepoint_is_reported_as_stopping_at_a_take_over(
+async def test_stop_with_savepoint_of_a_task_is_reported_to_a_job_master_that_takes_over(
     tmp_path: Path,
 ) -> None:
     """Unless the savepoint was given up."""
@@ -496,7 +500,9 @@ def registration(attempt_id: ExecutionAttemptID, value: int) -> KvStateRegistrat
 
 
 @on_virtual_time
-async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) -> None:
+async def test_queryable_states_of_running_tasks_are_reported_to_the_next_job_master(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     executor, first = await bench.start_with_slot()
     await bench.request(executor, 1, B)
@@ -541,7 +547,7 @@ async def test_checkpoint_acknowledgements_for_a_past_job_master_are_dropped(
 
 
 @on_virtual_time
-async def test_task_is_reported_with_the_producers_of_its_deployment(
+async def test_task_report_at_a_take_over_names_the_producers_the_task_was_deployed_with(
     tmp_path: Path,
 ) -> None:
     """Other tasks of the vertex were deployed later, with later attempts of the producers."""

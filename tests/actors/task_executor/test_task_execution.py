@@ -138,7 +138,7 @@ async def test_a_task_whose_state_cannot_be_reported_fails(tmp_path: Path) -> No
 
 
 @on_virtual_time
-async def test_only_the_task_for_an_unknown_slot_is_refused(tmp_path: Path) -> None:
+async def test_deployment_refuses_only_the_task_for_an_unknown_slot(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)

@@ -104,7 +104,7 @@ async def test_next_job_master_gets_slots_and_the_past_job_master_is_refused(
 
 
 @on_virtual_time
-async def test_kept_slot_is_offered_to_the_next_job_master_once_clean(
+async def test_slot_of_a_dead_job_master_is_offered_to_the_next_one_once_it_is_cleaned_up(
     tmp_path: Path,
 ) -> None:
     """TM-15: the ResourceManager announces the next JobMaster."""
@@ -178,7 +178,9 @@ class LeadersSlowToLeave(StandaloneHaServices):
 
 
 @on_virtual_time
-async def test_job_named_by_two_simultaneous_calls_is_followed_once(tmp_path: Path) -> None:
+async def test_leader_of_a_job_that_two_simultaneous_calls_name_is_watched_only_once(
+    tmp_path: Path,
+) -> None:
     """TM-14: one call requests a slot, the other announces the JobMaster, which had said
     goodbye."""
     bench = Bench(tmp_path)
@@ -272,7 +274,7 @@ async def test_task_executor_registers_again_when_a_goodbye_overtakes_the_answer
 
 
 @on_virtual_time
-async def test_slot_for_a_job_master_that_was_disconnected_causes_a_new_registration(
+async def test_slot_request_for_a_disconnected_job_master_causes_a_new_registration_there(
     tmp_path: Path,
 ) -> None:
     """TM-14: another slot of the JobMaster is still being cleaned up."""
@@ -293,7 +295,7 @@ async def test_slot_for_a_job_master_that_was_disconnected_causes_a_new_registra
 
 
 @on_virtual_time
-async def test_job_master_that_registers_again_after_a_disconnect_is_still_followed(
+async def test_announcing_the_present_job_master_again_causes_no_further_registration(
     tmp_path: Path,
 ) -> None:
     """Seed 18212 of the whole cluster: the ResourceManager announced the JobMaster that led the job
@@ -360,7 +362,7 @@ async def test_a_job_master_that_rejects_the_registration_gets_no_slots(tmp_path
 
 
 @on_virtual_time
-async def test_slots_that_only_job_master_or_task_executor_knows_are_failed_or_freed(
+async def test_slot_known_only_to_the_job_master_fails_and_one_it_does_not_know_is_freed(
     tmp_path: Path,
 ) -> None:
     """TM-16"""
@@ -457,7 +459,9 @@ async def test_task_executor_stops_when_all_its_tasks_have_ended(tmp_path: Path)
 
 
 @on_virtual_time
-async def test_task_executor_stops_despite_a_slot_not_clean_in_time(tmp_path: Path) -> None:
+async def test_task_executor_stops_although_a_slot_is_not_cleaned_up_in_time(
+    tmp_path: Path,
+) -> None:
     """TM-18: after 10 s, and with a goodbye."""
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()

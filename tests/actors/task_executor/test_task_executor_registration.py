@@ -243,7 +243,7 @@ async def test_task_executor_registers_at_a_job_master_again_once_it_leads_again
 
 
 @on_virtual_time
-async def test_elected_job_master_is_followed_instead_of_the_one_named_by_a_request(
+async def test_task_executor_registers_at_the_elected_job_master_not_the_one_in_a_request(
     tmp_path: Path,
 ) -> None:
     """TM-15, HA-28: a request that is older than the election changes nothing."""
@@ -271,7 +271,9 @@ async def test_elected_job_master_is_followed_instead_of_the_one_named_by_a_requ
 
 
 @on_virtual_time
-async def test_the_next_elected_job_master_is_followed_without_a_request(tmp_path: Path) -> None:
+async def test_task_executor_registers_at_the_next_elected_job_master_without_a_request(
+    tmp_path: Path,
+) -> None:
     """HA-28"""
     bench = Bench(tmp_path)
     bench.leaders = leaders = ElectedLeaders(bench.client.executor)

@@ -135,7 +135,7 @@ def sleeping() -> Iterator[dict[int, TaskProcessHost]]:
 
 
 @on_virtual_time
-async def test_stopped_waiting_process_is_ended_and_another_given(
+async def test_waiting_task_process_that_was_suspended_is_ended_and_another_one_is_given(
     sleeping: dict[int, TaskProcessHost],
 ) -> None:
     """Otherwise a job would wait for an answer until its tasks are given up, and would be

@@ -75,7 +75,7 @@ def descriptor(job_id: JobID, coordinator_attempt: int) -> RunnerTask:
     return RunnerTask(job_id, attempt_id, "spark", AllocationID.generate(), coordinator_attempt)
 
 
-async def test_spark_task_ends_leftovers_of_earlier_stages_and_runs(
+async def test_spark_task_ends_processes_left_over_by_earlier_stages_and_then_runs(
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()

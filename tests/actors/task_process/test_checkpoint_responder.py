@@ -81,7 +81,9 @@ class Plain:
     """Nothing says how its objects are written."""
 
 
-def test_an_acknowledgement_names_what_is_pickled(answering: Answering) -> None:
+def test_checkpoint_acknowledgement_lists_the_types_of_values_that_are_pickled(
+    answering: Answering,
+) -> None:
     class Local(Plain):
         pass
 
@@ -92,7 +94,10 @@ def test_an_acknowledgement_names_what_is_pickled(answering: Answering) -> None:
     (answer,) = answering.run()
     assert isinstance(answer, AcknowledgeCheckpoint)
     named = {(state.operator_id, state.name): state.types for state in answer.pickled}
-    module, test = __name__, "test_an_acknowledgement_names_what_is_pickled"
+    module, test = (
+        __name__,
+        "test_checkpoint_acknowledgement_lists_the_types_of_values_that_are_pickled",
+    )
     assert named == {
         (OPERATOR, "values"): (f"{module}.{test}.<locals>.Local",),
         (OPERATOR, "seen"): (f"{module}.Plain",),
@@ -268,7 +273,7 @@ def test_unwritable_state_declines_the_checkpoint_with_the_cause(answering: Answ
     assert answering.files() == []
 
 
-def test_storage_that_fails_declines_with_the_cause(
+def test_failing_storage_declines_the_checkpoint_with_the_cause(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering.stateful.put("k", 1)
@@ -409,7 +414,7 @@ def test_abort_before_the_barrier_declines_the_checkpoint(answering: Answering) 
         (DECLINED_BEFORE, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
     ],
 )
-def test_decline_reports_its_reason_and_is_no_failure_of_the_job(
+def test_declined_checkpoint_reports_its_reason_and_does_not_fail_the_job(
     answering: Answering, why: str, reason: CheckpointFailureReason
 ) -> None:
     answering.responder.declined(1, why)
@@ -419,7 +424,7 @@ def test_decline_reports_its_reason_and_is_no_failure_of_the_job(
     assert answering.taken == [1]
 
 
-def test_state_change_after_an_aborted_capture_does_not_copy_the_state(
+def test_state_is_not_copied_on_write_after_its_snapshot_was_aborted(
     answering: Answering,
 ) -> None:
     stateful = answering.stateful
@@ -509,7 +514,9 @@ def test_aborted_checkpoint_that_waits_for_data_in_flight_deletes_its_written_st
 # --- the end of the task ----------------------------------------------------------------------
 
 
-async def test_a_task_ends_when_its_snapshots_are_answered(answering: Answering) -> None:
+async def test_task_ends_only_once_all_its_snapshots_are_acknowledged_or_declined(
+    answering: Answering,
+) -> None:
     answering.stateful.put("k", 1)
     answering.capture(1)
     closing = asyncio.ensure_future(answering.responder.close(is_given_up=False))

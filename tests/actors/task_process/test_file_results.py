@@ -29,7 +29,7 @@ async def test_failed_task_ends_although_its_result_cannot_be_deleted(
     assert "result before the job ends: [Errno 20] Cannot delete directory" in caplog.text
 
 
-async def test_abandoning_a_result_keeps_it_if_finished_and_loses_it_if_unfinished(
+async def test_finished_result_is_kept_when_it_is_abandoned_and_an_unfinished_one_is_lost(
     tmp_path: Path,
 ) -> None:
     finished, failed = output_at(tmp_path / "finished"), output_at(tmp_path / "failed")

@@ -75,7 +75,7 @@ async def test_source_stays_paused_while_its_coordinator_does_not_answer() -> No
 
 
 @on_virtual_time
-async def test_waits_between_failed_pause_questions_of_a_source_double_up_to_a_second() -> None:
+async def test_source_repeats_failed_requests_whether_it_is_paused_after_doubling_waits() -> None:
     asked, _, _ = await run(*[FAILS] * 8, False, FAILS, FAILS)
     times = [time for time, _ in asked]
     pauses = [later - time for time, later in itertools.pairwise(times)]

@@ -59,7 +59,7 @@ class Server:
         return stats.requests, stats.successful, stats.failed
 
 
-def test_query_answers_are_counted_and_name_missing_keys() -> None:
+def test_state_query_is_counted_and_its_answer_names_the_missing_keys() -> None:
     """QS-09."""
     server = Server()
     answer = server.ask("x", "a", "y")
@@ -122,7 +122,7 @@ async def reported() -> AsyncIterator[Reported]:
 
 
 @on_virtual_time
-async def test_job_master_hears_of_the_states_of_each_job() -> None:
+async def test_queryable_states_are_reported_separately_for_each_job() -> None:
     async with reported() as it:
         tasks = [Task(it.registry), Task(it.registry, OTHER_JOB)]
         for task in tasks:

@@ -19,7 +19,7 @@ def room(notes: LookUpNotes, attempt: int) -> NotedRoom:
     return NotedRoom(notes, "execution", 0, attempt, 100)
 
 
-def test_look_up_task_that_was_never_full_writes_no_file(
+def test_look_up_task_that_was_never_full_of_waiting_records_writes_no_file(
     notes: LookUpNotes, tmp_path: Path
 ) -> None:
     room(notes, 0).free()

@@ -71,7 +71,7 @@ async def test_lines_are_sent_in_order_and_large_ones_in_pieces() -> None:
     assert set(ends) == {b"\n"}
 
 
-async def test_a_message_that_was_not_answered_is_sent_again() -> None:
+async def test_message_with_printed_lines_that_was_not_answered_is_sent_again() -> None:
     around = Surroundings(RpcConnectionError("reset"), RpcConnectionError("reset"))
     await asyncio.to_thread(around.write_and_flush, "a\n")
     assert [text.number for text in around.told] == [1, 1, 1]

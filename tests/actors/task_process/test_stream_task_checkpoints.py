@@ -290,7 +290,7 @@ async def test_barrier_of_a_checkpoint_that_was_aborted_before_is_skipped(tmp_pa
         assert await process.next_result() == process.barrier(2)
 
 
-async def test_trigger_for_an_unknown_attempt_is_not_answered(tmp_path: Path) -> None:
+async def test_checkpoint_trigger_for_an_unknown_attempt_is_not_answered(tmp_path: Path) -> None:
     async with ProcessUnderTest(tmp_path, VERTEX) as process:
         attempt_id = await process.run()
         other = replace(attempt_id, attempt_number=7)
@@ -373,7 +373,7 @@ async def test_source_deployed_by_the_next_job_master_asks_the_existing_coordina
         assert reader.job_master_id == MASTER
 
 
-async def test_source_reads_on_if_a_checkpoint_is_aborted_before_the_source_is_triggered(
+async def test_source_continues_reading_if_a_checkpoint_is_aborted_before_its_trigger(
     tmp_path: Path,
 ) -> None:
     """The cut comes later all the same, and the source takes no snapshot."""
@@ -616,7 +616,7 @@ async def test_finished_source_takes_a_checkpoint_without_asking_for_assigned_sp
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-async def test_task_at_the_end_of_its_data_takes_part_until_the_data_is_processed(
+async def test_task_at_the_end_of_its_data_takes_checkpoints_until_the_data_is_processed(
     tmp_path: Path, unaligned: bool
 ) -> None:
     """The task is triggered by barriers or, when its producers have ended, by an order. A task that

@@ -50,7 +50,7 @@ def test_vertices_of_equal_name_share_one_metric_series() -> None:
     assert values["watermark_lag", "Map"] == 2000
 
 
-def test_busiest_of_vertices_with_equal_name_is_shown() -> None:
+def test_busy_time_of_vertices_with_equal_names_is_that_of_the_busiest() -> None:
     metrics = TaskMetrics(lambda: 0.0)
     busy, idle = {1: 0, 2: 0}, {1: 0, 2: 0}
     for vertex in busy:
@@ -64,7 +64,7 @@ def test_busiest_of_vertices_with_equal_name_is_shown() -> None:
     assert _values(metrics)["busy_time_ms_per_second", "Map"] == 900
 
 
-def test_metrics_show_a_source_that_waits_for_spark_as_held() -> None:
+def test_is_held_metric_is_1_for_a_source_that_is_paused_until_spark_catches_up() -> None:
     metrics = TaskMetrics(lambda: 0.0)
     metrics.begun(_task(1, "Source"), _group(isHeld=1))
     metrics.begun(_task(2, "Source"), _group(isHeld=0))
@@ -113,7 +113,7 @@ class _NoNumber:
         return self
 
 
-def test_odd_numbers_in_user_counters_harm_no_other_metric() -> None:
+def test_user_counter_with_an_invalid_number_is_left_out_and_all_others_are_exported() -> None:
     """Ray takes Python's own numbers and raises at others. A NumPy number in one counter must not
     stop all metrics of the process."""
     group = MetricGroup()
@@ -129,7 +129,7 @@ def test_odd_numbers_in_user_counters_harm_no_other_metric() -> None:
     assert {type(value) for value in found.values()} == {float}
 
 
-def test_time_shares_cover_the_time_since_the_last_read() -> None:
+def test_busy_and_idle_time_per_second_cover_the_time_since_the_last_read() -> None:
     """The first read shows no shares, and no share is below zero."""
     times = {"busyTimeMs": 30, "idleTimeMs": 70}
     group = MetricGroup()

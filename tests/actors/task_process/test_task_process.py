@@ -44,7 +44,7 @@ async def cancel(cluster: MiniCluster, job_id: JobID) -> JobStatus:
     return (await asyncio.wait_for(cluster.result(job_id), 30)).status
 
 
-async def test_a_plain_function_that_waits_for_its_cancellation_ends_with_it(
+async def test_plain_function_that_waits_for_cancellation_ends_when_its_task_is_cancelled(
     impatient: MiniCluster,
 ) -> None:
     def waits(context: Any) -> None:
