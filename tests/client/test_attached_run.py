@@ -193,7 +193,7 @@ def interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def test_attached_run_reports_no_interruption_if_its_job_ends_by_itself(
+def test_attached_run_reports_no_interruption_if_its_job_ends_without_ctrl_c(
     world: World, client: ClusterClient
 ) -> None:
     job = job_graph()

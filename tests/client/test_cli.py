@@ -258,7 +258,7 @@ def test_shell_completion_offers_the_matching_commands(words: str, offered: list
         (5, "0123456…  0123456…"),  # eight characters are left of each
     ],
 )
-def test_tables_are_cut_to_the_terminal_width_but_stay_readable(
+def test_tables_are_cut_to_the_terminal_width_but_columns_keep_a_minimum_width(
     width: int | None, line: str
 ) -> None:
     text = cli_output.table(("A", "B"), [("0123456789abcdef", "0123456789")], width)
@@ -298,7 +298,7 @@ def test_job_details_escape_control_characters_in_names_and_failures() -> None:
     assert lines[-2:] == ["  boom\\x1b]0;title\\x07", "  second"]
 
 
-def test_every_command_that_shows_something_can_show_it_as_json() -> None:
+def test_every_command_except_rest_rest_token_and_run_has_the_option_json() -> None:
     context = click.Context(cli, info_name="flinkray")
     without = set()
     for name in cli.list_commands(context):
@@ -388,7 +388,7 @@ def test_run_waits_for_the_job_and_prints_its_duration(
     assert f"submitted job {job_id} (daily)" in err
 
 
-def test_run_exits_with_0_though_the_cluster_forgets_the_job_as_the_job_finishes(
+def test_run_exits_with_0_although_the_cluster_drops_the_finished_job_at_once(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     """The cluster forgets ended jobs at once with `jobstore.max-capacity` 0, or soon when many jobs
@@ -467,7 +467,7 @@ def test_run_exits_with_5_when_its_job_is_cancelled_by_another_client(
     assert "was cancelled" in output()[1]
 
 
-def test_ctrl_c_cancels_and_exits_with_130(
+def test_ctrl_c_during_run_cancels_the_job_and_exits_with_130(
     world: World, command: Command, script: str, output: Output
 ) -> None:
     async def interrupt() -> None:
@@ -602,7 +602,7 @@ def two_jobs(client: ClusterClient) -> None:
 
 @pytest.mark.usefixtures("two_jobs")
 @pytest.mark.parametrize("beginning", ["ab3", "AB34", SECOND.hex()])
-def test_unique_beginning_of_a_job_id_names_the_job(
+def test_unique_prefix_of_a_job_id_is_accepted_instead_of_the_whole_id(
     world: World, command: Command, output: Output, beginning: str
 ) -> None:
     assert command(["cancel", beginning]) == 0
@@ -611,7 +611,7 @@ def test_unique_beginning_of_a_job_id_names_the_job(
 
 
 @pytest.mark.usefixtures("two_jobs")
-def test_cancel_refuses_an_id_beginning_that_several_jobs_share(
+def test_cancel_refuses_a_job_id_prefix_that_several_jobs_share(
     world: World, command: Command, output: Output
 ) -> None:
     assert command(["cancel", "ab"]) == 2
@@ -619,7 +619,7 @@ def test_cancel_refuses_an_id_beginning_that_several_jobs_share(
     assert world.cancelled == []
 
 
-def test_error_for_an_ambiguous_id_names_ten_jobs_and_counts_the_rest(
+def test_error_for_an_ambiguous_job_id_prefix_names_ten_jobs_and_counts_the_rest(
     client: ClusterClient, command: Command, output: Output
 ) -> None:
     for number in range(12):
@@ -631,7 +631,7 @@ def test_error_for_an_ambiguous_id_names_ten_jobs_and_counts_the_rest(
 
 
 @pytest.mark.usefixtures("two_jobs")
-def test_info_exits_with_4_when_no_job_id_has_the_beginning(
+def test_info_exits_with_4_when_no_job_id_has_the_given_prefix(
     command: Command, output: Output
 ) -> None:
     assert command(["info", "ab5"]) == 4
@@ -728,7 +728,7 @@ _DETAILS = JobDetails(
 )
 
 
-def test_details_show_duration_executions_reason_for_waiting_and_failures() -> None:
+def test_job_details_show_duration_executions_reason_for_waiting_and_failures() -> None:
     text = cli_output.job_details(_DETAILS, now=75.0)
     for line in (
         "duration    1 min 5 s",
@@ -746,7 +746,7 @@ def test_details_show_duration_executions_reason_for_waiting_and_failures() -> N
     assert "flights (1/2) TE-1 on 10.0.0.1" in text
 
 
-def test_details_show_concurrent_failures_grouped_by_cause() -> None:
+def test_job_details_show_concurrent_failures_grouped_by_cause() -> None:
     concurrent = tuple(
         ExceptionEntry(11.5, text, task=task)
         for text, task in [
@@ -764,7 +764,7 @@ def test_details_show_concurrent_failures_grouped_by_cause() -> None:
     ]
 
 
-def test_details_show_a_traceback_with_verbose_and_a_hint_without() -> None:
+def test_job_details_show_a_traceback_with_verbose_and_otherwise_a_hint_at_verbose() -> None:
     short = cli_output.job_details(_DETAILS, now=75.0).splitlines()
     assert short[-1] == "  traceback: with --verbose"
     long = cli_output.job_details(_DETAILS, now=75.0, verbose=True).splitlines()
@@ -775,7 +775,7 @@ def test_details_show_a_traceback_with_verbose_and_a_hint_without() -> None:
     assert without.splitlines() == short[:-1]
 
 
-def test_details_of_python_tasks_do_not_mention_spark() -> None:
+def test_job_details_of_python_tasks_do_not_mention_spark() -> None:
     execution = ExecutionInfo(0, 0, ExecutionState.RUNNING, "TaskExecutor-0-0 bundle 0 on 10.0.0.1")
     vertex = VertexInfo(JobVertexID(bytes(16)), "words", 1, (execution,))
     details = replace(_DETAILS, vertices=(vertex,), pending_reason=None)
@@ -786,7 +786,7 @@ def test_details_of_python_tasks_do_not_mention_spark() -> None:
 
 
 @pytest.mark.parametrize(("failovers", "text"), [(1, "1 JobMaster lost"), (2, "2 JobMasters lost")])
-def test_details_count_lost_job_masters_as_failovers_not_as_restarts(
+def test_job_details_count_lost_job_masters_as_failovers_not_as_restarts(
     failovers: int, text: str
 ) -> None:
     details = replace(_DETAILS, restarts=0, failovers=failovers, pending_reason=None)
@@ -804,7 +804,7 @@ def _checkpoint(
     return CheckpointStatistics(checkpoint_id, status, False, at, duration, 4, 3, **others)
 
 
-def test_details_show_the_latest_checkpoints_of_each_kind() -> None:
+def test_job_details_show_the_latest_checkpoints_of_each_kind() -> None:
     """Without --verbose the latest of each kind; with --verbose the newest few, one per line."""
     running = _checkpoint(9, CheckpointStatus.IN_PROGRESS, None)
     path = "/checkpoints/chk-8/_metadata"
@@ -849,7 +849,7 @@ def test_details_show_the_latest_checkpoints_of_each_kind() -> None:
     ) in cli_output.job_details(ended, now=95.0).splitlines()
 
 
-def test_details_of_a_job_without_checkpoints_do_not_mention_checkpoints() -> None:
+def test_job_details_without_any_checkpoint_do_not_mention_checkpoints() -> None:
     assert "checkpoints" not in cli_output.job_details(_DETAILS, now=75.0)
     assert "checkpoints" not in cli_output.progress_text(JobProgress.of(_DETAILS))
 
@@ -883,7 +883,7 @@ _WORDS = VertexInfo(
 )  # fmt: skip
 
 
-def test_details_show_records_bytes_and_busy_time_of_each_vertex() -> None:
+def test_job_details_show_records_bytes_and_busy_time_of_each_vertex() -> None:
     text = cli_output.job_details(replace(_DETAILS, vertices=(_NUMBERS, _WORDS)), now=75.0)
     flow = text.partition("VERTEX")[1:]
     assert [line.split("  ") for line in map(_narrow, "".join(flow).splitlines()[:3])] == [
@@ -895,7 +895,7 @@ def test_details_show_records_bytes_and_busy_time_of_each_vertex() -> None:
     assert text.count("RECORDS IN") == 1
 
 
-def test_details_with_verbose_show_records_and_bytes_of_each_subtask() -> None:
+def test_job_details_with_verbose_show_records_and_bytes_of_each_subtask() -> None:
     details = replace(_DETAILS, vertices=(_NUMBERS, _WORDS))
     text = cli_output.job_details(details, now=75.0, verbose=True)
     subtasks = text.partition("vertex words")[2].splitlines()[1:4]
@@ -911,7 +911,7 @@ def _narrow(line: str) -> str:
     return re.sub("  +", "  ", line)
 
 
-def test_json_of_details_has_ids_as_hex_and_states_by_name() -> None:
+def test_job_details_as_json_have_ids_as_hex_and_states_by_name() -> None:
     value = json.loads(cli_output.to_json(_DETAILS))
     assert value["job_id"] == "0" * 32
     assert value["worker_group"] == "abc"
@@ -923,7 +923,9 @@ def test_json_of_details_has_ids_as_hex_and_states_by_name() -> None:
     ("seconds", "text"),
     [(-0.1, "0.0 s"), (2.54, "2.5 s"), (60, "1 min 0 s"), (3725, "1 h 2 min")],
 )
-def test_format_seconds_prints_short_durations(seconds: float, text: str) -> None:
+def test_format_seconds_uses_the_units_that_suit_the_length_of_a_duration(
+    seconds: float, text: str
+) -> None:
     assert cli_output.format_seconds(seconds) == text
 
 

@@ -58,7 +58,9 @@ def test_doctor_finds_storage_that_the_machines_do_not_share(tmp_path: Path) -> 
     assert "it is another storage than here" in check.text
 
 
-def test_doctor_does_not_search_for_a_mark_file_in_unwritable_storage(tmp_path: Path) -> None:
+def test_doctor_does_not_look_for_its_test_file_in_storage_that_it_cannot_write(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").touch()
     with marked(str(tmp_path / "file"), "mark") as is_marked:
         assert not is_marked
@@ -95,7 +97,7 @@ def test_doctor_warns_of_little_shared_memory(total: int, free: int) -> None:
     assert "--shm-size" in check.way_out
 
 
-def test_doctor_warns_of_a_python_version_and_a_failing_storage_of_a_node() -> None:
+def test_doctor_warns_of_another_python_version_and_failing_storage_of_a_node() -> None:
     found = list(checks_of_node("a", _said(python="3.9.1", storage_error="OSError: no"), "/data"))
     assert _of(found, "node").state is Verdict.WARNING
     assert _of(found, "storage").state is Verdict.BAD
@@ -111,7 +113,7 @@ def test_doctor_warns_of_a_python_version_and_a_failing_storage_of_a_node() -> N
         (4.0, Verdict.BAD, "a is 6.0 s behind this machine"),
     ],
 )
-def test_doctor_reports_a_node_clock_only_if_the_request_time_does_not_explain_it(
+def test_doctor_reports_a_clock_difference_only_if_longer_than_the_request_took(
     there: float, state: Verdict, text: str
 ) -> None:
     check = check_of_clock("a", 10.0, there, 12.0)

@@ -30,7 +30,7 @@ class States:
         return [immutable_state("map", CONTENTS, None) for _ in keys]
 
 
-def test_query_json_shows_values_that_json_lacks_as_python_text(
+def test_query_with_json_writes_values_that_json_cannot_express_as_python_text(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Keys of a map that are not text, and NaN, are written as Python writes them. NaN, Infinity

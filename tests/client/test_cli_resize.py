@@ -53,7 +53,7 @@ def run(client: ClusterClient, *line: str) -> int:
     ],
     ids=["all", "exactly", "one and the others"],
 )
-def test_resize_sends_the_wanted_bounds_of_the_vertices(
+def test_resize_sends_the_given_parallelism_bounds_of_the_vertices(
     wanted: list[str],
     bounds: tuple[ParallelismBounds, ...],
     others: ParallelismRange | None,
@@ -82,7 +82,7 @@ def test_resize_sends_the_wanted_bounds_of_the_vertices(
         (["a=2", "a=3"], "'a' is named twice"),
     ],
 )
-def test_resize_refuses_malformed_bounds_with_exit_code_2(
+def test_resize_refuses_malformed_parallelism_bounds_with_exit_code_2(
     wanted: list[str], text: str, capsys: Output
 ) -> None:
     assert execute(["resize", UNKNOWN, *wanted]) == 2

@@ -220,7 +220,7 @@ def test_savepoint_dispose_of_a_missing_savepoint_fails_and_deletes_nothing(
     assert world.savepoints == ["/savepoints/a"]
 
 
-def test_savepoint_dispose_succeeds_although_the_answer_is_lost(
+def test_savepoint_dispose_succeeds_although_the_answer_to_its_request_is_lost(
     world: World, client: ClusterClient, capsys: Output
 ) -> None:
     world.savepoints.append("/savepoints/a")

@@ -50,7 +50,7 @@ def test_top_cuts_a_long_vertex_name_to_the_terminal_width() -> None:
     assert heads.split() == ["JOB", "VERTEX", "RUNNING", "IN/S", "OUT/S", "BUSY", "BACK-PRESSURED"]
 
 
-def test_top_shows_the_number_of_held_sources_of_a_vertex() -> None:
+def test_top_shows_how_many_subtasks_of_a_source_are_paused_because_spark_is_behind() -> None:
     before = IOMetrics(0, None, 0, None, 0, 0, 0)
     now = IOMetrics(5000, None, 0, None, 10, 0, 30, held=2)
     (one,) = rates(_look(0.0, before), _look(2.0, now))

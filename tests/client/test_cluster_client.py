@@ -38,7 +38,7 @@ def interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def test_submitted_job_is_listed_and_its_handle_answers(
+def test_submitted_job_is_listed_and_its_handle_returns_status_details_and_result(
     world: World, client: ClusterClient
 ) -> None:
     job = job_graph("flights")
@@ -179,7 +179,7 @@ class ToldRetriever(LeaderRetrievalService):
         self.listener = None
 
 
-def test_request_refused_under_a_past_leader_session_is_repeated_under_the_present() -> None:
+def test_request_refused_for_an_old_fencing_token_is_repeated_with_the_new_token() -> None:
     """A client that follows a past leader is refused. The client repeats the request when it learns
     of the present leader."""
     retriever = ToldRetriever()
@@ -202,7 +202,7 @@ def test_request_refused_under_a_past_leader_session_is_repeated_under_the_prese
         assert answer.result(300) == ()
 
 
-def test_client_request_is_sent_as_soon_as_a_dispatcher_leads(
+def test_client_request_is_sent_as_soon_as_a_dispatcher_is_elected_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """HA-27: the request does not wait until the next attempt is due."""
@@ -241,7 +241,7 @@ def test_error_of_a_client_request_says_that_no_dispatcher_leads() -> None:
         client.list_jobs()
 
 
-def test_request_fails_with_advice_when_the_dispatcher_stays_away() -> None:
+def test_request_fails_with_advice_when_no_dispatcher_is_reachable_for_too_long() -> None:
     with scripted_cluster(unreachable_limit=0.3) as (world, client):
         handle = client.submit(job_graph())
 
@@ -322,7 +322,7 @@ def test_an_error_in_the_progress_callback_ends_the_waiting(client: ClusterClien
         client.submit(job_graph()).wait(on_progress=on_progress, interval=0.01)
 
 
-async def test_job_handle_can_be_awaited_and_a_cancelled_wait_leaves_the_job(
+async def test_job_handle_can_be_awaited_and_a_cancelled_wait_leaves_the_job_running(
     cluster: tuple[World, ClusterClient],
 ) -> None:
     world, client = cluster
@@ -379,7 +379,7 @@ def test_closed_client_raises_client_closed_error_and_can_be_closed_again() -> N
         assert "closed" in repr(client)
 
 
-def test_blocking_client_call_on_the_loop_of_the_client_is_refused(
+def test_blocking_client_call_on_the_event_loop_of_the_client_is_refused(
     world: World, client: ClusterClient
 ) -> None:
     async def call() -> None:
@@ -403,7 +403,7 @@ def test_several_threads_can_submit_jobs_through_one_client(client: ClusterClien
     assert len(handles) == 8
 
 
-def test_public_names_of_a_client_are_for_its_users(client: ClusterClient) -> None:
+def test_client_has_no_public_names_besides_those_meant_for_users(client: ClusterClient) -> None:
     """The session of the client has what the modules of flinkray need."""
     public = {name for name in dir(client) if not name.startswith("_")}
     assert public == {

@@ -38,7 +38,9 @@ def result_at(location: str | None, num_rows: int | None = None) -> JobExecution
 
 
 @pytest.mark.parametrize("as_uri", [False, True])
-def test_rows_are_read_from_a_path_and_from_a_uri(directory: Path, as_uri: bool) -> None:
+def test_result_rows_are_read_from_a_path_and_from_a_file_uri(
+    directory: Path, as_uri: bool
+) -> None:
     result = result_at(directory.as_uri() if as_uri else str(directory), 3)
     assert result.has_data
     assert result.num_rows == 3

@@ -46,7 +46,7 @@ def codes_of(job: JobGraph) -> list[bytes | BlobKey]:
     return [vertex.invokable.code for vertex in job.vertices]
 
 
-def test_code_up_to_the_limit_stays_in_the_graph() -> None:
+def test_code_up_to_the_size_limit_stays_in_the_job_graph() -> None:
     job = graph(b"a" * 60, b"b" * 40)
     assert offload(job, 100) == (job, {})
 

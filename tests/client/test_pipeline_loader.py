@@ -54,7 +54,7 @@ def test_script_function_is_pickled_with_the_modules_beside_the_script(tmp_path:
     assert load_function(code)(21) == 42
 
 
-def test_module_in_the_current_directory_is_found(
+def test_pipeline_in_a_module_of_the_current_directory_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,7 @@ def test_module_in_the_current_directory_is_found(
         ("data.txt/../data", "data.txt/../data"),
     ],
 )
-def test_error_of_a_pipeline_names_what_is_missing_or_broken(
+def test_pipeline_that_cannot_be_loaded_raises_an_error_with_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def test_masters_avoid_the_head_node_if_there_is_another_node() -> None:
         ({"cluster.max-master-growth": "0b"}, None),
     ],
 )
-def test_each_master_gets_the_configured_restarts_and_renewal(
+def test_each_master_restarts_without_limit_and_is_replaced_at_the_configured_growth(
     options: dict[str, str], renewal: Renewal | None
 ) -> None:
     arguments = ClusterArguments("c", options, "/storage")
@@ -72,7 +72,7 @@ def services() -> Iterator[EmbeddedHaServices]:
         yield EmbeddedHaServices(MemoryDirectory(), executor)
 
 
-async def test_elections_of_a_cluster_are_forgotten_when_all_jobs_have_ended(
+async def test_election_data_of_a_cluster_are_deleted_when_all_jobs_have_ended(
     services: EmbeddedHaServices,
 ) -> None:
     assert await _forget_elections(services) is None
@@ -80,7 +80,7 @@ async def test_elections_of_a_cluster_are_forgotten_when_all_jobs_have_ended(
         services.get_job_graph_store(StoredJob)
 
 
-async def test_elections_of_a_cluster_are_kept_while_a_job_has_not_ended(
+async def test_election_data_of_a_cluster_are_not_deleted_while_a_job_has_not_ended(
     services: EmbeddedHaServices,
 ) -> None:
     graph = task_job(ends)
@@ -90,7 +90,7 @@ async def test_elections_of_a_cluster_are_kept_while_a_job_has_not_ended(
     assert await store.get_job_ids() == (graph.job_id,)
 
 
-def test_cluster_record_keeps_unknown_options_and_a_leader_election_ignores_them() -> None:
+def test_cluster_record_keeps_unknown_options_but_omits_them_for_leader_elections() -> None:
     values = {
         "cluster.id": "c",
         "high-availability.type": "zookeeper",

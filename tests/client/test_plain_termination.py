@@ -47,7 +47,9 @@ def started(code: str, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.ray
-def test_sigterm_ends_a_plain_program_as_ctrl_c_does(ray_cluster: None, tmp_path: Path) -> None:
+def test_sigterm_ends_a_plain_python_program_and_cancels_its_job_as_ctrl_c_does(
+    ray_cluster: None, tmp_path: Path
+) -> None:
     """While its job runs, while it does something else, and with a handler of its own."""
     named = ["--cluster-id", "plainly"]
     assert execute(["cluster", "up", *named, "-D", f"storage.dir={tmp_path}"]) == 0

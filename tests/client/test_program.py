@@ -130,7 +130,7 @@ def test_job_options_of_run_apply_to_the_jobs_of_the_program(
 
 
 @pytest.mark.parametrize(("interval", "milliseconds"), [("5 ms", 5), ("never", -1)])
-def test_run_sets_up_a_program_by_flinks_option_names(
+def test_run_configures_a_program_by_flinks_option_names(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, interval: str, milliseconds: int
 ) -> None:
     """PF-21: like -D of Flink's command line."""
@@ -256,7 +256,7 @@ def test_run_says_that_a_program_built_a_stream_but_never_executed_it(
     )
 
 
-def test_run_does_not_complain_when_a_program_executes_its_stream(
+def test_run_prints_no_warning_when_a_program_executes_its_stream(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last="env.execute()"))
@@ -289,7 +289,7 @@ def test_run_shows_the_traceback_of_a_program_as_python_does(
     assert shown == under_python.stderr
 
 
-def test_error_of_a_refused_call_names_the_line_of_the_program(
+def test_error_for_a_wrong_argument_in_a_program_names_the_line_of_the_program(
     cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program.write_text(BUILT_ONLY.format(last="env.from_sequence(1, 3).key_by(0)"))

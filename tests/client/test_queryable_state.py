@@ -236,7 +236,7 @@ async def test_query_fails_within_10_s_when_a_lost_state_is_not_found_again() ->
 
 
 @on_virtual_time
-async def test_error_names_the_key_group_that_no_process_holds() -> None:
+async def test_query_error_names_the_key_group_that_no_process_has() -> None:
     async with world() as it:
         it.serve("a")
         it.at(it.location("a", None))
@@ -246,7 +246,7 @@ async def test_error_names_the_key_group_that_no_process_holds() -> None:
 
 
 @on_virtual_time
-async def test_query_of_an_unknown_state_fails_at_once_and_a_later_query_succeeds() -> None:
+async def test_query_before_its_state_exists_fails_at_once_and_a_later_query_succeeds() -> None:
     """QS-11."""
     async with world() as it:
         it.serve("a")
@@ -297,7 +297,7 @@ async def test_query_of_2500_keys_is_split_into_messages_of_1000_keys() -> None:
 
 
 @on_virtual_time
-async def test_answers_that_do_not_fit_into_a_message_are_asked_for_in_parts() -> None:
+async def test_query_answers_too_large_for_one_message_are_requested_in_parts() -> None:
     async with world() as it:
         it.serve("a")
         it.at(it.location("a"))

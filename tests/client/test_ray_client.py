@@ -52,7 +52,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_a_client_outside_the_cluster_submits_a_job_and_hears_of_its_end(
+def test_ray_client_outside_the_cluster_submits_a_job_and_waits_for_its_end(
     tmp_path: Path,
 ) -> None:
     with ray_with_clients() as served:

@@ -157,7 +157,7 @@ def place(restored: int | None, first: int = 0) -> CollectorPlace:
 
 
 @pytest.mark.parametrize("found", [place(None), place(1)])
-async def test_attempt_that_would_repeat_results_already_shown_fails(
+async def test_job_attempt_that_would_repeat_results_already_shown_is_rejected(
     found: CollectorPlace,
 ) -> None:
     """The attempt's checkpoint has fewer pieces than were shown, or there is no checkpoint."""

@@ -141,7 +141,7 @@ def test_program_started_with_execute_async_finishes_and_returns_its_result(env:
     assert client.get_job_status().result() is JobStatus.FINISHED
 
 
-def test_empty_program_is_refused(env: Any) -> None:
+def test_execute_without_any_operator_raises_an_error(env: Any) -> None:
     with pytest.raises(StreamError, match="No operators defined"):
         env.execute("nothing")
 
@@ -173,7 +173,7 @@ def test_environment_has_no_operators_left_after_execute(env: Any) -> None:
         lambda s: s.connect(s.key_by(lambda v: v)).process(None),
     ],
 )
-def test_wrong_argument_is_refused_by_the_call_that_takes_it(env: Any, wrong: Any) -> None:
+def test_wrong_argument_raises_an_error_in_the_call_that_takes_it(env: Any, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError, StreamError)):
         wrong(env.from_collection([1]))
 
@@ -271,14 +271,14 @@ RULES: Any = state.MapStateDescriptor("rules")
         lambda _: connectors.CallbackSink(None, awaiting(functions.MapFunction, "map").map),
     ],
 )  # fmt: skip
-def test_async_function_where_a_plain_one_is_needed_is_refused_by_name(
+def test_async_function_where_a_plain_one_is_needed_is_refused_and_named(
     env: Any, build: Any
 ) -> None:
     with pytest.raises(TypeError, match=r"(?i)^\w*awaited\S* is `async def`.* plain function"):
         build(env.from_collection([1]))
 
 
-def test_function_may_run_its_own_coroutine_methods(env: Any) -> None:
+def test_function_may_call_its_own_coroutine_methods_by_asyncio_run(env: Any) -> None:
     class Waits(functions.MapFunction[Any, Any]):
         def map(self, value: Any) -> Any:
             return asyncio.run(self.look_up(value))
@@ -296,7 +296,7 @@ def test_batch_mode_refuses_an_unbounded_source(env: Any) -> None:
         env.get_stream_graph()
 
 
-def test_function_reads_its_subtask_and_its_own_metrics(env: Any) -> None:
+def test_runtime_context_gives_a_function_its_subtask_parameters_and_metrics(env: Any) -> None:
     seen: list[Any] = []
 
     class Measured(functions.MapFunction[Any, Any]):

@@ -400,7 +400,7 @@ def test_wrong_async_function_or_setting_is_refused_when_the_stream_is_built(
         lambda: AsyncRetryStrategy.fixed_delay(1, 0, None, None),
     ],
 )
-def test_retry_numbers_of_zero_are_refused(build: Any) -> None:
+def test_async_retry_strategy_with_zero_attempts_delay_or_multiplier_is_refused(build: Any) -> None:
     with pytest.raises(ValueError, match="should be greater than zero"):
         build()
 

@@ -329,7 +329,7 @@ def test_argument_that_a_python_stage_cannot_have_is_refused_at_once(
 
 
 @pytest.mark.parametrize("kind", ["spark", "stream"])
-def test_parallelism_of_a_stage_of_another_kind_is_checked_too(kind: str) -> None:
+def test_parallelism_0_of_any_kind_of_stage_is_refused(kind: str) -> None:
     with pytest.raises(ConfigurationError, match="the parallelism of 'keeps' must be at least 1"):
         getattr(flinkray.BatchJob("refused"), kind)(keeps, parallelism=0)
 

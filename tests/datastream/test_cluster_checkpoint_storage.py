@@ -66,7 +66,7 @@ def shut(directory: Path) -> Path:
     return aside
 
 
-def test_unwritable_checkpoint_storage_fails_a_job_without_tolerance(
+def test_unwritable_storage_fails_a_job_that_tolerates_no_failed_checkpoint(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     strict = {

@@ -90,7 +90,7 @@ def test_program_resumes_from_its_last_checkpoint_when_a_process_dies(
 
 
 @pytest.mark.parametrize("unaligned", [False, True])
-def test_program_with_state_on_disk_resumes_from_its_last_checkpoint(
+def test_program_with_state_on_disk_resumes_from_a_checkpoint_when_processes_die(
     unaligned: bool, own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04, also with unaligned checkpoints."""
@@ -210,7 +210,7 @@ def test_finished_program_is_not_run_again_when_its_job_master_dies(
     assert not list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*"))
 
 
-def test_checkpoints_are_kept_when_the_job_cannot_read_their_count(
+def test_checkpoints_are_not_deleted_when_the_job_cannot_read_the_checkpoint_counter(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The used checkpoint ids are unknown, so the job fails; the user can start a new job from

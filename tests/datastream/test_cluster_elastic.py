@@ -63,7 +63,7 @@ def test_job_grows_only_to_the_max_parallelism_of_the_savepoint_it_began_with(
 
 
 @pytest.mark.parametrize("victim", ["TaskProcess", "JobMaster", "Dispatcher"])
-def test_resize_takes_effect_although_a_process_dies_meanwhile(
+def test_resize_takes_effect_although_a_process_dies_during_the_resize(
     victim: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     program = Growing(cluster.client, tmp_path)

@@ -122,7 +122,7 @@ def test_a_cancelled_program_closes_its_connection_to_a_text_server(
     assert last_status(cluster) is JobStatus.CANCELED
 
 
-def test_a_text_server_that_is_not_there_is_named_with_the_operator(
+def test_error_for_an_unreachable_text_server_names_the_server_and_the_operator(
     env: StreamExecutionEnvironment,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -129,7 +129,7 @@ def test_a_program_can_set_its_own_restart_strategy(own_cluster: ThreadedCluster
         env.execute()
 
 
-def test_old_style_restart_strategy_overrides_that_of_the_cluster(
+def test_restart_strategy_of_set_restart_strategy_overrides_that_of_the_cluster(
     own_cluster: ThreadedCluster,
 ) -> None:
     """The strategy of the cluster allows two restarts."""

@@ -126,7 +126,7 @@ def has_read_table(job: JobHandle) -> bool:
     return [it.tasks.get("FINISHED") for it in reading] == [2]
 
 
-def test_stop_with_drain_is_refused_before_the_table_is_read_whole(
+def test_stop_with_drain_is_refused_before_the_look_up_table_is_completely_read(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """Records would be answered from a part of the table; the job runs on instead."""

@@ -286,7 +286,7 @@ def test_savepoint_on_hanging_storage_is_refused_and_blocks_no_other_request(
             os.close(os.open(savepoint / "_metadata", os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_savepoint_without_job_or_target_is_refused_and_a_late_one_still_completes(
+def test_savepoint_without_job_or_target_is_refused_and_a_timed_out_one_completes(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     """E2E-06, JM-14: a caller whose timeout passes learns that the savepoint goes on."""
@@ -318,7 +318,7 @@ def test_stop_with_drain_fires_timers_before_the_savepoint(
     assert shown
 
 
-def test_savepoint_is_kept_as_long_as_a_job_that_dropped_some_of_its_state_needs_it(
+def test_savepoint_cannot_be_disposed_while_a_job_that_dropped_state_may_restore_it(
     cluster: ThreadedCluster, taken: Path, tmp_path: Path
 ) -> None:
     """E2E-06: the job has no operator for some of the state and may drop that state."""

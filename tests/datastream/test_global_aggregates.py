@@ -80,7 +80,7 @@ ENVIRONMENTS: Environments = {
 
 
 @pytest.mark.parametrize("where", ENVIRONMENTS)
-def test_updates_return_running_results_and_names_are_independent(
+def test_global_aggregate_update_returns_the_result_so_far_of_its_own_name_only(
     where: str, own_cluster: ThreadedCluster
 ) -> None:
     """JM-16."""
@@ -92,7 +92,7 @@ def test_updates_return_running_results_and_names_are_independent(
 
 
 @pytest.mark.parametrize("where", ENVIRONMENTS)
-def test_all_subtasks_and_operators_of_a_job_share_an_aggregate(
+def test_all_subtasks_and_operators_of_a_job_share_a_global_aggregate(
     where: str, own_cluster: ThreadedCluster
 ) -> None:
     """JM-16."""
@@ -103,7 +103,7 @@ def test_all_subtasks_and_operators_of_a_job_share_an_aggregate(
     assert sorted(results) == [(n,) for n in range(1, 41)]
 
 
-def test_values_stay_when_tasks_restart_and_job_masters_die(
+def test_global_aggregates_keep_values_when_tasks_restart_and_job_masters_die(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """JM-16."""
@@ -127,7 +127,7 @@ def test_values_stay_when_tasks_restart_and_job_masters_die(
     assert list(results) == [(2, 3)]
 
 
-def test_task_that_waits_for_an_update_is_cancelled(
+def test_task_that_waits_for_a_global_aggregate_update_can_be_cancelled(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """The cancellation ends the wait, although the function does not return."""

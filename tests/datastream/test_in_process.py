@@ -191,7 +191,7 @@ class UnwillingSource(IteratorSource):
         return enumerator
 
 
-def test_savepoint_fails_with_its_enumerator_and_the_program_goes_on(
+def test_savepoint_fails_if_a_split_enumerator_fails_to_snapshot_and_job_runs_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next savepoint completes, with one warning about the operators without a uid."""
@@ -250,7 +250,7 @@ def test_callback_sink_calls_its_function_from_one_subtask_at_a_time() -> None:
     assert sorted(taken) == list(range(1, 401))
 
 
-def test_program_that_cannot_be_sent_to_its_tasks_leaves_no_code_registered() -> None:
+def test_program_that_cannot_be_pickled_for_its_tasks_leaves_no_code_registered() -> None:
     env = environment(1).enable_checkpointing(1000)
     lock = threading.Lock()
     env.from_sequence(1, 2).map(lambda n: (lock, n)).sink_to(CallbackSink(print))
@@ -260,7 +260,7 @@ def test_program_that_cannot_be_sent_to_its_tasks_leaves_no_code_registered() ->
     assert len(chain_code._here) == before
 
 
-def test_directory_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
+def test_checkpoint_directory_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     env = environment(1, **{"execution.checkpointing.dir": str(file / "checkpoints")})
@@ -303,7 +303,7 @@ def test_failing_program_with_only_a_restart_strategy_starts_from_the_beginning(
     assert list(numbers.execute_and_collect()) == list(range(COUNT))
 
 
-def test_program_ends_when_its_results_are_closed_early(tmp_path: Path) -> None:
+def test_program_ends_when_its_results_iterator_is_closed_early(tmp_path: Path) -> None:
     goes_on = tmp_path / "goes-on"
     env = environment().enable_checkpointing(20)
     with numbers_until(env, goes_on).execute_and_collect() as results:
@@ -314,7 +314,9 @@ def test_program_ends_when_its_results_are_closed_early(tmp_path: Path) -> None:
     goes_on.touch()
 
 
-def test_batch_mode_or_an_own_clock_with_a_savepoint_is_refused(tmp_path: Path) -> None:
+def test_start_from_a_savepoint_in_batch_mode_or_with_a_custom_clock_is_refused(
+    tmp_path: Path,
+) -> None:
     savepoint = {"execution.state-recovery.path": str(tmp_path)}
     env = environment(1, **savepoint).set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.from_sequence(0, 1).print()
@@ -364,7 +366,9 @@ while program.get_job_status().result().name != "RUNNING":
 """
 
 
-def test_process_with_a_running_program_ends_without_output(tmp_path: Path) -> None:
+def test_process_that_ends_while_a_program_runs_prints_nothing_and_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
     """The program removes its folder. The folder of a killed process is removed by the next
     process."""
     folder = tmp_path / "of-processes"
@@ -433,7 +437,7 @@ begun.wait()
 """
 
 
-def test_process_waits_for_a_program_in_another_thread(tmp_path: Path) -> None:
+def test_process_does_not_end_before_a_program_that_another_thread_executes(tmp_path: Path) -> None:
     """As for any thread that is no daemon. That thread can start a second program meanwhile."""
     ended = run(IN_A_THREAD, tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")

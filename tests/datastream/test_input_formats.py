@@ -77,7 +77,7 @@ def read_by(folder: Path) -> list[tuple[int, int, int]]:
     return [tuple(json.loads(line)) for line in (folder / "read").read_text().splitlines()]
 
 
-def test_splits_of_a_failed_subtask_alone_are_read_again(
+def test_only_the_splits_of_a_failed_subtask_are_read_again(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """JM-12: after a local failover."""
@@ -94,7 +94,7 @@ def test_splits_of_a_failed_subtask_alone_are_read_again(
     assert (tmp_path / "created").read_text() == "x"
 
 
-def test_death_of_the_stream_coordinator_loses_no_split_and_creates_none(
+def test_death_of_the_stream_coordinator_loses_no_split_and_creates_no_splits_again(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     go, begun = str(tmp_path / "go"), str(tmp_path / "begun")

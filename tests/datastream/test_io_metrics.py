@@ -27,7 +27,7 @@ def flow(vertices: tuple[VertexInfo, ...]) -> list[tuple[int | None, int | None]
 
 
 @pytest.mark.parametrize("mode", RuntimeExecutionMode)
-def test_finished_job_reports_what_went_through_each_vertex(
+def test_finished_job_reports_the_records_and_bytes_that_each_vertex_read_and_wrote(
     cluster: ThreadedCluster, mode: RuntimeExecutionMode
 ) -> None:
     env = on(cluster)

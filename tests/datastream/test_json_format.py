@@ -181,7 +181,7 @@ def test_missing_json_field_is_none_or_fails_as_set() -> None:
         builder.ignore_parse_errors().build()
 
 
-def test_row_is_serialized_by_name_or_place_and_other_fields_are_refused() -> None:
+def test_row_is_written_as_json_by_field_name_or_position_unless_fields_differ() -> None:
     kind = Types.ROW_NAMED(["b", "a"], [Types.INT(), Types.INT()])
     for value in (Row(a=2, b=1), Row(1, 2), (1, 2), {"a": 2, "b": 1}):
         assert writing(kind).serialize(value) == b'{"b":1,"a":2}'

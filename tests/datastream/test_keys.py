@@ -174,7 +174,7 @@ def test_two_instants_that_show_the_same_local_time_are_different_keys() -> None
     assert counts([first, second, in_utc, first]) == [2, 2]
 
 
-def test_row_that_is_changed_later_remains_its_original_key() -> None:
+def test_row_that_is_changed_after_its_use_as_a_key_does_not_change_the_key() -> None:
     row = Row(1)
 
     def changing(place: int) -> Row:
@@ -339,7 +339,7 @@ def run(env: StreamExecutionEnvironment, build: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("data", ["rows", "columns"])
 @pytest.mark.parametrize("use", list(USES))
-def test_failing_selector_fails_the_program_whatever_uses_the_keyed_stream(
+def test_failing_key_selector_fails_the_program_whatever_uses_the_keyed_stream(
     use: str, data: str, parallelism: int
 ) -> None:
     env = environment(parallelism)
@@ -358,7 +358,7 @@ def first_letter(text: str) -> str:
 
 @pytest.mark.parametrize("mode", list(RuntimeExecutionMode))
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_selector_that_raises_stop_iteration_fails_the_program(
+def test_key_selector_that_raises_stop_iteration_fails_the_program(
     parallelism: int, mode: RuntimeExecutionMode
 ) -> None:
     env = environment(parallelism)
@@ -557,7 +557,7 @@ def test_key_and_value_of_a_collected_row_share_no_object() -> None:
     assert row.f1 == (ChangedCustomer("ann"), 1)
 
 
-def test_selector_of_mutable_keys_that_raises_stop_iteration_fails_the_program() -> None:
+def test_key_selector_of_mutable_keys_that_raises_stop_iteration_fails_the_program() -> None:
     def select(value: int) -> ChangedCustomer:
         if value == 3:
             raise StopIteration

@@ -82,7 +82,7 @@ class Inner(MapFunction[Any, Any]):
         self.results.close()
 
 
-def test_program_that_runs_inside_a_function_fails_where_its_results_are_taken() -> None:
+def test_error_of_a_program_run_inside_a_function_is_raised_where_results_are_read() -> None:
     """The inner task is paused in one step of the outer task and fails in a later step."""
     stream = environment().from_collection(range(1001)).rebalance().map(Inner())
     results = [*stream.execute_and_collect()]
@@ -143,7 +143,7 @@ def leave(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "error"), [(FailsAtTheEnd(), ValueError), (leave, Gone)], ids=["close", "leave"]
 )
-def test_execute_async_program_fails_with_any_kind_of_exception(
+def test_result_of_execute_async_raises_any_kind_of_exception_of_a_function(
     function: Any, error: type[BaseException]
 ) -> None:
     env = environment()
@@ -227,14 +227,14 @@ def in_another_thread(action: Any) -> Any:
     return found[0]
 
 
-def test_results_taken_from_a_second_thread_within_a_record_are_refused() -> None:
+def test_results_of_one_record_cannot_be_read_by_a_second_thread() -> None:
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     error = in_another_thread(lambda: list(results))
     assert "take all of its results in one thread" in str(error)
 
 
-def test_results_can_be_closed_from_another_thread_in_the_middle_of_a_record() -> None:
+def test_results_iterator_can_be_closed_by_another_thread_in_the_middle_of_a_record() -> None:
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     assert in_another_thread(results.close) is None
@@ -264,7 +264,9 @@ def test_limited_results_are_returned_as_soon_as_the_limit_is_reached() -> None:
     assert False not in was_in_time
 
 
-def test_file_sink_shows_its_files_when_its_own_input_has_ended(tmp_path: Path) -> None:
+def test_file_sink_publishes_its_files_at_the_end_of_its_input_not_of_the_program(
+    tmp_path: Path,
+) -> None:
     """The other stream of the program ends only when it has seen the files."""
 
     def texts() -> list[str]:

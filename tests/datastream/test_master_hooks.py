@@ -76,7 +76,7 @@ def restored(line: str) -> tuple[int, Any]:
     return int(checkpoint_id), data
 
 
-def test_hooks_are_called_once_per_checkpoint_and_restored_once_with_their_state(
+def test_hooks_are_called_once_per_checkpoint_and_restored_once_after_a_failure(
     own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30, EX-16: the coordinator dies, and its successor has new hooks."""
@@ -101,7 +101,7 @@ def test_hooks_are_called_once_per_checkpoint_and_restored_once_with_their_state
         assert data == ("None" if name == "stateless" else f"{{'checkpoint': {checkpoint_id}}}")
 
 
-def test_hook_runs_on_without_a_restore_when_the_job_master_dies(
+def test_master_hook_is_not_restored_when_only_the_job_master_dies(
     own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
@@ -272,7 +272,7 @@ def test_hook_that_cannot_be_restored_fails_the_job_by_its_restart_strategy(
     assert len(diary(folder, "a", "restore")) == 2
 
 
-def test_hooks_with_one_identifier_are_refused(
+def test_two_hooks_with_the_same_identifier_are_refused(
     own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
     """CP-30."""
@@ -293,7 +293,7 @@ def test_hook_without_an_identifier_is_refused(
         execute(env, own_cluster).result(300)
 
 
-def test_hook_works_in_a_job_that_takes_checkpoints_in_one_process(
+def test_master_hook_is_called_for_the_checkpoints_of_a_program_in_one_process(
     folder: Path, tmp_path: Path
 ) -> None:
     env = StreamExecutionEnvironment().set_parallelism(1)

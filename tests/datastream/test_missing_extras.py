@@ -22,7 +22,7 @@ def import_anew(name: str) -> None:
         ("flinkray.datastream.connectors.postgresql", "psycopg", "postgresql"),
     ],
 )
-def test_a_missing_library_is_named_with_its_extra(
+def test_error_for_a_missing_library_names_the_extra_of_flinkray_to_install(
     module: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)  # as if it were not there

@@ -36,7 +36,7 @@ def test_nexmark_query_gives_the_results_of_duckdb(
     assert Counter(tuple(row) for row in results) == expected
 
 
-def test_bid_at_the_end_of_a_window_belongs_to_it_as_in_the_published_join(env: Any) -> None:
+def test_bid_at_the_end_of_a_window_belongs_to_the_window_as_in_nexmark_query_7(env: Any) -> None:
     """Query 7 says ``BETWEEN`` start and end, both of them included."""
     times_and_prices = [
         (1_000, 50), (2_000, 90), (9_999, 90),

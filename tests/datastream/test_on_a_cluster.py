@@ -368,7 +368,7 @@ def test_two_runs_of_one_program_in_one_task_process_have_separate_results(
             assert (sum(1 for _ in one), sum(1 for _ in other)) == (19_999, 29_999)
 
 
-def test_functions_find_files_that_were_registered(
+def test_functions_can_read_files_that_were_registered_as_cached_files(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     words = tmp_path / "words.txt"
@@ -410,7 +410,7 @@ def packed(path: Path, **files: str) -> str:
     return str(path)
 
 
-def test_functions_find_archives_unpacked(
+def test_functions_can_read_the_unpacked_files_of_python_archives(
     cluster: ThreadedCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = packed(tmp_path / "words.zip", words="to be")
@@ -459,7 +459,9 @@ class CountingCopies(MapFunction[Any, Any]):
         return len([*self.words.parents[2].glob("flinkray-files-*")])
 
 
-def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_reading_an_unregistered_cached_file_raises_an_error_with_its_name(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     (tmp_path / "other.txt").write_text("")
     for env in (local(), on(cluster)):
         env.register_cached_file(str(tmp_path / "other.txt"), "other")

@@ -179,7 +179,7 @@ def test_stream_that_reads_a_finished_stage_has_its_output_prepared_and_finished
     assert_is_whole(story_in(tmp_path))
 
 
-def test_what_is_no_output_format_is_refused() -> None:
+def test_object_that_is_no_output_format_is_refused() -> None:
     stream = in_one_process().from_collection([1])
     with pytest.raises(TypeError, match="write_using_output_format takes an OutputFormat"):
         stream.write_using_output_format(print)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def test_cancelled_task_closes_its_format_and_cleans_nothing_up(tmp_path: Path) 
 
 @pytest.mark.parametrize("environment", WITHOUT_A_CLUSTER)
 @pytest.mark.parametrize("line", ["prepare 2", "finish 2"])
-def test_failure_of_the_whole_output_fails_the_program_in_one_process(
+def test_failure_to_prepare_or_finish_the_output_fails_the_program_in_one_process(
     environment: Callable[[], StreamExecutionEnvironment], line: str, tmp_path: Path
 ) -> None:
     env = environment()
@@ -307,7 +307,7 @@ def test_failed_preparation_fails_the_job_before_any_task_and_without_a_restart(
     assert story_in(tmp_path) == ["prepare 2"]
 
 
-def test_job_writes_its_output_again_if_it_could_not_be_finished(
+def test_job_writes_its_output_again_if_the_output_could_not_be_finished(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """EG-11."""
@@ -341,7 +341,7 @@ def finished(job: JobHandle, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("line", ["prepare 2", "finish 2"])
-def test_coordinator_that_dies_while_a_format_works_is_replaced_without_a_restart(
+def test_job_does_not_restart_if_coordinator_dies_preparing_or_finishing_its_output(
     own_cluster: ThreadedCluster, line: str, tmp_path: Path
 ) -> None:
     """The job does not fail, although it may not restart."""
@@ -354,7 +354,7 @@ def test_coordinator_that_dies_while_a_format_works_is_replaced_without_a_restar
 
 
 @pytest.mark.parametrize("line", ["prepare 2", "finish 2"])
-def test_format_works_once_although_its_job_master_dies_meanwhile(
+def test_output_is_prepared_and_finished_once_although_the_job_master_dies_meanwhile(
     own_cluster: ThreadedCluster, line: str, tmp_path: Path
 ) -> None:
     """EG-11: the coordinator goes on, and the next JobMaster repeats the order."""
@@ -363,7 +363,7 @@ def test_format_works_once_although_its_job_master_dies_meanwhile(
     assert_is_whole(finished(job, tmp_path))
 
 
-def test_job_begins_anew_if_its_coordinator_and_its_notes_die_while_it_prepares(
+def test_output_is_prepared_again_if_job_master_coordinator_and_slot_pool_die(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     job = started(own_cluster, Story(tmp_path, waits="prepare 2"), tmp_path)
@@ -373,7 +373,7 @@ def test_job_begins_anew_if_its_coordinator_and_its_notes_die_while_it_prepares(
     assert story.count("write 3") == story.count("finish 2") == 1
 
 
-def test_job_that_is_cancelled_while_its_format_works_is_cancelled_soon(
+def test_job_can_be_cancelled_while_its_output_format_is_still_preparing(
     own_cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     job = started(own_cluster, Story(tmp_path, waits="prepare 2"), tmp_path)

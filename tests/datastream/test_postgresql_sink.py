@@ -340,7 +340,9 @@ def new_table(server: PostgresServer, name: str, columns: str) -> None:
 PRECISE = (decimal.Decimal("1.23456"), 1.23456789012345, datetime.datetime(2020, 1, 1, 1, 1, 1, 9))
 
 
-def test_values_have_the_precision_of_the_altered_table(server: PostgresServer) -> None:
+def test_rows_written_after_alter_table_have_the_new_precision_of_the_columns(
+    server: PostgresServer,
+) -> None:
     new_table(server, "widened", "p numeric(10, 2), f real, t timestamp(0), n int NOT NULL")
     fill(server, "widened", ["p", "f", "t", "n"], (1, 1.0, PRECISE[2], 1))
     execute(
@@ -399,7 +401,7 @@ def test_postgresql_staging_table_that_no_longer_fits_is_reported_with_a_remedy(
     ("index", "kept"),
     [("UNIQUE (k, n)", [1, 2, 4]), ("UNIQUE NULLS NOT DISTINCT (n, k)", [2, 4])],
 )
-def test_postgresql_keys_with_a_null_are_equal_only_if_the_index_says_so(
+def test_postgresql_keys_with_a_null_are_equal_only_if_index_has_nulls_not_distinct(
     index: str, kept: list[int], server: PostgresServer
 ) -> None:
     new_table(server, "nulls", f"k text, n int, v int, {index}")
@@ -596,7 +598,7 @@ def test_commit_is_repeated_when_the_server_is_back(server: PostgresServer, tabl
     h.close()
 
 
-def test_lock_held_by_another_session_is_logged_and_does_not_block_the_task(
+def test_lock_of_another_database_session_is_logged_and_does_not_block_the_task(
     server: PostgresServer,
     table: str,
     caplog: pytest.LogCaptureFixture,
@@ -682,7 +684,7 @@ def begin(
     return env.execute_async("rows")
 
 
-def test_job_whose_table_another_job_took_over_fails_without_restart(
+def test_job_fails_without_restart_once_another_job_writes_to_its_table(
     own_cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     job = begin(own_cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)

@@ -139,7 +139,7 @@ def test_declared_columns_are_equal_for_any_division_of_the_data_into_batches(
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_window_keys_are_not_rounded_to_their_declared_type(parallelism: int) -> None:
+def test_window_keys_declared_as_float_are_not_rounded_to_32_bits(parallelism: int) -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     kind = Types.ROW_NAMED(["k", "t"], [Types.FLOAT(), Types.LONG()])
     rows = [Row(k=key, t=time) for key in (0.1, 0.2, 0.3) for time in range(5)]

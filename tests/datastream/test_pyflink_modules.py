@@ -123,7 +123,7 @@ def test_class_that_moved_is_unpickled_under_its_former_name(module: str, name: 
     assert pickle.loads(pickle.dumps(found)) is found
 
 
-def test_names_listed_as_missing_are_missing() -> None:
+def test_pyflink_names_listed_as_missing_do_not_exist_in_flinkray() -> None:
     assert {name for names in NAMES.values() for name in names} >= words(MISSING)
     assert set(NAMES) >= {f"datastream.{module}" for module in words(MISSING_MODULES)}
     there = [

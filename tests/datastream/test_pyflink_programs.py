@@ -276,7 +276,7 @@ def test_collect_returns_rows_and_print_shows_rows_with_their_subtask(capsys: An
     assert {line.split("> ")[0] for line in lines} == {"people:1", "people:2"}
 
 
-def test_window_behind_a_window_uses_the_times_of_the_first() -> None:
+def test_window_after_a_window_uses_the_timestamps_of_the_first_windows_results() -> None:
     """PF-05"""
     env = StreamExecutionEnvironment.get_execution_environment()
     data = env.from_collection([("a", 1), ("b", 2), ("a", 13), ("b", 25)])

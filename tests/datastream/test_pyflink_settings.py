@@ -488,7 +488,9 @@ def test_options_copied_into_a_dictionary_keep_their_types() -> None:
         ),
     ],
 )
-def test_option_of_another_type_is_refused_by_name(read: Any, told: str) -> None:
+def test_option_whose_text_does_not_fit_the_requested_type_is_refused_and_named(
+    read: Any, told: str
+) -> None:
     with pytest.raises(ConfigurationError, match=told):
         read(Configuration().set_string("key", "maybe"))
 
@@ -500,7 +502,9 @@ def test_list_option_is_parsed_from_semicolons_or_yaml() -> None:
 
 
 @pytest.mark.parametrize("value", [None, ["a:1", "b:2"], {"a": 1}, object()])
-def test_value_that_is_no_text_or_number_is_refused_by_name(value: Any) -> None:
+def test_option_value_that_is_no_text_or_number_is_refused_and_named_in_the_error(
+    value: Any,
+) -> None:
     """``os.environ.get`` returns None for a variable that is not set."""
     told = r"the value of storage\.dir is a text, a"
     with pytest.raises(ConfigurationError, match=told):
@@ -511,7 +515,7 @@ def test_value_that_is_no_text_or_number_is_refused_by_name(value: Any) -> None:
         Configuration.from_dict({"storage.dir": value})
 
 
-def test_timedelta_becomes_a_duration_and_a_copy_has_its_own_values() -> None:
+def test_configuration_stores_a_timedelta_as_a_duration_and_its_copy_is_independent() -> None:
     written = Configuration({"heartbeat.timeout": timedelta(minutes=1)})
     assert written.to_dict() == {"heartbeat.timeout": "60 s"}
     copied = copy.copy(written)

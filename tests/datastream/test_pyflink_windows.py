@@ -199,7 +199,7 @@ class OneValue(KeyedStateStore):
         return state_descriptor.name
 
 
-def test_store_of_a_program_has_the_kinds_of_state_that_it_overrides() -> None:
+def test_custom_state_store_raises_an_error_for_kinds_of_state_it_does_not_override() -> None:
     store = OneValue()
     assert store.get_state(ValueStateDescriptor("v")) == "v"
     with pytest.raises(NotImplementedError, match="OneValue has no list state"):

@@ -147,7 +147,7 @@ def test_argument_that_is_no_function_is_refused(program: Any, text: str) -> Non
         ({"spark_conf": {"spark.master": "local"}}, "spark.master"),
     ],
 )
-def test_invalid_executors_of_a_spark_stage_are_refused_by_name(
+def test_invalid_executors_of_a_spark_stage_are_refused_and_named_in_the_error(
     program: Any, settings: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text.format(program.__name__)):
@@ -170,7 +170,7 @@ def test_invalid_name_of_a_spark_session_is_refused(program: Any) -> None:
         ({"output_mode": "Append"}, "one of append, update"),
     ],
 )
-def test_invalid_trigger_or_output_mode_is_refused_by_name(
+def test_invalid_trigger_or_output_mode_is_refused_and_named_in_the_error(
     settings: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
@@ -207,7 +207,7 @@ def test_look_up_without_a_table_or_a_function_is_refused() -> None:
         ("execution.checkpointing.mode", "AT_LEAST_ONCE", "needs EXACTLY_ONCE"),
     ],
 )
-def test_checkpoint_option_that_to_spark_cannot_use_is_refused_by_name(
+def test_checkpoint_option_that_to_spark_cannot_use_is_refused_and_named(
     option: str, value: str, text: str
 ) -> None:
     env = StreamExecutionEnvironment()
@@ -308,7 +308,7 @@ def test_trigger_and_output_mode_of_from_spark_stream_are_sent_with_its_function
     ("program", "before", "behind"),
     [(from_spark_stream, 0, 1), (through_spark, 1, 1), (to_spark, 1, 0)],
 )
-def test_tasks_before_and_behind_a_spark_stage_know_the_stage(
+def test_tasks_before_and_after_a_spark_stage_have_its_vertex_id_in_their_settings(
     program: Any, before: int, behind: int
 ) -> None:
     """A savepoint without the rows between these tasks is refused."""
@@ -330,7 +330,9 @@ def test_tasks_before_and_behind_a_spark_stage_know_the_stage(
 
 
 @pytest.mark.parametrize("program", [through_spark, to_spark])
-def test_stage_that_takes_rows_makes_checkpoints_aligned_and_exactly_once(program: Any) -> None:
+def test_spark_stage_that_reads_stream_rows_sets_aligned_exactly_once_checkpoints(
+    program: Any,
+) -> None:
     env = StreamExecutionEnvironment()
     env.enable_checkpointing(1000)
     program(env)
@@ -351,7 +353,7 @@ def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
     }
 
 
-def test_source_is_paused_by_each_spark_stage_that_takes_its_rows() -> None:
+def test_source_can_be_paused_by_each_spark_stage_that_reads_its_rows_directly() -> None:
     """Not by a stage behind another stage: the stage in front waits and holds the source back."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     first, second = (
@@ -415,7 +417,7 @@ def test_stream_source_waits_for_the_tables_of_its_look_ups_and_a_table_does_not
     assert held_by_look_ups(env) == [{"first", "second"}, {"second"}]
 
 
-def test_source_of_a_spark_table_has_its_uid_and_must_be_read_completely() -> None:
+def test_source_of_a_spark_table_has_the_uid_of_the_table_and_is_read_completely() -> None:
     env = StreamExecutionEnvironment()
     env.get_config().disable_auto_generated_uids()
     numbers = env.from_sequence(1, 9).uid("numbers").key_by(identity)
@@ -426,7 +428,7 @@ def test_source_of_a_spark_table_has_its_uid_and_must_be_read_completely() -> No
     assert node.operator.source.is_needed_whole
 
 
-def test_key_of_several_columns_is_a_tuple() -> None:
+def test_spark_table_key_of_several_columns_is_a_tuple() -> None:
     table = flinkray.spark_table(frame, ["origin", "hour"])
     assert table.key_selector({"hour": 7, "origin": "JFK"}) == ("JFK", 7)
     assert flinkray.spark_table(frame, ["hour"]).key_selector == "hour"

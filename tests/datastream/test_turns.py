@@ -220,7 +220,7 @@ def test_processing_time_timer_fires_while_a_slow_function_works() -> None:
     assert made < 250
 
 
-def test_iterator_source_sends_its_records_before_it_waits() -> None:
+def test_iterator_source_sends_its_records_before_its_iterator_blocks() -> None:
     """The iterator continues only when its first records have been received."""
 
     def waiting() -> Any:

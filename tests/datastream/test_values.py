@@ -164,7 +164,7 @@ class PairsThatBecomeMutable(FlatMapFunction[Any, Any]):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_pair_with_a_list_is_copied_after_many_pairs_without_one(first: bool) -> None:
+def test_tuple_with_a_list_is_copied_although_many_earlier_tuples_had_no_list(first: bool) -> None:
     stream = environment().from_collection([1, 2]).flat_map(PairsThatBecomeMutable(first))
     pairs = [pair[::-1] if first else pair for pair in results(stream)]
     trails = [trail for _, trail in pairs if isinstance(trail, list)]

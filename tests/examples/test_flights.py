@@ -183,7 +183,7 @@ def test_exactly_15_minutes_is_not_late_and_16_is(run: Run, package: Package) ->
     assert (rows["BOS", 8]["late"], rows["BOS", 8]["late_share"]) == (1, 0.5)
 
 
-def test_rolling_mean_weighs_flights_and_starts_anew_after_a_gap_of_hours(
+def test_rolling_mean_is_weighted_by_flights_and_restarts_after_a_gap_of_hours(
     run: Run, package: Package
 ) -> None:
     rows = run(

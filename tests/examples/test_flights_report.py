@@ -103,7 +103,7 @@ def test_summary_of_the_year_is_one_line_with_counts_and_mean_delay(
     assert line.endswith("6 were cancelled")
 
 
-def test_plot_is_a_png_also_where_the_folder_is_missing(
+def test_plot_is_written_as_a_png_file_and_a_missing_folder_is_created(
     statistics: pd.DataFrame, tmp_path: Path
 ) -> None:
     path = tmp_path / "new" / "flights.png"

@@ -15,7 +15,7 @@ LEADER_ID = LeaderId(bytes(16))
 
 
 @on_virtual_time
-async def test_worker_registers_again_when_its_leader_is_gone() -> None:
+async def test_worker_registers_again_after_its_leader_has_been_restarted() -> None:
     network = LocalNetwork()
     leader = TestingGateway(LeaderGateway, LEADER_ID).on(LeaderGateway.register).returning(1)
     leader.start(LocalRpcService("leader", network), "leader")
@@ -44,7 +44,7 @@ FAULTS = Faults(
 
 
 @simulate(seeds=200, faults=FAULTS)
-async def test_after_the_last_fault_the_team_is_complete_and_works(simulation: Simulation) -> None:
+async def test_all_workers_answer_again_after_the_last_fault(simulation: Simulation) -> None:
     service = simulation.service("client")
     await start_team(service, LEADER_ID, workers=3)
     await simulation.quiet()
@@ -57,7 +57,7 @@ async def test_after_the_last_fault_the_team_is_complete_and_works(simulation: S
 
 
 @pytest.mark.ray
-async def test_the_team_squares_numbers_on_ray(
+async def test_example_team_of_actors_squares_numbers_on_ray(
     ray_cluster: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await team_on_ray.main()

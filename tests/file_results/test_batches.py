@@ -50,7 +50,7 @@ def test_batch_is_available_with_all_its_partitions_once_it_is_published(
     assert tables == [[1, 2], [3]]
 
 
-def test_batch_is_durable_before_it_is_published(
+def test_files_of_a_batch_are_synced_to_disk_before_the_batch_is_published(
     batches: PublishedBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -93,7 +93,7 @@ def test_batch_whose_writer_died_before_counting_it_counts_as_published(
     assert batches.progress() == (2, 3, -1)
 
 
-def test_next_batch_number_is_known_although_the_file_with_the_count_is_gone(
+def test_next_batch_number_is_found_although_the_file_with_the_count_was_deleted(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     assert batches.next_batch() == (0, -1)
@@ -140,7 +140,7 @@ def test_totals_of_an_ended_stream_are_known_after_its_end(batches: PublishedBat
     assert batches.ended("1") == (1, 2, -1)
 
 
-def test_forgotten_batch_still_counts_as_published_and_keeps_its_rows(
+def test_batch_dropped_from_the_list_still_counts_as_published_and_keeps_its_rows(
     batches: PublishedBatches,
 ) -> None:
     for batch_id in range(3):
@@ -173,7 +173,7 @@ def test_batch_with_other_columns_than_published_rows_is_refused(batches: Publis
         batches.begin("struct<n:string>")
 
 
-def test_stream_is_read_no_more_once_all_readers_of_an_execution_have_ended(
+def test_stream_has_no_reader_left_once_all_readers_of_its_execution_have_ended(
     batches: PublishedBatches,
 ) -> None:
     assert not batches.is_read_no_more("a")
@@ -186,7 +186,7 @@ def test_stream_is_read_no_more_once_all_readers_of_an_execution_have_ended(
     assert not batches.is_read_no_more("b")
 
 
-def test_end_of_the_batches_counts_only_for_its_own_execution(tmp_path: Path) -> None:
+def test_end_of_the_batches_in_one_execution_is_no_end_in_another_execution(tmp_path: Path) -> None:
     """In another execution the stream was restored from a checkpoint and continues."""
     batches = PublishedBatches(str(tmp_path))
     batches.end("1")

@@ -43,7 +43,7 @@ async def commits_of_two(simulation: Simulation, pause_before: int) -> tuple[boo
 
 
 @simulate(seeds=1)
-async def test_all_attempts_commit_the_same_committables_wherever_one_of_them_is_paused(
+async def test_two_attempts_commit_the_same_committables_wherever_one_of_them_is_paused(
     simulation: Simulation,
 ) -> None:
     for pause_before in count(1):
@@ -56,7 +56,7 @@ async def test_all_attempts_commit_the_same_committables_wherever_one_of_them_is
 
 
 @simulate(seeds=1)
-async def test_committables_noted_by_a_version_without_epochs_are_committed(
+async def test_committables_stored_by_an_older_version_without_epochs_are_committed(
     simulation: Simulation,
 ) -> None:
     """If the note is damaged, nothing is committed."""

@@ -97,7 +97,7 @@ def test_finished_epoch_that_is_published_again_is_not_returned_again(
     assert ids(epochs) == []
 
 
-def test_end_of_the_epochs_counts_only_for_its_own_execution(epochs: Epochs) -> None:
+def test_end_of_the_epochs_in_one_execution_is_no_end_in_another_execution(epochs: Epochs) -> None:
     """In another execution the stream was restored from a checkpoint and continues."""
     graph = ExecutionGraphID.generate()
     first, second = stream_execution(graph, 0), stream_execution(graph, 1)

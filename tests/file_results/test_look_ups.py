@@ -14,7 +14,9 @@ def notes(tmp_path: Path) -> LookUpNotes:
     return LookUpNotes(str(tmp_path / "notes"))
 
 
-def test_look_up_is_full_as_long_as_one_of_its_subtasks_is_full(notes: LookUpNotes) -> None:
+def test_look_up_buffer_counts_as_full_while_that_of_any_subtask_is_full(
+    notes: LookUpNotes,
+) -> None:
     assert not notes.is_full("1")
     notes.note("1", 0, 0, is_full=True)
     notes.note("1", 10, 0, is_full=True)
@@ -25,7 +27,7 @@ def test_look_up_is_full_as_long_as_one_of_its_subtasks_is_full(notes: LookUpNot
     assert not notes.is_full("1")
 
 
-def test_recorded_fullness_of_an_attempt_is_valid_until_its_next_attempt_records_one(
+def test_full_look_up_buffer_of_an_attempt_counts_until_the_next_attempt_reports(
     notes: LookUpNotes,
 ) -> None:
     notes.note("1", 0, 9, is_full=True)
@@ -34,7 +36,7 @@ def test_recorded_fullness_of_an_attempt_is_valid_until_its_next_attempt_records
     assert not notes.is_full("1")
 
 
-def test_fullness_recorded_late_by_a_replaced_attempt_of_a_look_up_is_ignored(
+def test_full_look_up_buffer_reported_late_by_a_replaced_attempt_is_ignored(
     notes: LookUpNotes,
 ) -> None:
     notes.note("1", 0, 1, is_full=False)
@@ -42,7 +44,7 @@ def test_fullness_recorded_late_by_a_replaced_attempt_of_a_look_up_is_ignored(
     assert not notes.is_full("1")
 
 
-def test_fullness_recorded_for_one_execution_is_not_valid_for_another_execution(
+def test_full_look_up_buffer_in_one_execution_does_not_count_in_another_execution(
     notes: LookUpNotes,
 ) -> None:
     """Another execution may have fewer subtasks."""

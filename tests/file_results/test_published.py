@@ -82,7 +82,7 @@ def test_partition_stays_readable_in_every_attempt_that_was_accepted(tmp_path: P
         assert published.open("a", one.name).read_all().num_rows == one.rows == 3
 
 
-def test_attempt_that_was_not_accepted_is_not_listed(tmp_path: Path) -> None:
+def test_partition_of_an_attempt_that_was_not_accepted_is_not_listed(tmp_path: Path) -> None:
     """Its input may have broken off, so that it wrote only a part of the rows."""
     published = published_in(tmp_path)
     part, whole = (published.write("a", 0, SCHEMA, [BATCH] * number) for number in (1, 2))
@@ -128,7 +128,9 @@ def test_second_seal_does_not_replace_the_first_publication(tmp_path: Path) -> N
     assert published.publication() == Publication("first", {0: 3})
 
 
-def test_publication_that_was_not_begun_is_visible_only_once_it_is_sealed(tmp_path: Path) -> None:
+def test_publication_without_a_begin_marker_is_visible_only_once_it_is_sealed(
+    tmp_path: Path,
+) -> None:
     published = PublishedPartitions(str(tmp_path))
     published.accept("attempt", published.write("attempt", 0, SCHEMA, [BATCH]))
     assert published.publication() is None
@@ -138,7 +140,7 @@ def test_publication_that_was_not_begun_is_visible_only_once_it_is_sealed(tmp_pa
     assert there(published) == [0]
 
 
-def test_second_attempt_may_begin_only_while_no_partition_of_the_first_is_accepted(
+def test_different_rows_may_not_be_published_once_a_partition_is_accepted(
     tmp_path: Path,
 ) -> None:
     published = published_in(tmp_path)
@@ -164,7 +166,9 @@ def digest_as_read(folder: Path, *batches: pa.RecordBatch) -> int:
     return digest
 
 
-def test_digests_are_equal_exactly_for_equal_rows_in_the_same_order(tmp_path: Path) -> None:
+def test_partition_digests_are_equal_if_and_only_if_rows_and_their_order_are_equal(
+    tmp_path: Path,
+) -> None:
     nested = pa.struct([("a", pa.list_(pa.string())), ("b", pa.int32())])
     rows: list[list[Any]] = [
         [1, 2, 3],

@@ -125,7 +125,9 @@ def test_copy_leaves_out_files_that_no_needed_snapshot_names(tmp_path: Path) -> 
     }
 
 
-def test_snapshot_that_may_be_of_an_uncommitted_attempt_is_not_used_alone(tmp_path: Path) -> None:
+def test_copy_does_not_rely_on_a_state_snapshot_of_an_attempt_perhaps_not_committed(
+    tmp_path: Path,
+) -> None:
     """Spark's later format names files by attempts, and its commits say which attempt counts."""
     logs(tmp_path / "a", offsets=4, commits=4)
     write(
@@ -138,7 +140,7 @@ def test_snapshot_that_may_be_of_an_uncommitted_attempt_is_not_used_alone(tmp_pa
     assert {"state/0/0/2_a2.zip", "state/0/0/3_a3.changelog", "state/0/0/4_a4.changelog"} <= state
 
 
-def test_copy_of_a_query_checkpoint_contains_state_of_operators_that_are_gone(
+def test_copy_of_a_query_checkpoint_contains_old_state_of_removed_operators(
     tmp_path: Path,
 ) -> None:
     logs(tmp_path / "a", offsets=9, commits=9)
@@ -218,7 +220,9 @@ def test_file_replaced_by_another_attempt_during_the_copy_is_copied_completely(
     assert (tmp_path / "b/state/0/1/1.delta").read_text() == "state/0/1/1.delta"
 
 
-def test_copy_of_a_file_that_grows_meanwhile_raises_an_error(tmp_path: Path) -> None:
+def test_copy_of_a_checkpoint_file_that_grows_during_the_copy_raises_an_error(
+    tmp_path: Path,
+) -> None:
     logs(tmp_path, offsets=1, commits=1)
     write(tmp_path, "state/0/0/1.delta")
     pieces = QueryCheckpoint(str(tmp_path)).pieces(1)
@@ -231,7 +235,7 @@ def test_copy_of_a_file_that_grows_meanwhile_raises_an_error(tmp_path: Path) -> 
         list(pieces)
 
 
-def test_source_logs_that_are_compacted_during_a_checkpoint_copy_are_found(
+def test_source_logs_that_spark_compacts_during_a_checkpoint_copy_are_still_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)

@@ -101,7 +101,7 @@ def test_second_ray_up_restarts_no_master(cluster: Cluster) -> None:
     assert masters() == before
 
 
-def test_job_runs_on_the_cluster(cluster: Cluster) -> None:
+def test_job_runs_on_the_cluster_that_ray_up_has_started(cluster: Cluster) -> None:
     job = ROOT / "tests" / "ray_up" / "squares.py"
     shown = cluster.on_head(f"flinkray run --address auto --parallelism 2 {job}", timeout=240)
     finished = re.search(r"finished in .*: 1 rows at (\S+)", shown)

@@ -33,7 +33,7 @@ from flinkray.rest.savepoint_roots import is_within
         ("/data/a", "s3://bucket/data", False),
     ],
 )
-def test_location_is_within_a_savepoint_root_only_after_resolving_dots_and_uris(
+def test_savepoint_location_is_checked_against_the_roots_with_dots_and_uris_resolved(
     location: str, root: str, expected: bool
 ) -> None:
     assert is_within(location, ("/nowhere", root)) is expected

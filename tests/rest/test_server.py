@@ -260,7 +260,7 @@ def test_overview_requests_do_not_fetch_the_list_of_task_executors(
 
 
 @on_virtual_time
-async def test_shared_answer_can_be_used_from_its_arrival_until_it_expires() -> None:
+async def test_cached_dispatcher_answer_is_used_from_its_arrival_until_it_expires() -> None:
     looks = SharedLooks(3.0)
 
     async def fetch() -> int:
@@ -277,7 +277,7 @@ async def test_shared_answer_can_be_used_from_its_arrival_until_it_expires() -> 
 
 
 @on_virtual_time
-async def test_shared_answer_is_fetched_again_once_expired_or_after_an_error() -> None:
+async def test_cached_dispatcher_answer_is_fetched_again_once_expired_or_after_an_error() -> None:
     """RE-12."""
     fetched: list[int] = []
     looks = SharedLooks(3.0)
@@ -449,7 +449,7 @@ def test_request_with_the_token_is_answered_and_without_it_refused_with_401(
 
 
 @pytest.mark.parametrize("values", [{"rest_token": ""}, READS, {"rest_token": "", **READS}])
-def test_every_changing_path_is_refused_with_401_without_the_token(
+def test_every_request_that_changes_something_is_refused_with_401_without_the_token(
     values: dict[str, str], cluster: ThreadedCluster, counting: Counting
 ) -> None:
     """Anonymous read access allows no change, by any method and in any API version."""

@@ -126,7 +126,7 @@ def test_token_command_prints_the_created_token(
     assert capsys.readouterr().out == f"{token}\n"
 
 
-def test_user_without_a_home_for_the_token_is_told_to_configure_a_token(
+def test_error_of_a_token_that_cannot_be_created_says_to_configure_a_token_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private(tmp_path / "file", "")

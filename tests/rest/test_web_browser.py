@@ -220,7 +220,7 @@ def test_savepoint_requested_again_after_a_lost_answer_is_taken_once(
     assert len(list(folder.glob("savepoint-*"))) == 1
 
 
-def test_rescale_dialog_does_not_offer_a_change_while_it_has_no_bounds(
+def test_rescale_dialog_offers_no_change_while_the_current_bounds_are_unavailable(
     page: Page, endpoint: Served, job: str
 ) -> None:
     open_job(page, endpoint, job)
@@ -232,7 +232,7 @@ def test_rescale_dialog_does_not_offer_a_change_while_it_has_no_bounds(
     expect(dialog.get_by_role("button")).to_have_text(["Do nothing"])
 
 
-def test_job_is_shown_although_its_configuration_was_not_kept(
+def test_web_page_shows_a_job_although_its_configuration_is_unknown(
     page: Page, endpoint: Served, job: str
 ) -> None:
     unknown = json.dumps({"errors": ["not known"]})
@@ -241,7 +241,9 @@ def test_job_is_shown_although_its_configuration_was_not_kept(
     expect(page.get_by_text("How this job was run was not kept.")).to_be_visible()
 
 
-def test_filter_shows_only_the_jobs_that_it_names(page: Page, endpoint: Served, job: str) -> None:
+def test_filter_of_the_job_list_shows_only_jobs_with_its_text_in_name_or_id(
+    page: Page, endpoint: Served, job: str
+) -> None:
     """Also when the list is fetched again, which keeps the typed filter."""
     page.goto(endpoint.url)
     link = page.get_by_role("link", name=HOSTILE)
@@ -256,7 +258,9 @@ def test_filter_shows_only_the_jobs_that_it_names(page: Page, endpoint: Served, 
     expect(link).to_be_visible()
 
 
-def test_fractions_of_a_cpu_are_formatted(page: Page, endpoint: Served) -> None:
+def test_web_page_shows_cpu_amounts_as_decimals_and_an_unknown_amount_as_a_dash(
+    page: Page, endpoint: Served
+) -> None:
     page.goto(endpoint.url)
     amounts = "[0.5, 1, 0.0001, -1].map(it.amount)"
     found = page.evaluate(f"import('/web/format.js').then((it) => {amounts})")
@@ -373,7 +377,7 @@ def test_partly_typed_token_is_kept_while_the_tab_is_hidden(
 
 
 @pytest.mark.slow  # a connection that comes as the endpoint closes may be left to the collector
-def test_page_shows_that_the_endpoint_is_away_and_recovers_when_it_returns(
+def test_web_page_shows_that_the_endpoint_is_unreachable_until_it_answers_again(
     page: Page, endpoint: Served
 ) -> None:
     page.goto(endpoint.url)

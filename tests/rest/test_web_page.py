@@ -68,7 +68,9 @@ def test_file_with_a_matching_etag_is_answered_with_304(ask: Asker) -> None:
         "/../../etc/passwd",
     ],
 )
-def test_path_outside_the_web_page_is_refused(path: str, ask: Asker) -> None:
+def test_path_outside_the_folder_of_the_web_page_is_answered_without_a_file(
+    path: str, ask: Asker
+) -> None:
     answer = ask("GET", path)
     assert answer.status in (400, 404)
     assert b"import" not in answer.raw

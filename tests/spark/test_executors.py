@@ -202,7 +202,7 @@ def test_executor_that_ends_with_status_0_does_not_count_as_lost(
     assert failures == []
 
 
-def test_stage_that_ended_before_its_session_opened_refuses_to_launch_executors() -> None:
+def test_launch_of_an_executor_is_refused_when_a_stage_ended_before_its_session() -> None:
     desk = ExecutorDesk(lambda why: None)
     desk.close()
     desk.open(launch_of)
@@ -211,7 +211,7 @@ def test_stage_that_ended_before_its_session_opened_refuses_to_launch_executors(
         desk.launch(slot(0))
 
 
-def test_stage_that_ended_after_its_session_opened_answers_launch_requests(
+def test_launch_of_an_executor_is_answered_when_a_stage_with_a_session_has_ended(
     desk: ExecutorDesk,
 ) -> None:
     desk.close()
@@ -286,7 +286,7 @@ async def test_executor_is_killed_when_its_driver_is_gone(tmp_path: Path) -> Non
     await eventually(lambda: not psutil.pid_exists(pid), 50, "the end of the executor")
 
 
-def test_executor_command_puts_the_launch_classes_behind_those_of_spark() -> None:
+def test_class_path_of_an_executor_has_the_launch_classes_after_those_of_spark() -> None:
     command = " ".join(executor_command(launch("7", "Main", "--executor-id", "7"), ENVIRONMENT))
 
     assert command.endswith(

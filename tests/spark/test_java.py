@@ -99,7 +99,7 @@ def test_check_of_ray_accepts_a_raylet_with_java_and_the_absence_of_a_raylet(
     check_ray_starts_java(parent)
 
 
-def test_module_prints_a_folder_that_contains_java() -> None:
+def test_python_m_flinkray_spark_ray_java_prints_a_folder_that_contains_java() -> None:
     command = [sys.executable, "-m", "flinkray.spark.ray_java"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert (Path(printed.stdout.strip()) / "java").exists()

@@ -103,7 +103,7 @@ def test_processes_left_over_by_a_stage_are_ended_with_their_child_processes(
     assert not psutil.pid_exists(parent.pid)
 
 
-def test_a_process_that_ignores_the_request_is_killed(start: Starter) -> None:
+def test_leftover_process_that_ignores_sigterm_is_killed(start: Starter) -> None:
     job = JobID.generate()
     process = start(marker_environment(job, "v-m-0"), IGNORES_SIGTERM)
 

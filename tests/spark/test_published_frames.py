@@ -148,7 +148,7 @@ def rows_of(location: Path, below: int | None = None) -> list[dict[str, Any]]:
     return [row for name in names for row in batches.open(name).read_all().to_pylist()]
 
 
-def test_micro_batch_published_as_the_driver_died_still_moves_event_time(
+def test_micro_batch_published_as_the_driver_died_still_advances_the_watermark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark has no note of the published batch: the batch is computed again and closes the

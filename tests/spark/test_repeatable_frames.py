@@ -570,7 +570,7 @@ def test_a_bounded_dataframe_is_refused_where_a_streaming_one_is_read(
         publish_stream(frame, str(tmp_path), "1", threading.Event())
 
 
-def test_batch_with_other_columns_than_the_last_checkpoint_is_refused_by_name(
+def test_batch_with_other_columns_than_the_last_checkpoint_is_refused_and_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = PublishedBatches(str(tmp_path))

@@ -178,7 +178,7 @@ def test_error_about_an_unreachable_spark_service_does_not_blame_the_program(
     assert not failure.suppress_restarts
 
 
-def test_error_for_an_unknown_column_recurs_and_error_for_a_missing_path_may_pass() -> None:
+def test_unknown_column_counts_as_a_permanent_error_and_a_missing_path_as_temporary() -> None:
     no_column = with_stack(
         AnalysisException("[UNRESOLVED_COLUMN] A column with name `nope` cannot be resolved"),
         f"\tat {HIVE}client.SocketException.of(A.scala:1)",

@@ -108,7 +108,7 @@ def test_each_attempt_of_a_spark_stage_has_its_own_ray_namespace() -> None:
     assert namespace(0) != namespace(1)
 
 
-def test_every_jvm_of_a_stage_has_an_option_that_names_its_job_and_attempt() -> None:
+def test_every_jvm_of_a_stage_has_its_job_id_and_attempt_in_its_command_line() -> None:
     started = properties()
     marks = {
         f"-Dflinkray.job.id={'0' * 32}",
@@ -190,12 +190,12 @@ def test_memory_overhead_of_the_user_decides_how_slot_memory_is_split() -> None:
         "spark.jars.packages",
     ],
 )
-def test_property_that_the_job_sets_itself_is_refused_by_name(key: str) -> None:
+def test_property_that_the_job_sets_itself_is_refused_and_named_in_the_error(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
         properties({key: "1"})
 
 
-def test_key_that_is_no_spark_property_is_refused_by_name() -> None:
+def test_key_that_is_no_spark_property_is_refused_and_named_in_the_error() -> None:
     with pytest.raises(ConfigurationError, match="executor_memory is no Spark property"):
         properties({"executor_memory": "1g"})
 
@@ -229,7 +229,7 @@ def test_smallest_slot_allowed_has_room_for_the_smallest_executor_heap() -> None
     assert heap >= 512 * MIB
 
 
-def test_overhead_that_is_no_memory_size_is_refused_by_name() -> None:
+def test_overhead_that_is_no_memory_size_is_refused_and_named_in_the_error() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.executor\.memoryOverhead.*much"):
         split_memory(ResourceProfile(1.0, 2048 * MIB), "much")
 
@@ -263,7 +263,7 @@ def test_standalone_executor_gets_the_secret_only_in_its_environment() -> None:
     assert "-Dspark.authenticate=true" in started.java_options
 
 
-def test_standalone_executor_carries_the_marker_and_the_users_options() -> None:
+def test_standalone_executor_gets_its_job_id_and_the_java_options_of_the_user() -> None:
     started = launch(
         {
             "spark.executor.extraJavaOptions": "-Dmine=1",
@@ -301,7 +301,7 @@ def test_web_page_of_the_spark_master_listens_on_the_loopback_address() -> None:
 @pytest.mark.parametrize(
     "key", ["spark.authenticate", "spark.authenticate.secret", "spark.cores.max"]
 )
-def test_property_that_the_standalone_host_sets_is_refused_by_name(key: str) -> None:
+def test_property_that_the_standalone_host_sets_is_refused_and_named_in_the_error(key: str) -> None:
     with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
         standalone_properties(stage({key: "1"}), STANDALONE_ENVIRONMENT, "")
 
@@ -310,7 +310,7 @@ def test_spark_host_is_accepted_and_not_passed_to_spark() -> None:
     assert "spark.host" not in properties({"spark.host": "raydp"}).spark
 
 
-def test_jvms_of_both_hosts_start_with_the_archive_of_their_classes() -> None:
+def test_driver_jvms_on_raydp_and_standalone_start_with_their_class_data_archives() -> None:
     option = ENVIRONMENT.class_data_option
     command = properties().driver_command
     assert option in command

@@ -112,7 +112,7 @@ def test_stage_that_leaves_a_shared_session_has_its_spark_jobs_cancelled() -> No
     assert session.asked == [tags["a"], tags["b"], "forget"]
 
 
-def test_earlier_attempt_of_the_same_stage_is_ended_before_a_guest_enters() -> None:
+def test_earlier_attempt_of_a_stage_is_ended_before_the_next_joins_a_shared_session() -> None:
     """Both attempts would write to the same place."""
     session = RecordedSession()
     ended: list[str] = []
@@ -169,7 +169,7 @@ def test_later_of_two_waiting_attempts_joins_a_session_and_the_earlier_is_refuse
         assert guests.earlier(second) in ("", "a")
 
 
-def test_session_does_not_time_out_while_a_guest_waits_to_enter() -> None:
+def test_shared_session_does_not_time_out_while_a_stage_waits_to_join() -> None:
     now = [0.0]
     session = RecordedSession()
     guests = opened(session, now, [])

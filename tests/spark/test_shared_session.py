@@ -59,7 +59,7 @@ def is_modifiable(key: str) -> bool:
     return key.startswith("spark.sql.")
 
 
-def test_session_request_is_taken_out_of_the_configuration() -> None:
+def test_request_for_a_shared_session_is_read_and_removed_from_the_configuration() -> None:
     configuration = guest_configuration("shared", 2, SLOT, HOST)
     assert take_request(configuration) == SparkSessionRequest("shared", 2, SLOT)
     assert configuration == HOST

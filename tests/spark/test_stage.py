@@ -86,7 +86,7 @@ def maps(pid: int) -> str:
 
 
 @pytest.mark.slow  # test_spark_job has two jobs at once
-def test_two_concurrent_stages_use_their_own_bundles_and_leave_nothing(
+def test_two_concurrent_stages_use_their_own_bundles_and_leave_no_process(
     launcher: Launcher, worker_group: Groups, class_data: Path
 ) -> None:
     """The JVMs of drivers and executors have mapped the archive of classes."""
@@ -166,7 +166,7 @@ def stops_its_session(spark: Any) -> None:
     spark.stop()
 
 
-def test_function_that_stops_its_spark_session_finishes_and_leaves_nothing(
+def test_stage_whose_function_stops_its_spark_session_finishes_and_leaves_no_process(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), stops_its_session)
@@ -179,7 +179,7 @@ def test_function_that_stops_its_spark_session_finishes_and_leaves_nothing(
     assert stage.files_left() == []
 
 
-def test_killed_executor_restarts_in_its_bundle_and_the_result_is_right(
+def test_killed_executor_restarts_in_its_bundle_and_the_result_is_complete(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(2), slow_squares)
@@ -202,7 +202,7 @@ def test_killed_executor_restarts_in_its_bundle_and_the_result_is_right(
 
 
 @on_raydp
-def test_executor_killed_before_it_started_fails_the_stage_by_name(
+def test_stage_fails_and_names_the_executor_that_was_killed_before_it_had_started(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     """Ray restarts the executor, but RayDP's app master wants no more executors than have come."""
@@ -219,7 +219,7 @@ def test_executor_killed_before_it_started_fails_the_stage_by_name(
 
 
 @pytest.mark.slow
-def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
+def test_stage_fails_at_once_with_an_error_that_names_its_killed_driver_jvm(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), slow_squares)
@@ -236,7 +236,7 @@ def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
 
 @pytest.mark.slow
 @on_raydp
-def test_a_killed_app_master_fails_the_stage_by_name(
+def test_stage_fails_with_an_error_that_names_its_killed_app_master(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), slow_squares)
@@ -252,7 +252,7 @@ def test_a_killed_app_master_fails_the_stage_by_name(
 
 @pytest.mark.slow
 @on_raydp
-def test_app_master_killed_before_spark_meets_it_fails_the_stage(
+def test_app_master_killed_before_spark_connects_to_it_fails_the_stage(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     """Spark itself waits for ever."""
@@ -388,7 +388,7 @@ def stubborn(spark: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_ends_spark_although_the_users_function_ignores_it(
+def test_stop_of_a_stage_ends_spark_although_its_function_ignores_the_stop(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), stubborn)

@@ -192,7 +192,7 @@ def changes(draw: st.DrawFn) -> list[tuple[str, Any, Any, Any]]:
 
 @given(st.lists(changes(), min_size=1, max_size=4))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_reader_shows_entries_as_the_last_increment_left_them(
+def test_reader_of_incremental_checkpoints_shows_the_latest_value_of_each_entry(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[str, Any, Any, Any]]]
 ) -> None:
     checkpoint = Checkpoint(tmp_path_factory.mktemp("checkpoint"))

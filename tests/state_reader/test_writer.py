@@ -79,7 +79,7 @@ def test_states_of_a_written_savepoint_are_read_back(tmp_path: Path) -> None:
         (NAMES, [("a", {"x": (1, 2)})], "value"),
     ],
 )
-def test_table_that_loses_python_types_is_refused_and_pairs_keep_them(
+def test_state_table_that_would_lose_python_types_is_refused_and_pairs_keep_types(
     descriptor: Any, entries: list[tuple[Any, Any]], column: str, tmp_path: Path
 ) -> None:
     """Tuples became dictionaries, and dictionaries became lists."""

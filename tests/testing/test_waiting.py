@@ -10,7 +10,7 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.testing import eventually
 
 
-async def test_eventually_shows_the_last_error_and_raises_from_it() -> None:
+async def test_failed_eventually_shows_the_last_error_and_has_it_as_its_cause() -> None:
     async def refused() -> bool:
         raise RpcConnectionError("nobody listens")
 
@@ -22,7 +22,7 @@ async def test_eventually_shows_the_last_error_and_raises_from_it() -> None:
     assert "refused" in "".join(traceback.format_exception(error.__cause__))
 
 
-async def test_eventually_shows_the_last_false_value_and_has_no_cause() -> None:
+async def test_failed_eventually_without_an_error_shows_the_last_value_and_has_no_cause() -> None:
     with pytest.raises(AssertionError, match=r"waited 0 s for rows; last seen: \[\]") as caught:
         await eventually(list, 0.0, "rows")
     assert caught.value.__cause__ is None
