@@ -171,8 +171,9 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def cluster_resources(self) -> ClusterResources:
-        """Return the provider's total and available resources at present.
-        The texts about worker groups in the result are empty.
+        """Return the provider's total and available resources. While the provider does not answer,
+        these are the last known ones, and ``outage`` of the result is set. ``groups`` and
+        ``pending_groups`` of the result are empty.
         """
 
     @abstractmethod

@@ -39,7 +39,8 @@ _LONGEST_WAIT = 3.0
 
 
 class SourceHost:
-    """Hosts the enumerator of one source. Lives on the main thread of the coordinator.
+    """Hosts the enumerator of one source. The host is used on the coordinator's main thread; the
+    enumerator's methods run in other threads, one call at a time.
 
     The enumerator is created when the first reader calls, and again when the source is read with
     another parallelism, after the whole job has begun anew.

@@ -73,8 +73,9 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """Methods that change further settings, for operators that have an output. They raise TypeError
-    for a stream that does not come from an operator."""
+    """Methods that set, beside those of :class:`OperatorSettings`, the max parallelism, the buffer
+    timeout and the chaining of an operator that has an output. They raise TypeError for a stream
+    that does not come from an operator."""
 
     _stream: Transformation
 

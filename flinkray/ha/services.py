@@ -165,9 +165,9 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
-        """Return the entries in subdirectory *name* that only the leading Dispatcher may change.
+        """Return access to the entries of subdirectory *name* that end with one of *suffixes*.
 
-        *suffixes*: the possible ends of the names of these entries.
+        Only the leading Dispatcher can change these entries.
         """
 
     def _dispatcher_fenced(self) -> None:

@@ -365,7 +365,8 @@ def _duration(start: float, end: float | None, now: float) -> int:
 
 
 def progress(job: JobDetails, settings: JobSettings | None) -> dict[str, Any]:
-    """Return the progress of a job; *settings* is None if they are not known."""
+    """Return the JSON of a job's restarts, failovers, warnings and vertices. *settings* is None if
+    the job's settings are not known; then the JSON calls the job not elastic."""
     return {
         "jid": job.job_id.hex(),
         "restarts": job.restarts,

@@ -352,7 +352,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Convert the columns of a DataFrame to the Arrow schema in which a stream reads them.
 
     Raises:
-        UnsupportedSparkTypeError: the text names the column, its type, and what to do.
+        UnsupportedSparkTypeError: there are no columns, two have the same name, or the type of one
+            is not supported. The text says what to do.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -214,8 +214,8 @@ class FinalCheckpoints:
         return True
 
     def fired(self, number: int) -> bool:
-        """Handle that the timer with this number has fired. Returns whether tasks still wait, so
-        that the caller must start the next timer.
+        """Note that timer *number* has fired. Returns True if it was the last timer and tasks still
+        wait. Then the caller must start the next timer, with the new :attr:`number`.
         """
         if number != self.number or not self._has_timer:
             return False

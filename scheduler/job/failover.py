@@ -274,8 +274,9 @@ class Failover:
         return [t.RestartDue(restart.generation) for restart in self._restarts.due()]
 
     def restart(self, transition: t.RestartDue, now: float) -> Steps:
-        """Reset the regions of a restart, so that they run again. Nothing happens if a later
-        failure has taken over all of them."""
+        """Return the transition that resets the regions of a due restart, so that they run again.
+        Returns none while state cannot be restored, when the job is ending, and if later failures
+        have taken over all regions."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 

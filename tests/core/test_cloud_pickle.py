@@ -41,7 +41,7 @@ def test_unpickled_code_keeps_the_name_of_its_source_file(dumps: Callable[[objec
     assert list(inner[0]) == [1, 2]
 
 
-def test_pickling_does_not_change_a_function_that_returns_the_text_dynamic_code() -> None:
+def test_pickling_keeps_a_constant_that_looks_like_the_file_name_of_dynamic_code() -> None:
     function = pickle.loads(cloud_pickle.dumps(lambda: "<dynamic-code>"))
     assert function() == "<dynamic-code>"
 

@@ -216,7 +216,7 @@ def test_keys_of_summed_columns_are_converted_to_the_declared_type(
     assert last == Counter(values)
 
 
-def test_keys_that_differ_do_not_share_state() -> None:
+def test_keys_that_differ_in_type_or_by_a_nanosecond_do_not_share_state() -> None:
     stamps = [pd.Timestamp("2026-01-02") + pd.Timedelta(n, unit="ns") for n in range(20)]
     assert counts([*stamps, *stamps, 1, "1", None, None, (1,), Point(1, 2)]) == [1] * 4 + [2] * 21
 

@@ -126,7 +126,8 @@ class BatchFunctionOperator(SourceOperator):
         return int(batch.num_rows)
 
     def _batches(self, returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
-        """Yield the batches that the function of a stage has returned.
+        """Yield what the function of a Python stage has returned: record batches and tables. Yields
+        nothing if the function has returned None.
 
         Raises:
             StreamError: the function has returned something else.

@@ -62,7 +62,8 @@ class CsvOptions:
 
 
 def names_of(path: str, options: CsvOptions) -> list[str] | None:
-    """Return the column names of a file. None: the file is empty.
+    """Return the column names of a file: those of *options*, else of its first line. None: the file
+    is empty.
     Raises StreamError: two columns have the same name, or the file is not text."""
     with (
         Reading(path, "CSV", options.encoding),
