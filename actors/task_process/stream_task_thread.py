@@ -310,7 +310,8 @@ class StreamTaskRun:
         if context.gate is not None:
             register_input(context.metrics, context.gate.metrics)
         try:
-            with closing(task.close), closing(context.kv_states.unregister_all):
+            name = f"task {context.deployed.name}"
+            with closing(task.close, name), closing(context.kv_states.unregister_all, name):
                 self._open(task)
                 context.clients.attach(loop, context.metrics)
                 if context.gate is not None:

@@ -213,7 +213,7 @@ def test_error_during_cancellation_only_goes_to_rays_log_and_the_job_is_canceled
             file.read_text(errors="replace") for file in Path(session_dir, "logs").glob("worker-*")
         )
         return any(
-            "failed while it was being cancelled" in log and "cannot put my things away" in log
+            "task second (1/2)#0 could not be closed" in log and "cannot put my things away" in log
             for log in logs
         )
 

@@ -460,12 +460,12 @@ class StreamTask:
 def close_all(objects: Sequence[Any]) -> None:
     """Close all objects, even if one of them fails to close. Raises the first failure."""
     if objects:
-        with closing(lambda: close_all(objects[1:])):
+        with closing(lambda: close_all(objects[1:]), "an operator"):
             objects[0].close()
 
 
 @contextmanager
-def closing(close: Callable[[], None]) -> Iterator[None]:
+def closing(close: Callable[[], None], name: str) -> Iterator[None]:
     """Context manager that calls *close* at the end. If the block fails, the block's error is
     raised, and an error of *close* is only logged."""
     try:
@@ -474,7 +474,7 @@ def closing(close: Callable[[], None]) -> Iterator[None]:
         try:
             close()
         except (Exception, SystemExit):
-            logger.warning("closing failed after an error", exc_info=True)
+            logger.warning("%s could not be closed after an error", name, exc_info=True)
         raise
     close()
 
