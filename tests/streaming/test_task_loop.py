@@ -435,8 +435,10 @@ def test_closing_several_objects_raises_the_first_error_and_logs_the_others(
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [second]
 
 
-def test_error_of_close_does_not_replace_an_earlier_error() -> None:
-    with pytest.raises(KeyError), closing(Closing([], ValueError("close")).close):
+def test_error_of_close_does_not_replace_an_earlier_error(caplog: pytest.LogCaptureFixture) -> None:
+    fails = Closing([], ValueError("close")).close
+    with pytest.raises(KeyError), closing(fails, "task a (1/2)#0"):
         raise KeyError
-    with pytest.raises(ValueError, match="close"), closing(Closing([], ValueError("close")).close):
+    assert caplog.messages == ["task a (1/2)#0 could not be closed after an error"]
+    with pytest.raises(ValueError, match="close"), closing(fails, "task a (1/2)#0"):
         pass
