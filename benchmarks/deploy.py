@@ -63,7 +63,7 @@ def job(name: str) -> JobGraph:
 
 
 def job_of_functions(name: str) -> JobGraph:
-    """The same vertices for a cluster in one process: functions that wait, without threads."""
+    """Return the job for a cluster in one process. Its functions wait, and need no threads."""
 
     async def waits(context: object) -> None:
         await asyncio.get_running_loop().create_future()

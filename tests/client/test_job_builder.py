@@ -187,8 +187,8 @@ LATE: OutputTag[int] = OutputTag("late")
 
 
 def edges_of(*branches: str) -> list[CheckpointedEdge]:
-    """Of a program in which each branch reads the end of one chain, as checkpoints know them; with
-    names in place of ids."""
+    """Return the edges, as checkpoints know them, of a program in which each branch reads the
+    end of one chain. Operators have names in place of ids."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     split = env.from_sequence(1, 9).name("source").map(lambda x: x).process(_Silent())
     split.name("split")

@@ -23,7 +23,7 @@ SAVEPOINT = "execution.state-recovery.path"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where hooks keep their diaries."""
+    """Return the folder in which hooks write their diaries."""
     (tmp_path / "hooks").mkdir()
     return tmp_path / "hooks"
 

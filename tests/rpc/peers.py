@@ -145,7 +145,7 @@ class Recorder:
 
 
 def came(stream: FrameStream, data: bytes) -> None:
-    """As the loop tells of what a socket has received."""
+    """Pass *data* to *stream* as the event loop does with bytes that a socket has received."""
     while data:
         buffer = stream.get_buffer(-1)
         now, data = data[: len(buffer)], data[len(buffer) :]

@@ -163,7 +163,7 @@ def one(actions: Iterable[object], kind: type[T]) -> T:
 
 
 def slot_manager(worker: ResourceProfile, slots: int, **settings: object) -> SlotManager:
-    """Of shared workers of that profile, with so many slots each."""
+    """Return a SlotManager whose workers have the profile *worker* and *slots* slots each."""
     ids = iter(sequence(AllocationID))
     fixed = SlotManagerSettings(worker, slots, lambda: next(ids))
     return SlotManager(replace(fixed, **settings))  # type: ignore[arg-type]

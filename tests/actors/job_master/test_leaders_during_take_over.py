@@ -25,8 +25,8 @@ PAST = number(JobMasterId, 99)
 async def test_requirements_go_to_the_resource_manager_that_leads_after_a_take_over(
     tmp_path: Path,
 ) -> None:
-    """That the first ResourceManager was lost is processed after the take-over. It must not count
-    for the second one, which leads by then."""
+    """The JobMaster handles the loss of the first ResourceManager after the take-over. By then the
+    second ResourceManager leads, and the loss must not disconnect the second one."""
     scene = JobMasterScene(tmp_path)
     arguments = replace(scene._job, has_predecessors=True)
     may_answer = asyncio.Event()
