@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -51,7 +53,11 @@ longer than the first polls are polled together.
 """
 _RELEASE_POLL = 0.02
 _RELEASE_TIMEOUT = 30.0
-"""Seconds after which Ray is no longer polled for a removed group. Usually removal takes 0.1 s."""
+"""Seconds after which Ray is no longer polled before and after a group is removed. Usually removal
+takes 0.1 s.
+"""
+_NOT_PLACED = ("NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES")
+"""Ray's words for groups that it could not place. It tries again later."""
 _PATIENCE = 2.0
 """Longest wait in seconds for an answer of Ray's head that is only shown to people."""
 _NOTHING_KNOWN = ClusterResources(ResourceProfile(0.0), ResourceProfile(0.0), ())
@@ -81,6 +87,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         run, now = self._head.ask_patiently, rpc_service.clock.monotonic
         self._placements: SharedPoll[str, str] = SharedPoll(
             lambda groups: run(_ended_placements, groups), shortest_pause=_LATER_POLL, now=now
+        )
+        self._attempts: SharedPoll[str, bool] = SharedPoll(
+            lambda groups: run(_not_being_placed, groups), shortest_pause=_RELEASE_POLL, now=now
         )
         self._releases: SharedPoll[str, bool] = SharedPoll(
             lambda groups: run(_released, groups), shortest_pause=_RELEASE_POLL, now=now
@@ -129,6 +138,13 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
+        """Remove the group and wait until its resources are back.
+
+        The group is not removed while Ray is placing it: Ray 2.60 would lose the group's resources
+        until its node ends (ray-project/ray#64693 is a similar fault).
+        """
+        with contextlib.suppress(asyncio.TimeoutError):  # Ray may never say how placement ended
+            await within(_RELEASE_TIMEOUT, self._attempts.answer_for(group.value))
         await self._head.ask_patiently(_remove, group.value)
         try:
             await within(_RELEASE_TIMEOUT, self._releases.answer_for(group.value))
@@ -213,7 +229,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         table = await self._head.ask_patiently(placement_group_table)
         pattern = re.compile(rf"{re.escape(self._prefix)}({_SHARED}|[0-9a-f]{{32}}-.+)-(\d+)")
-        groups: dict[int, WorkerGroupHandle] = {}
+        groups: list[tuple[int, WorkerGroupHandle]] = []
         for group_id, entry in table.items():
             match = pattern.fullmatch(entry["name"])
             if match is None or entry["state"] == "REMOVED":
@@ -225,10 +241,9 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                 for _, bundle in sorted(entry["bundles"].items())
             )
             owner = _unquote(match[1])
-            groups[number] = WorkerGroupHandle(
-                WorkerGroupId(group_id), entry["name"], owner, bundles
-            )
-        return tuple(group for _, group in sorted(groups.items()))
+            handle = WorkerGroupHandle(WorkerGroupId(group_id), entry["name"], owner, bundles)
+            groups.append((number, handle))
+        return tuple(group for _, group in sorted(groups, key=itemgetter(0)))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
         """Call *fn*, which asks Ray's head, in a thread, and return its result.
@@ -298,6 +313,18 @@ def _remove(group_id: str) -> None:
 def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
     states = {group: _table_of(group).get("state", "REMOVED") for group in groups}
     return {g: state for g, state in states.items() if state in ("CREATED", "REMOVED")}
+
+
+def _not_being_placed(groups: tuple[str, ...]) -> dict[str, bool]:
+    """Return the groups that Ray is not placing at this moment, each mapped to True."""
+    return {group: True for group in groups if not _is_being_placed(_table_of(group))}
+
+
+def _is_being_placed(table: dict[str, Any]) -> bool:
+    state = table.get("state", "REMOVED")
+    if state in ("CREATED", "REMOVED"):
+        return False
+    return state == "PREPARED" or table["stats"]["scheduling_state"] not in _NOT_PLACED
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:

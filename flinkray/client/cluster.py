@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import ClusterArguments, StoredJob
+from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
 from flinkray.actors.shared.cluster_services import find_leader
 from flinkray.actors.shared.high_availability import (
     check_reachable,
@@ -45,7 +46,14 @@ from flinkray.ha import (
     absolute_location,
     open_directory,
 )
-from flinkray.rpc import EndpointSpec, Placement, Renewal, RpcService, split_address
+from flinkray.rpc import (
+    EndpointSpec,
+    Placement,
+    RayRpcService,
+    Renewal,
+    RpcService,
+    split_address,
+)
 from flinkray.rpc.time_limit import within
 
 log = logging.getLogger(__name__)
@@ -254,7 +262,7 @@ async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> 
     return split_address(address)[0]
 
 
-async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
+async def stop_cluster(rpc_service: RayRpcService, cluster_id: str) -> ClusterEnd:
     """Shut the cluster down, then end its remaining processes and placement groups. Idempotent."""
     record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
     configuration = record.of_elections
@@ -271,13 +279,21 @@ async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
         left = await _actors_left(rpc_service, cluster_id, ending)
         for name in left:
             await rpc_service.kill(name)
-        groups = await rpc_service.run_blocking(ray_runtime.remove_placement_groups, cluster_id)
+        groups = await _release_worker_groups(rpc_service, cluster_id)
         await _actors_left(rpc_service, cluster_id, _ENDING_TIMEOUT)
         kept = await _forget_elections(services) if has_elections(configuration) else None
         await rpc_service.run_blocking(ray_runtime.forget_cluster, cluster_id)
-        return ClusterEnd(left, tuple(groups), kept)
+        return ClusterEnd(left, groups, kept)
     finally:
         await services.close()
+
+
+async def _release_worker_groups(rpc_service: RayRpcService, cluster_id: str) -> tuple[str, ...]:
+    """Remove the cluster's placement groups, with all actors in them, and return their names."""
+    driver = RayResourceManagerDriver(rpc_service, ClusterArguments(cluster_id, {}, ""))
+    groups = await driver.recover()
+    await asyncio.gather(*(driver.release_worker_group(group.group_id) for group in groups))
+    return tuple(sorted(group.name for group in groups))
 
 
 async def _connect_to_dispatcher(

@@ -26,7 +26,7 @@ from flinkray.client.standard_output import EmbeddedOutput
 from flinkray.core.config import ReadableConfig, WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
-from flinkray.rpc import RayRpcService, RpcService
+from flinkray.rpc import RayRpcService
 
 log = logging.getLogger(__name__)
 """Logger; at INFO it says what the client begins to wait for."""
@@ -103,7 +103,7 @@ def _connect(
 @contextmanager
 def open_rpc_service(
     address: str, cluster_id: str
-) -> Iterator[tuple[LoopThread, RpcService, RayRuntime]]:
+) -> Iterator[tuple[LoopThread, RayRpcService, RayRuntime]]:
     """Open an RPC service in a cluster's namespace on the Ray at *address*.
 
     Used to start or end the cluster, which need not run.

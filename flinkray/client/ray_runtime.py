@@ -28,7 +28,6 @@ from ray._private.ray_constants import (
 from ray._raylet import (  # type: ignore[attr-defined]
     AuthenticationTokenLoader,
     Config,
-    PlacementGroupID,
 )
 from ray.actor import ActorHandle
 from ray.experimental.internal_kv import (
@@ -36,9 +35,8 @@ from ray.experimental.internal_kv import (
     _internal_kv_get,
     _internal_kv_put,
 )
-from ray.util import list_named_actors, placement_group_table
+from ray.util import list_named_actors
 from ray.util.client import ray as ray_client
-from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from flinkray.client.termination import sigterm_is_not_ours_any_more, sigterm_is_ours
 from flinkray.core.config import ReadableConfig
@@ -563,20 +561,6 @@ def forget_cluster(cluster_id: str) -> None:
 
 def _space(cluster_id: str) -> bytes:
     return cluster_namespace(cluster_id).encode()
-
-
-def remove_placement_groups(cluster_id: str) -> list[str]:
-    """Remove the worker groups (Ray placement groups) of a cluster, with all actors in them.
-
-    Return their names, of the form ``flinkray-<cluster id>-<job id or shared>-<n>``.
-    """
-    pattern = re.compile(rf"{re.escape(cluster_namespace(cluster_id))}-([0-9a-f]{{32}}|shared)-\d+")
-    removed = []
-    for group_id, entry in placement_group_table().items():
-        if entry["state"] != "REMOVED" and pattern.fullmatch(entry["name"]):
-            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(group_id))))
-            removed.append(entry["name"])
-    return sorted(removed)
 
 
 def address_from_environment() -> str | None:

@@ -175,7 +175,8 @@ def start_straggler(name: str, namespace: str) -> Any:
 def test_cluster_down_removes_only_processes_of_its_own_cluster(output: Output) -> None:
     ours, theirs = "flinkray-left", "flinkray-left-2"
     job = "0123456789abcdef" * 2
-    names = [f"{ours}-{job}-0", f"{ours}-shared-1", f"{theirs}-shared-0", "flinkray-left-over"]
+    ours_groups = [f"{ours}-{job}-default-0", f"{ours}-shared-1"]
+    names = [*ours_groups, f"{theirs}-shared-0", "flinkray-left-over"]
     stragglers = [start_straggler("JobMaster-1", namespace) for namespace in (ours, theirs)]
     ray.get([straggler.ping.remote() for straggler in stragglers])
     groups = [placement_group([{"CPU": 0.1}], name=name, lifetime="detached") for name in names]
@@ -185,7 +186,7 @@ def test_cluster_down_removes_only_processes_of_its_own_cluster(output: Output) 
         out, err = output()
         assert out == "cluster 'left' was not running\n"
         assert sorted(err.splitlines()) == sorted(
-            f"was left and ended: {name}" for name in ("JobMaster-1", *names[:2])
+            f"was left and ended: {name}" for name in ("JobMaster-1", *ours_groups)
         )
         assert actors_of(ours) == set()
         assert actors_of(theirs) == {"JobMaster-1"}

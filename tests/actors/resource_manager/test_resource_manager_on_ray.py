@@ -19,6 +19,7 @@ from ray.util import list_named_actors, placement_group_table
 
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.resource_manager import ray_driver
 from flinkray.actors.resource_manager.driver import WorkerGroupRequest
 from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
 from flinkray.core.errors import RpcError
@@ -147,6 +148,33 @@ async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayRes
     await eventually(lambda: free_cpus() == before, 50, "what the groups have taken")
 
 
+async def test_worker_group_is_not_removed_while_ray_is_placing_the_group(
+    resources: RayResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would lose the processors of the group."""
+    states: list[dict[str, Any]] = []
+
+    def remove(group_id: str) -> None:
+        states.append(placement_group_table()[group_id])
+        removed(group_id)
+
+    removed = ray_driver._remove
+    monkeypatch.setattr(ray_driver, "_remove", remove)
+    await resources.start()
+    before = free_cpus()
+    arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
+    driver = RayResourceManagerDriver(resources.client, arguments)
+    sizes = [ResourceProfile(cpu, 2**20) for cpu in (0.01,) * 40 + (1000.0,)]
+    created = await asyncio.gather(
+        *(driver.create_worker_group(WorkerGroupRequest(None, (size,))) for size in sizes)
+    )
+
+    await asyncio.gather(*(driver.release_worker_group(group.group_id) for group in created))
+
+    assert sorted(entry["state"] for entry in states) == ["CREATED"] * 40 + ["PENDING"]
+    await eventually(lambda: free_cpus() == before, 50, "what the groups have taken")
+
+
 async def test_slots_of_a_job_are_the_bundles_of_one_placement_group_on_ray(
     resources: RayResources,
 ) -> None:
@@ -163,7 +191,7 @@ async def test_slots_of_a_job_are_the_bundles_of_one_placement_group_on_ray(
     held = available_resources_per_node()[where[0].node_id]
     for bundle in (0, 1):  # Ray takes a thousandth for each actor in a bundle
         assert held[f"bundle_group_{bundle}_{group_id}"] == pytest.approx(999.999)
-    assert free_cpus() == before - 2
+    assert free_cpus() == pytest.approx(before - 2)
     assert resources.actors() == sorted(loc.resource_id for loc in where.values())
     overview = await manager.request_resource_overview()
     assert (overview.slots_total, overview.slots_available) == (2, 0)
