@@ -258,15 +258,17 @@ class CheckpointCoordinator:
         now: float,
         directory: str | None = None,
     ) -> Actions:
-        """Handle a user's request for a savepoint, or for a checkpoint if *properties* is None.
-        *directory* is the target directory of a savepoint.  A SnapshotFinished with *request_id*
-        answers the request."""
+        """Take a savepoint that a user requests, or a checkpoint if *properties* is None; the
+        request waits if it cannot begin now. *directory* is the target directory of a savepoint. A
+        SnapshotFinished with *request_id* answers the request."""
         if properties is None:
             properties = checkpoint_of(self._configuration)
         return self._request(properties, now, request_id, directory)
 
     def timer(self, event: CheckpointTimerOver, now: float) -> Actions:
-        """Handle that a timer has fired."""
+        """Do the work that is due because a timer has fired, depending on the event's purpose:
+        abort a checkpoint that has taken too long, take a final checkpoint, or take the next
+        periodic checkpoint."""
         if event.purpose is CheckpointTimerPurpose.EXPIRY:
             return self._expire(event.number, now)
         if event.purpose is CheckpointTimerPurpose.FINAL:
@@ -280,8 +282,8 @@ class CheckpointCoordinator:
         return actions + self._request(checkpoint_of(self._configuration), now)
 
     def awaited(self, message: AwaitCheckpoint) -> Actions:
-        """Note that a task, whose input has ended, waits for the next checkpoint before it ends. A
-        timer is started that takes a checkpoint soon, so that the task does not wait for the next
+        """Add a task whose input has ended and which ends only after another checkpoint. A timer is
+        started that takes this checkpoint soon, so that the task need not wait for the next
         periodic one."""
         if self._end is None and self._final.add(message.attempt_id, message.after):
             return [self._final_timer(FIRST_DELAY)]
@@ -390,8 +392,9 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint was carried out: the checkpoint has got its id and
-        directory."""
+        """Begin checkpoint *number*, which has got its id and directory: ask the coordinators for
+        snapshots, or the tasks if there are no coordinators. If the checkpoint was given up in the
+        meantime, its directory is deleted."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
@@ -421,7 +424,7 @@ class CheckpointCoordinator:
         return self._trigger_tasks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint failed to get an id or a directory."""
+        """Fail checkpoint *number*, because it got no id or no directory."""
         self._given_up.discard(number)
         if self._preparing is None or self._preparing.number != number:
             return []
@@ -456,8 +459,9 @@ class CheckpointCoordinator:
         now: float,
         master_states: tuple[MasterState, ...] = (),
     ) -> Actions:
-        """Handle that a coordinator has taken its snapshot. *state* is None if the coordinator has
-        no state. *master_states*: states of master hooks that came with the snapshot."""
+        """Add a coordinator's snapshot to the checkpoint. After the last coordinator, the tasks are
+        asked. *state* is None if the coordinator has no state. *master_states*: states of master
+        hooks that came with the snapshot."""
         pending = self._pending.get(checkpoint_id)
         answer = Acknowledgement.OVER
         if pending is not None:
@@ -477,9 +481,9 @@ class CheckpointCoordinator:
         *,
         is_lost: bool = False,
     ) -> Actions:
-        """Handle that a coordinator cannot take its snapshot, or that a master hook failed (CP-31).
-        *operator_id*: None if a master hook failed, which *cause* names. *is_lost*: the coordinator
-        no longer exists."""
+        """Abort the checkpoint, because a coordinator cannot take its snapshot, or a master hook
+        failed (CP-31). *operator_id*: None if a master hook failed, which *cause* names. *is_lost*:
+        the coordinator no longer exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -518,8 +522,8 @@ class CheckpointCoordinator:
     # --- answers of tasks -------------------------------------------------------------------------
 
     def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
-        """Handle that a task has written its state for a checkpoint. The last acknowledgement
-        completes the checkpoint."""
+        """Add the state that a task has written to the checkpoint. After the last acknowledgement,
+        the checkpoint's metadata is stored."""
         if message.job_id != self._job_id:
             return []
         pending = self._pending.get(message.checkpoint_id)
@@ -558,7 +562,7 @@ class CheckpointCoordinator:
         return actions + list(map(DiscardDirectory, directories))
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
-        """Handle that a task declines a checkpoint: abort the checkpoint."""
+        """Abort a checkpoint that a task has declined."""
         if message.job_id != self._job_id:
             return []
         checkpoint_id, attempt_id = message.checkpoint_id, message.attempt_id
@@ -605,7 +609,9 @@ class CheckpointCoordinator:
         return [StoreCheckpoint(pending.finalize(), pending.properties, pending.directory)]
 
     def checkpoint_stored(self, stored: StoreCheckpoint, path: str, now: float) -> Actions:
-        """Handle that a StoreCheckpoint was carried out.  *path* is the path of the metadata."""
+        """Complete a checkpoint whose metadata is stored at *path*, and answer the user who asked
+        for it. If the job recovers from the checkpoint, tell the tasks to commit, and delete the
+        checkpoints that it replaces."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -665,7 +671,8 @@ class CheckpointCoordinator:
         return actions
 
     def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
-        """Handle that a StoreCheckpoint failed: no JobMaster will ever recover the checkpoint."""
+        """Abort a checkpoint whose metadata could not be stored, so that no JobMaster will ever
+        recover it."""
         pending = self._take_stored(stored)
         if pending is None:
             return []

@@ -67,8 +67,8 @@ class KeptCheckpoints:
             self._register(checkpoint)
 
     def add_savepoint(self, checkpoint_id: int) -> None:
-        """Note that a savepoint is complete. From now on its files are not deleted here: they
-        belong to its user."""
+        """Stop deleting files of this savepoint, because it is complete: its files belong to its
+        user."""
         self._savepoints.add(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
@@ -122,8 +122,8 @@ class KeptCheckpoints:
     # --- pending checkpoints and received state ---------------------------------------------------
 
     def pending_over(self, checkpoint_id: int) -> Actions:
-        """Note that a pending checkpoint was aborted, or was completed and added. Returns the
-        actions that delete files which no checkpoint needs any more."""
+        """Stop waiting for a checkpoint that was in progress: it was aborted, or completed and
+        added. Returns the actions that delete files which no checkpoint needs any more."""
         return _discard_files(self._registry.pending_over(checkpoint_id))
 
     def discard_state(self, locations: Iterable[StateLocation]) -> Actions:
@@ -201,8 +201,8 @@ class SharedStateRegistry:
         return unused
 
     def pending_over(self, checkpoint_id: int) -> list[FileState]:
-        """Note that a pending checkpoint is complete or aborted.  Returns the files to delete
-        now."""
+        """Note that a checkpoint in progress was completed or aborted, so that files need not stay
+        for it. Returns the files to delete now."""
         unused: list[FileState] = []
         for path, (file, pending) in tuple(self._awaiting.items()):
             pending.discard(checkpoint_id)
@@ -239,23 +239,24 @@ class AbortedCheckpoints:
         return aborted is not None and attempt_id in aborted.awaited
 
     def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
-        """Note that a task writes no more files for the checkpoint.  Returns the directories to
-        delete now."""
+        """Stop waiting for a task that writes no more files for the checkpoint. Returns the
+        directories to delete now."""
         if not self.awaits(checkpoint_id, attempt_id):
             return []
         self._aborted[checkpoint_id].awaited.remove(attempt_id)
         return self._unused((checkpoint_id,))
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> list[str]:
-        """Note that these tasks have ended.  Returns the directories that can be deleted now."""
+        """Stop waiting for these task attempts, which have ended. Returns the directories to delete
+        now."""
         attempts = frozenset(attempts)
         for aborted in self._aborted.values():
             aborted.awaited -= attempts
         return self._unused(tuple(self._aborted))
 
     def job_ended(self) -> list[str]:
-        """Note that no task of the job runs any more.  Returns all remaining directories, to delete
-        now."""
+        """Return all remaining directories, to be deleted now, because no task of the job runs any
+        more."""
         directories = [aborted.directory for aborted in self._aborted.values()]
         self._aborted.clear()
         return directories

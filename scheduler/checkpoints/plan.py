@@ -161,13 +161,12 @@ class TasksMissingError(FlinkRayError):
 
 
 def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> CheckpointPlan:
-    """Decide which tasks take part in a checkpoint that begins now.
-    *allows_finished*: checkpoints are possible although some tasks have finished.
+    """Decide which tasks take part in a checkpoint that begins now. *allows_finished*: the
+    checkpoint can be taken even if some tasks have finished.
 
     Raises:
-        TasksMissingError: all tasks have finished; or a task does not run, and has not finished or
-            *allows_finished* is False.
-    """
+        TasksMissingError: all tasks have finished; a task neither runs nor has finished; or a task
+            has finished although *allows_finished* is False."""
     planned: list[PlannedVertex] = []
     to_trigger: list[ExecutionAttemptID] = []
     running: dict[ExecutionAttemptID, Place] = {}

@@ -92,7 +92,8 @@ class Failover:
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """Return a new number for a timer, which tells its event from those of older timers."""
+        """Return a new number for a timer, by which its event is told apart from events of older
+        timers."""
         self._generation += 1
         return self._generation
 
@@ -108,8 +109,8 @@ class Failover:
         return (t.DecideFailover(),)
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Note that the results on the lost TaskExecutor must be produced again, as far as a region
-        still has to read them."""
+        """Collect for the decision the lost results that a region still has to read, because they
+        must be produced again."""
         producers = self._tracker.task_executor_lost(transition.resource_id)
         self._noted.lost += [(vertex.current, transition.cause) for vertex in producers]
         return (t.DecideFailover(),) if producers else ()
@@ -118,8 +119,8 @@ class Failover:
         return self.global_failure(t.GlobalFailure(Failure(transition.text)), now)
 
     def global_failure(self, transition: t.GlobalFailure, now: float) -> Steps:
-        """Note a failure of the whole job.  A suspended job has none: this JobMaster gives it up,
-        and the next one runs it."""
+        """Collect a failure of the whole job for the decision. A suspended job has none, because
+        this JobMaster gives the job up and the next one runs it."""
         if self._record.suspension is not None:
             return ()
         self._noted.failures.append(transition.failure)
@@ -259,7 +260,8 @@ class Failover:
     # --- restarts ---------------------------------------------------------------------------------
 
     def delay_is_over(self, transition: t.RestartDelayOver, now: float) -> Steps:
-        """Handle that the delay of a restart is over."""
+        """Return the transition RestartDue for the restart whose delay is over; none if the restart
+        no longer exists."""
         restart = self._restarts.delay_is_over(transition.generation)
         return () if restart is None else (t.RestartDue(restart.generation),)
 

@@ -135,7 +135,7 @@ class JobExecution:
         self._began(index)
 
     def coordinator_began(self, index: int) -> None:
-        """Count that a coordinator of the region has begun. The region is over only when the
+        """Count a coordinator that has begun in the region. The region is over only when the
         coordinator has ended, too."""
         self._began(index)
 
@@ -168,7 +168,8 @@ class JobExecution:
         return steps
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Count that these attempts no longer run."""
+        """Count these attempts as ended. If nothing runs in a region any more, the consequences
+        follow."""
         of = self._regions.of
         return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 

@@ -61,14 +61,14 @@ class JobNotebook:
         return ()
 
     def deployed(self, executions: Iterable[Execution]) -> None:
-        """Note that these attempts are deployed. The notes must be stored before the deployments
-        are sent."""
+        """Add these attempts to the notes as deployed. The caller must store the notes before the
+        deployments are sent."""
         for execution in executions:
             self._attempts[execution.vertex.ordinal] = execution.attempt_number + 1
         self._is_new = True
 
     def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
-        """Note the new attempts of reset subtasks."""
+        """Replace the attempts of reset subtasks in the notes by the new, not deployed attempts."""
         attempts = self._attempts
         for vertex in transition.vertices:
             if attempts[vertex.ordinal]:
@@ -77,8 +77,8 @@ class JobNotebook:
         return ()
 
     def everything_stopped(self, transition: t.StopEverything, now: float) -> Steps:
-        """Note that the job is being scaled. If the next JobMaster finds the tasks ended, it does
-        not count this as a failure."""
+        """Write into the notes that the job is being scaled, so that the next JobMaster does not
+        count the ended tasks as a failure."""
         self._is_new = self._is_being_scaled = True
         return ()
 

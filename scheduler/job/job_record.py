@@ -111,7 +111,8 @@ class JobRecord:
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
-        """Note that the job has been RUNNING since *time* under another JobMaster."""
+        """Set that the job has been RUNNING under another JobMaster since *time*, in seconds since
+        the epoch."""
         self._machine.entered[JobStatus.RUNNING] = self.since(time, now)
 
     @property
@@ -134,7 +135,7 @@ class JobRecord:
         return self.change(JobStatus.FAILING, now, failure.text)
 
     def count_restart(self, failure: Failure) -> str:
-        """Count a restart.  Returns its cause in one line, with the task."""
+        """Count a restart, and return its cause in one line that names the failed task."""
         self.restarts += 1
         cause = one_line_of(failure.text, failure.task)
         self.restart_causes.append(cause)
@@ -192,7 +193,8 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobProgress:
-        """Return the progress of the job in a few numbers, for clients."""
+        """Return what clients poll while they wait for the job: its status, restarts, numbers of
+        tasks and of checkpoints, and why it waits."""
         return JobProgress(
             self._job_graph.job_id,
             self._job_graph.name,
@@ -208,7 +210,8 @@ class JobRecord:
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:
-        """Return a short overview of the job.  *tasks*: ExecutionState name -> number of tasks."""
+        """Return the job's line in a list of jobs. *tasks*: ExecutionState name -> number of
+        tasks."""
         ended = self._machine.entered[self.status] if self.status.is_terminal else None
         return JobOverview(
             self._job_graph.job_id,

@@ -419,12 +419,13 @@ class JobScheduler:
         )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
-        """Return the TaskExecutors of running stream tasks, to ask for metrics before
-        :meth:`details`."""
+        """Return the TaskExecutors that may run stream tasks now; the JobMaster asks them for the
+        metrics that it passes to :meth:`details`."""
         return places_of_streams(self._graph.vertices)
 
     def progress(self) -> JobProgress:
-        """Return the progress of the job in a few numbers, for clients."""
+        """Return what clients poll while they wait for the job: its status, restarts, numbers of
+        tasks and of checkpoints, and why it waits."""
         return self._job.progress(
             tuple(vertex_progress(*each) for each in self._with_progress()),
             self._why_pending(),
@@ -475,7 +476,8 @@ class JobScheduler:
         return self._job.exceptions
 
     def overview(self) -> JobOverview:
-        """Return a short overview of the job."""
+        """Return the job's line in a list of jobs: name, status, times, and number of tasks by
+        state."""
         return self._job.overview(task_counts(self._graph.vertices))
 
     @property

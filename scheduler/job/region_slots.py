@@ -151,8 +151,9 @@ class RegionSlots:
     # events of the SlotPool and of TaskExecutors
 
     def slots_told(self, transition: t.SlotsTold, now: float) -> Steps:
-        """Handle events of the SlotPool, in their order: slots that were given, refused or lost. A
-        loss may be reported repeatedly."""
+        """Apply events of the SlotPool in their order: use slots that were given to requests, and
+        fail attempts whose request was refused or whose slot was lost. A loss may be reported
+        repeatedly."""
         return self._told(transition.events)
 
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
@@ -170,7 +171,8 @@ class RegionSlots:
         return [*steps, t.RequestSlotsAgain(tuple(shares))] if shares else steps
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Handle the loss of all slots on a TaskExecutor."""
+        """Take away all slots on a lost TaskExecutor: attempts in them fail, and regions that still
+        wait request new slots."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
         return self._told((SlotsLost(lost, transition.cause),))
 

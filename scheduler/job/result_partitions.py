@@ -63,8 +63,8 @@ class PartitionTracker:
         return partitions
 
     def region_finished(self, index: int) -> list[PlacedPartition]:
-        """Note that a region is finished.  Returns the partitions that no unfinished region reads
-        any more. The caller must release these partitions."""
+        """Return the partitions that no unfinished region reads any more, because this region is
+        finished. The caller must release these partitions."""
         released: list[PlacedPartition] = []
         for group in self._regions.regions[index].reads:
             group.readers -= 1
@@ -79,7 +79,7 @@ class PartitionTracker:
         return released
 
     def region_unfinished(self, index: int) -> None:
-        """Note that a finished region is going to run again and to read its inputs again."""
+        """Count the region as a reader of its inputs again, because it is going to run again."""
         for group in self._regions.regions[index].reads:
             group.readers += 1
 

@@ -190,8 +190,8 @@ class CoordinatorTold(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class SourceCoordinatorIsAt(JobEvent):
-    """The coordinator of the job's sources was started here.  This comes before CoordinatorStarted,
-    and not for a coordinator that was taken over."""
+    """This JobMaster has started the coordinator of the job's sources, at *place*.
+    CoordinatorStarted follows. A coordinator that was taken over is not reported."""
 
     place: SourceCoordinatorPlace
     counts_after_end = True
@@ -245,8 +245,9 @@ class StatesReported(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
-    """A snapshot that a user asked for is complete or aborted. It may be the savepoint of a stop.
-    The job continues, unless the same event ends or restarts the job."""
+    """A savepoint or checkpoint that a user asked for is complete or aborted; it may be the
+    savepoint with which the job was to be stopped. The job continues, unless the same event ends or
+    restarts it."""
 
     phase = Phase.RESTART
 

@@ -140,7 +140,8 @@ class JobDetails:
 
 @message
 class VertexProgress:
-    """The progress of a vertex in a few numbers, whatever its parallelism."""
+    """Number of tasks of one vertex by state, and the progress of its Spark stage, if it is one.
+    Its size does not depend on the parallelism."""
 
     name: str
     parallelism: int
@@ -154,7 +155,8 @@ class VertexProgress:
 
 @message
 class JobProgress:
-    """The progress of a job.  Its size does not depend on the number of tasks."""
+    """What clients poll while they wait for a job: its status, restarts, numbers of tasks and of
+    checkpoints, and why it waits. Its size does not depend on the number of tasks."""
 
     job_id: JobID
     name: str
@@ -182,7 +184,7 @@ class JobProgress:
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
-        """Create the progress of a job that no JobMaster runs, from the job's stored details."""
+        """Create this report for a job that no JobMaster runs, from the job's stored details."""
         checkpoints = details.checkpoints
         return cls(
             details.job_id,
@@ -204,9 +206,8 @@ class JobProgress:
 
 
 def _restart_causes(details: JobDetails) -> tuple[str, ...]:
-    """Return the causes of the restarts of a job that has ended or waits. Empty if JobMasters were
-    lost, because the failures then include the losses, too.
-    """
+    """Return why a job that has ended or waits was restarted, oldest first. Empty if JobMasters
+    died, because the history then also contains their deaths."""
     if details.failovers or not details.restarts:
         return ()
     led_to_end = 1 if details.status is JobStatus.FAILED else 0
@@ -215,8 +216,8 @@ def _restart_causes(details: JobDetails) -> tuple[str, ...]:
 
 
 def one_line_of(text: str, task: str | None) -> str:
-    """Return the failure as one line that names the task; *task* None: the failure of the whole
-    job."""
+    """Return *text*, which describes a failure, as one line that begins with the task if it does
+    not name it. *task*: None for a failure of the whole job."""
     told = in_one_line(text)
     return told if task is None or task in told else f"{task}: {told}"
 
