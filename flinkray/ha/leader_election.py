@@ -28,20 +28,18 @@ class LeaderContender(ABC):
 
     @abstractmethod
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        """Handle the grant of leadership for the session *session_id*.
+        """Called when this contender becomes the leader, in the session *session_id*.
 
-        The contender calls :meth:`LeaderElection.confirm_leadership` when it is ready to be found;
-        until then listeners do not learn about it.
-        """
+        Listeners learn about the leader only when the contender, which is then ready to be found,
+        calls :meth:`LeaderElection.confirm_leadership`."""
 
     @abstractmethod
     def revoke_leadership(self) -> None:
-        """Handle the loss of leadership. Called once for each grant, unless the election was
-        closed."""
+        """Called when leadership is lost: once for each grant, unless the election was closed."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None:
-        """Handle a failure of the election itself; no further events follow."""
+        """Called when the election itself has failed; no further events follow."""
 
 
 class LeaderElection(ABC):
@@ -79,10 +77,9 @@ class LeaderRetrievalListener(ABC):
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        """Handle that the leader is now at *address*; (None, None): there is no leader.
+        """Called when the leader is now at *address*; (None, None): there is no leader.
 
-        The same leader is not reported twice in a row.
-        """
+        The same leader is not reported twice in a row."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None: ...
@@ -133,7 +130,8 @@ class ElectionEvents(ABC):
 
     @abstractmethod
     def on_information(self, information: LeaderInformation | None) -> None:
-        """Handle the leader information that is published now, no matter who published it."""
+        """Called with the leader information that is published now (None: none is), no matter who
+        published it."""
 
     @abstractmethod
     def on_error(self, error: Exception) -> None: ...
@@ -247,11 +245,8 @@ class DriverLeaderElection(LeaderElection):
             self._contender.revoke_leadership()
 
     def _published(self, information: LeaderInformation | None) -> None:
-        """Handle the leader information that is published now.
-
-        If another process has replaced the information that this leader has confirmed, publish that
-        again.
-        """
+        """Publish the information that this leader has confirmed again, if another process has
+        replaced it by *information*."""
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
             assert self._driver is not None

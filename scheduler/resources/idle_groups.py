@@ -102,9 +102,8 @@ def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float
 
 
 def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Return whether slots of the group are used or wanted, so that no timeout may release the
-    group.
-    """
+    """Return whether a job uses slots of the group or waits for them, so that no timeout may
+    release the group."""
     if not group.is_known:
         return False
     if group.owner is None:

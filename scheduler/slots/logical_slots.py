@@ -112,11 +112,11 @@ class LogicalSlot:
         return self._begin_release(cause)
 
     def payload_ended(self) -> None:
-        """Note that the attempt in the slot is in a terminal state."""
+        """Note that the attempt in the slot has ended, so that the share can be taken back."""
         self._payload_has_ended = True
 
     def taken_back(self) -> None:
-        """Note that the owner of the physical slot has taken the share back."""
+        """Mark the share as released, because the owner of the physical slot has taken it back."""
         self._state = _State.RELEASED
 
     def _begin_release(self, cause: str) -> list[FailPayload]:
@@ -253,7 +253,8 @@ class ExecutionSlotAllocator:
         return HeldSlot(slot, shared.group.constraint, self._new_request_id(), shared.group.profile)
 
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
-        """Handle events of the SlotPool, in their order."""
+        """Apply events of the SlotPool, in their order, and return the actions: shares for
+        subtasks, failed requests, and attempts to fail because their slots were lost."""
         actions: list[SlotAllocatorAction] = []
         for event in events:
             match event:

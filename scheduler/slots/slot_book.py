@@ -33,15 +33,15 @@ class SlotBook(Protocol):
         """Number of unanswered requests."""
 
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """Return all slots that the book holds, oldest first."""
+        """Return all slots in the book, oldest first."""
 
     def slots_on(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """Return the slots that the book holds on one TaskExecutor, oldest first."""
+        """Return the book's slots on one TaskExecutor, oldest first."""
 
     def holds(self, allocation_id: AllocationID) -> bool: ...
 
     def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
-        """Return the slot with this id, which the book must hold."""
+        """Return the slot with this id, which must be in the book."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
         """Return whether the slot is reserved for a request; False if it is free or not in this
@@ -96,16 +96,16 @@ class SlotBook(Protocol):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that no longer exists, because its TaskExecutor offers *slot* in its
-        place; None if there is none. The answer does not depend on whether *slot* is wanted."""
+        """Return the slot in the book that no longer exists, because its TaskExecutor offers *slot*
+        in its place; None if there is none. Whether *slot* is wanted does not matter."""
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
         """Return the required profile that an offered slot would fulfil; None if the slot is not
         wanted."""
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that must be removed before *slot*, which is wanted, can be added;
-        None if there is none."""
+        """Return the slot in the book that must be removed before *slot*, which is wanted, can be
+        added; None if there is none."""
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
         """Add a free slot that fulfils the required profile *matched*. Then the caller must call
@@ -120,7 +120,7 @@ class SlotBook(Protocol):
         """Restore a slot that the job's previous pool held, reserved or free."""
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """Remove a held slot that no longer exists, with the request that had the slot."""
+        """Remove a slot that no longer exists, with the request that had the slot."""
 
     def useless(self) -> tuple[AllocationID, ...]:
         """Return the free slots that no future request can get."""

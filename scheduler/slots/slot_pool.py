@@ -94,11 +94,11 @@ class DeclarativeSlotPool:
 
     @property
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """All slots held, oldest first."""
+        """All slots in the pool, used and free, oldest first."""
         return tuple(slot for book in self._books.values() for slot in book.slots())
 
     def slots_of(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """Return the slots held on one TaskExecutor, used and free (SP-10)."""
+        """Return the pool's slots on one TaskExecutor, used and free (SP-10)."""
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
@@ -111,8 +111,8 @@ class DeclarativeSlotPool:
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots without a constraint, used or free, fulfil the job's requirement of
-        the profile."""
+        """Return how many slots without a constraint, used or free, count towards the job's
+        requirement of the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
@@ -185,9 +185,9 @@ class DeclarativeSlotPool:
     def not_enough_resources(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[SlotPoolAction]:
-        """Handle the ResourceManager's complete list of shortages.
-        Requests that will not be fulfilled fail (SP-13, SP-16, SP-28).  While the job waits for
-        room in the cluster, excess slots are returned at once."""
+        """Fail the requests that will not be fulfilled because of these shortages, which are all
+        that the ResourceManager reports (SP-13, SP-16, SP-28). While the job waits for room in the
+        cluster, excess slots are returned at once."""
         self._is_room_missing = any(s.awaits_room or s.exhausted for s in shortages)
         actions: list[SlotPoolAction] = []
         for book in self._books.values():
@@ -240,8 +240,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """Return the slots that the pool of the job's next JobMaster must wait for: all slots held
-        here, and those for which this pool itself still waits."""
+        """Return the slots that the pool of the job's next JobMaster must wait for: all slots in
+        this pool, and those that this pool itself still waits for."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 

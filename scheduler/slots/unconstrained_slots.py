@@ -139,8 +139,8 @@ class UnconstrainedSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot with the index on the TaskExecutor that the offered *slot* has; None
-        if there is none. The held slot no longer exists, because an index has one allocation at a
+        """Return the slot in the book that has the same index on the TaskExecutor as the offered
+        *slot*; None if there is none. It no longer exists, because an index has one allocation at a
         time."""
         older = self._slots.at(slot.location.resource_id, slot.slot_index)
         return None if older is None else older.slot

@@ -53,8 +53,8 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """Differences between the slots that a JobMaster knows and the slots in the TaskExecutor's
-    table (TM-16)."""
+    """The slots that only the JobMaster or only the TaskExecutor's table believes the job to have
+    (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
     """Allocations that the table does not have; they are reported to the JobMaster as failed."""
@@ -317,9 +317,9 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """Handle that a CleanSlot was carried out. Returns the id of the slot if it is free now,
-        which must be reported to the ResourceManager. None if the slot is kept empty for its job
-        and can be offered."""
+        """Free a slot whose CleanSlot was carried out, and return its id, which must be reported to
+        the ResourceManager. None if the slot is kept empty for its job: then it can be offered
+        again."""
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -377,7 +377,8 @@ class TaskSlotTable:
     def compare_with_job_master(
         self, job_id: JobID, allocations: tuple[AllocationID, ...]
     ) -> SlotDifference:
-        """Compare a JobMaster's slots with the table (TM-16)."""
+        """Compare the slots that a JobMaster says it has (*allocations*) with this table
+        (TM-16)."""
         here = {slot.allocation_id: slot for slot in self._slots_of(job_id)}
         return SlotDifference(
             unknown_here=tuple(a for a in allocations if a not in here),

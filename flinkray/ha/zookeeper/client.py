@@ -360,7 +360,8 @@ class Watching(ABC):
 
     @abstractmethod
     def connection_changed(self, is_connected: bool) -> None:
-        """Handle a made or lost connection; called in a thread of kazoo, before the next look."""
+        """Called in a thread of kazoo, before the next look, when the connection was made or
+        lost."""
 
     def _connection_changed(self, is_connected: bool) -> None:
         self.connection_changed(is_connected)
