@@ -327,8 +327,9 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _begin_next(self, now: float) -> Actions:
-        """Begin the waiting requests that can begin now. A request that is due but cannot be
-        fulfilled is refused."""
+        """Begin the waiting requests that can begin now. Refuse a periodic request that comes
+        before the pause is over, and a request that cannot be fulfilled, for example because a task
+        does not run."""
         actions: Actions = []
         while self._may_begin:
             chosen = self._decider.next(
@@ -706,8 +707,8 @@ class CheckpointCoordinator:
         return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
 
     def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
-        """Abort all checkpoints in progress, except the one that is being stored, which may be
-        durable already."""
+        """Refuse all waiting requests, and abort all checkpoints in progress except the one that is
+        being stored, which may be durable already."""
         actions = self._give_up_preparation(reason, cause)
         for pending in tuple(self._pending.values()):
             if pending.phase is not PendingPhase.STORING:

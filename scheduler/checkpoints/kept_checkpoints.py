@@ -47,14 +47,13 @@ class KeptCheckpoints:
 
     def needs(self, checkpoint_id: int) -> bool:
         """Return whether this is a complete checkpoint that is retained, or a complete
-        savepoint.
-        """
+        savepoint."""
         is_retained = self._completed.find(checkpoint_id) is not None
         return is_retained or checkpoint_id in self._savepoints
 
     def shares(self, file: FileState) -> bool:
-        """Return whether the file must stay, because a retained checkpoint refers to it, or a
-        checkpoint in progress may do so."""
+        """Return whether the file must stay, because a retained checkpoint refers to it, a
+        checkpoint in progress may do so, or it belongs to a user."""
         return self._registry.knows(file.path)
 
     # --- completed checkpoints --------------------------------------------------------------------
@@ -164,8 +163,7 @@ class SharedStateRegistry:
 
     def knows(self, path: str) -> bool:
         """Return whether a checkpoint may refer to the file or the file belongs to a user, so that
-        the file must not be deleted now.
-        """
+        the file must not be deleted now."""
         return path in self._users or path in self._awaiting or path in self._foreign
 
     def register(

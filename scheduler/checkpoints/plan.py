@@ -166,7 +166,8 @@ def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> 
 
     Raises:
         TasksMissingError: all tasks have finished; a task neither runs nor has finished; or a task
-            has finished although *allows_finished* is False."""
+            has finished although *allows_finished* is False.
+    """
     planned: list[PlannedVertex] = []
     to_trigger: list[ExecutionAttemptID] = []
     running: dict[ExecutionAttemptID, Place] = {}

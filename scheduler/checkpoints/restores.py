@@ -81,8 +81,8 @@ class Restores:
         return self._awaited is not None
 
     def checkpoint_completed(self) -> None:
-        """Allow the next checkpoints to share files of earlier ones, because a checkpoint of this
-        job is complete; before, a checkpoint had to contain all state."""
+        """Allow the next checkpoints to share files with this job's complete checkpoint. After a
+        restore from a savepoint, the first checkpoint had to contain all state."""
         self.must_be_whole = False
 
     def taken_over(self, of_coordinators: int, latest: CompletedCheckpoint | None) -> None:

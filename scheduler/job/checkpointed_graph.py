@@ -46,8 +46,7 @@ class ExecutedVertex:
 
     def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
         """Present *vertex*. *numbers*: index of a vertex in the execution graph -> its index in the
-        CheckpointedGraph.
-        """
+        CheckpointedGraph."""
         self._vertex = vertex
         self.inputs = [
             ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
@@ -140,8 +139,7 @@ class CheckpointedGraph:
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
     ) -> None:
         """Present the part of *graph* that takes part in checkpoints. *with_own_max_parallelism*:
-        the vertices whose max parallelism is configured.
-        """
+        the vertices whose max parallelism is configured."""
         self._graph = graph
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}

@@ -151,35 +151,34 @@ class NoCheckpoints:
         return (t.GlobalFailure(Failure(text, suppress_restarts=True)),)
 
     def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: continue the checkpoints of an earlier
-        JobMaster, whose tasks keep running."""
+        """Do nothing. In :class:`Checkpoints`: continue the checkpoints of an earlier JobMaster,
+        whose tasks keep running."""
         return ()
 
     def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: start or stop periodic checkpoints, because the
-        job has entered another status."""
+        """Do nothing. In :class:`Checkpoints`: start or stop periodic checkpoints, because the job
+        has entered another status."""
         return ()
 
     def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: take no further checkpoints, because the end of
-        the job has been decided."""
+        """Do nothing. In :class:`Checkpoints`: take no further checkpoints, because the end of the
+        job has been decided."""
         return ()
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: abort the checkpoints that still need an answer
-        of these attempts, which have ended."""
+        """Do nothing. In :class:`Checkpoints`: abort the checkpoints that still need an answer of
+        these attempts, which have ended."""
         return ()
 
     def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
-        """Return ReadyToRestore, because nothing delays a restart of tasks. In
-        :class:`Checkpoints`: abort incomplete checkpoints; ReadyToRestore follows when tasks can be
-        restored. *is_global*: all tasks restart, and the operators' coordinators are restored with
-        them."""
+        """Return ReadyToRestore, because tasks can restart at once. In :class:`Checkpoints`: abort
+        incomplete checkpoints; ReadyToRestore follows when tasks can be restored. *is_global*: all
+        tasks restart, and the operators' coordinators are restored with them."""
         return (ReadyToRestore(),)
 
     def restore(self, transition: t.RestoreState, now: float) -> Steps:
-        """Return the steps that follow a restore; new attempts start without state. In
-        :class:`Checkpoints`: first set the state with which new attempts start."""
+        """Return ``transition.then``: new attempts start without state. In :class:`Checkpoints`:
+        first set the state with which new attempts start."""
         return transition.then
 
 
@@ -200,9 +199,9 @@ class Checkpoints(NoCheckpoints):
         random: Callable[[], float],
         spans: SpanBook,
     ) -> None:
-        """Make the checkpoints of a job. *epoch_offset*: wall clock minus monotonic clock, in
-        seconds. *random* returns numbers in [0, 1), which spread the first checkpoints of different
-        jobs. *spans* receives a span for each checkpoint that is over."""
+        """Prepare to take the checkpoints of a job. *epoch_offset*: wall clock minus monotonic
+        clock, in seconds. *random* returns numbers in [0, 1), which spread the first checkpoints of
+        different jobs. *spans* receives a span for each checkpoint that is over."""
         super().__init__(job_graph)
         self._configuration = configuration
         self._outbox = outbox
@@ -493,9 +492,9 @@ def checkpoints_of_job(
     random: Callable[[], float],
     spans: SpanBook,
 ) -> NoCheckpoints:
-    """Create the checkpoints as configured in the job graph. *spans* receives a span for each
-    checkpoint that is complete or has failed. *outbox* is told if restored state changes the max
-    parallelism of vertices."""
+    """Create the object that takes the job's checkpoints; if none are configured, it refuses to
+    take any. *spans* receives a span for each checkpoint that is complete or has failed. *outbox*
+    is told if restored state changes the max parallelism of vertices."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
     return Checkpoints(

@@ -138,7 +138,8 @@ class Deployments:
         return tuple(self._known)
 
     def take(self) -> list[BulkAction]:
-        """Return and remove all collected actions, in the order of execution."""
+        """Return and remove all collected actions, in the order in which they must be carried
+        out."""
         actions: list[BulkAction] = []
         for location, attempts in self._cancel.values():
             actions.append(CancelTasks(location, tuple(attempts)))

@@ -130,7 +130,9 @@ class Failover:
     # --- the decision -----------------------------------------------------------------------------
 
     def decide(self, transition: t.DecideFailover, now: float) -> Steps:
-        """Restart the regions that the failures concern, or fail the job."""
+        """Restart the regions that the collected failures concern, or fail the job if no restart is
+        allowed. While the job is ending, failures are only recorded, except that a failure of the
+        whole job turns a cancellation into a failure."""
         noted, self._noted = self._noted, _Noted()
         self._add_lost_results(noted)
         if not noted.failures:
@@ -277,8 +279,8 @@ class Failover:
 
     def restart(self, transition: t.RestartDue, now: float) -> Steps:
         """Return the transition that resets the regions of a due restart, so that they run again.
-        Returns none while state cannot be restored, when the job is ending, and if later failures
-        have taken over all regions."""
+        Returns none while state cannot be restored, when the job is ending, or if later failures
+        have taken over all regions of the restart."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 
@@ -298,7 +300,8 @@ class Failover:
 
 
 def _given_up(failure: Failure, attempts: int) -> Failure:
-    """Return the failure with a text that says why the job is not restarted."""
+    """Return *failure*, extended by a text that says why the job is not restarted: *attempts*
+    attempts have ended with the same error."""
     return replace(
         failure,
         text=f"{failure.text}\nThe job is not restarted any more: {attempts} attempts have ended "
@@ -308,7 +311,8 @@ def _given_up(failure: Failure, attempts: int) -> Failure:
 
 
 class FailoverStrategy(ABC):
-    """Decides which regions to restart.  Stateless; vertices are ordinals of the graph."""
+    """Decides which regions to restart. Stateless. Subtasks are given by their ordinals in the
+    graph."""
 
     def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
         self._graph = graph
@@ -316,14 +320,14 @@ class FailoverStrategy(ABC):
 
     @abstractmethod
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Return the regions to restart after these vertices have failed: indices in ascending
-        order. *failed* contains ordinals. Before the call, mark as gone the partitions that a
-        failed vertex could not read.
-        """
+        """Return the indices of the regions to restart, in ascending order, because the subtasks
+        with the ordinals *failed* have failed. The caller must have marked as gone the partitions
+        that a failed subtask could not read."""
 
     def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Return the vertices to restart after these vertices have failed: ordinals in ascending
-        order. Vertices that are still CREATED are left out, because they have not begun (FO-06)."""
+        """Return the ordinals of the subtasks to restart, in ascending order, because the subtasks
+        with the ordinals *failed* have failed. Subtasks that are still CREATED are left out
+        (FO-06)."""
         subtasks = self._graph.subtasks
         return sorted(
             ordinal
@@ -341,13 +345,11 @@ class RestartAllFailoverStrategy(FailoverStrategy):
 
 
 class RestartPipelinedRegionFailoverStrategy(FailoverStrategy):
-    """Restarts the failed regions, and the regions that depend on the restart.  The default.
-    With each region it restarts the producers of input partitions that are gone (FO-04, FO-05), and
-    all readers of the region's results, because the results may differ the next time (FO-03).
+    """Restarts the failed regions, and the regions that depend on their restart. The default. With
+    each region it restarts the producers of input partitions that are gone (FO-04, FO-05), and all
+    readers of the region's results, because the results may differ the next time (FO-03).
 
-    The time is proportional to the concerned vertices and groups: each group is visited once, no
-    matter how many regions read or produce it.
-    """
+    The time is proportional to the concerned subtasks and partition groups."""
 
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
         regions = self._regions

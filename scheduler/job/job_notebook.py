@@ -31,8 +31,7 @@ class JobNotebook:
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """Make the notebook of *graph*, with no attempt deployed. *takeovers*: how many JobMasters
-        have taken over the graph.
-        """
+        have taken over the graph."""
         self._graph = graph
         self._record = record
         self._takeovers = takeovers
@@ -88,8 +87,9 @@ class JobNotebook:
         return ()
 
     def begins_after(self, notes: JobNotes) -> None:
-        """Replace the notes of an earlier JobMaster, although nothing is deployed yet in this
-        execution graph. If the job was being scaled, the notes say so until tasks are deployed."""
+        """Make the next :meth:`take` return notes, in place of an earlier JobMaster's, although
+        nothing is deployed yet in this execution graph. If the job was being scaled, the notes say
+        so until tasks are deployed."""
         self._is_new, self._is_being_scaled = True, notes.is_being_scaled
 
     @property
@@ -133,10 +133,10 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Return the TaskExecutors that run attempts; empty for a job without a StreamCoordinator.
-        Other jobs are deployed in many steps, and each step would note all TaskExecutors again.
-        Until an attempt has a slot, the TaskExecutors that an earlier JobMaster has noted are
-        returned, because it may have been about to deploy there."""
+        """Return the TaskExecutors that run attempts; empty for a job without a StreamCoordinator,
+        which is deployed in many steps, so that these notes would be too large. Until an attempt
+        has a slot, return those noted by an earlier JobMaster, which may have been about to deploy
+        there."""
         if not self._graph.job_graph.has_stream_coordinator:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)
