@@ -225,8 +225,7 @@ class ElasticScaling:
         self, possible: Parallelism | None, desired: Parallelism, now: float
     ) -> list[ScalingAction]:
         """Decide whether a running job is scaled: down if it exceeds its upper bounds, or up if
-        there are more slots. Lost slots have an effect only when their tasks have failed.
-        """
+        there are more slots. Lost slots have an effect only when their tasks have failed."""
         assert self._parallelism is not None
         is_too_much = any(self._parallelism[v] > upper for v, upper in desired.items())
         if possible is not None and is_too_much:
@@ -246,8 +245,7 @@ class ElasticScaling:
         self, parallelism: Parallelism, reason: str, now: float
     ) -> list[ScalingAction]:
         """Run the job with another parallelism now, or when the snapshots are over that users had
-        asked for before scaling was first due.
-        """
+        asked for before scaling was first due."""
         under_way = self._snapshots()
         if self._awaited is None and under_way:
             self._story.add(now, f"waits for {len(under_way)} snapshots: {reason}")

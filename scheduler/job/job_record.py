@@ -96,8 +96,8 @@ class JobRecord:
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """Change the status of the job. Returns the steps that report the new status to other
-        decision objects (StatusEntered) and to the JobMaster's listeners.
+        """Change the status of the job, and return the reports of the change: a StatusEntered for
+        the other decision objects, and an action that tells the JobMaster's listeners.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -129,7 +129,8 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Enter FAILING because of this failure. Returns the steps that report the new status."""
+        """Change the status to FAILING because of this failure, and return the reports of the
+        change."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)

@@ -306,9 +306,9 @@ class JobScheduler:
         self._checkpoints.recovered(checkpoints)
 
     def forget_parts(self, resource_id: ResourceID) -> None:
-        """Forget which shared parts of deployments a TaskExecutor has, because it has connected
-        anew, or forgets the job, which no longer needs it (JM-15). They are sent again with the
-        next deployment."""
+        """Forget which information for many deployments (SharedPart) a TaskExecutor has, because it
+        has connected anew, or forgets the job, which no longer needs it (JM-15). The information is
+        sent again with the next deployment."""
         self._outbox.bulk.forget(resource_id)
 
     # --- questions of the scheduler and of other processes ----------------------------------------
@@ -551,7 +551,8 @@ class JobScheduler:
         return graph
 
     def _adopted(self, now: float) -> Steps:
-        """Return the steps that end the job if it is over after its tasks were adopted."""
+        """Return NothingRuns, which ends the job if nothing of it runs after its tasks were
+        adopted."""
         return (t.NothingRuns(),)
 
     def _cancel(self, event: t.CancelJob, now: float) -> Steps:

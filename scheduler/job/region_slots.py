@@ -71,7 +71,7 @@ class RegionSlots:
         self._held_on: dict[ResourceID, dict[AllocationID, None]] = {}
 
     def request(self, regions: Iterable[int]) -> Steps:
-        """Request slots for scheduled regions."""
+        """Request slots for the subtasks of these regions, which were just scheduled."""
         vertices = []
         for index in regions:
             ordinals = self._regions.regions[index].vertices
@@ -246,8 +246,8 @@ class RegionSlots:
         return steps
 
     def use(self, regions: Iterable[int]) -> Steps:
-        """Return the steps that deploy these regions in their slots. Regions that were canceled or
-        lost a slot are left out."""
+        """Return the transitions that deploy these regions in their slots. Regions that were
+        canceled or lost a slot are left out."""
         steps = []
         for index in regions:
             slots = self._give(index) if self._missing.get(index) == 0 else None

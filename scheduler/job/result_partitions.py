@@ -109,9 +109,8 @@ class PartitionTracker:
         return self._take(result, missing.partition)
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
-        """Mark the partitions on a lost TaskExecutor as gone.
-        Returns the producers of partitions that a region still has to read.
-        """
+        """Mark the partitions on a lost TaskExecutor as gone. Returns the producers of partitions
+        that a region still has to read."""
         needed = []
         for ordinal in self._tracked.pop(resource_id, {}):
             vertex = self._graph.subtasks[ordinal]

@@ -184,8 +184,7 @@ class ExecutionSlotAllocator:
     ) -> None:
         """Make an allocator without requests. *groups*: from
         :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`. *requests_made*: number
-        of requests by an earlier allocator, whose ids are not reused.
-        """
+        of requests by an earlier allocator, whose ids are not reused."""
         self._is_batch = is_batch
         self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
         for group in groups:
@@ -270,8 +269,8 @@ class ExecutionSlotAllocator:
     def cancel(
         self, vertices: Iterable[ExecutionVertexID], reason: str
     ) -> list[SlotAllocatorAction]:
-        """Cancel the requests of these subtasks.  Subtasks that do not wait for a slot are
-        ignored."""
+        """Make these subtasks wait for a slot no longer. A request is canceled when no subtask that
+        would share its slot waits any more. Subtasks that do not wait are ignored."""
         cancelled = []
         for vertex in vertices:
             shared = self._shared[vertex]

@@ -384,8 +384,8 @@ class DeclarativeSlotPool:
     # --- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> list[SlotPoolAction]:
-        """Fail requests that have timed out (SP-14, SP-15).
-        Return slots that have been excess for the idle timeout (SP-07, SP-23)."""
+        """Fail requests that have timed out (SP-14, SP-15), and return slots that have been excess
+        for the idle timeout to their TaskExecutors (SP-07, SP-23)."""
         if self._closed:
             return []
         actions: list[SlotPoolAction] = []

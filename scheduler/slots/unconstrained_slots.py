@@ -36,8 +36,7 @@ class UnconstrainedSlots(SlotBook):
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
         """Make a book without slots and requests. *late_slots_for*: seconds for which a slot for a
         timed-out request is still accepted. *spread_out*: serve requests from the least utilised
-        TaskExecutor.
-        """
+        TaskExecutor."""
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
         self._reservations = SlotReservations(
@@ -159,8 +158,7 @@ class UnconstrainedSlots(SlotBook):
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
         """Return None: no slot must be removed to add another one, because there is room for any
-        number.
-        """
+        number."""
         return None
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
@@ -169,9 +167,8 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slot_came(slot.profile)
 
     def take_over(self, restored: HeldSlot, now: float) -> bool:
-        """Add a slot that the job had under an earlier JobMaster. The slot is kept until it has
-        been idle for too long. Always returns True.
-        """
+        """Add a slot that the job had under an earlier JobMaster, and return True. The slot is kept
+        until it has been idle for too long."""
         self.add(restored.slot, restored.slot.profile, now)
         return True
 
@@ -183,8 +180,8 @@ class UnconstrainedSlots(SlotBook):
             self._slots.reserve(pooled, restored.request_id)
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """Remove a slot. If the slot was reserved, one slot less is required of its profile (SP-25,
-        SP-28)."""
+        """Remove a slot. If the slot was reserved, the job then requires one slot less of the
+        profile whose requirement it fulfilled (SP-25, SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -194,8 +191,7 @@ class UnconstrainedSlots(SlotBook):
 
     def useless(self) -> tuple[AllocationID, ...]:
         """Return no slots: any free slot may be required later, until it has been idle for too
-        long.
-        """
+        long."""
         return ()
 
     # --- time -------------------------------------------------------------------------------------

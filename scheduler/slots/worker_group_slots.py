@@ -228,8 +228,7 @@ class WorkerGroupSlots(SlotBook):
 
     def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a slot that the job had under an earlier JobMaster, and return True. Return False if
-        the job requires the group already, or the book holds a slot for the same bundle.
-        """
+        the job requires the group already, or the book has a slot for the same bundle."""
         if self.is_required or self.replaced_by(restored.slot) is not None:
             return False
         self.restore(restored, now)

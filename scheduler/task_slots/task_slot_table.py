@@ -104,10 +104,10 @@ def _names(slot: _TaskSlot) -> str:
 
 class TaskSlotTable:
     """Decides about the slots of a TaskExecutor: allocates, offers, activates and frees them. A
-    slot is *active* when its JobMaster has accepted it. If the JobMaster is lost, active slots are
-    *held* with their tasks until the next one adopts some; the others are *vacated* (their tasks
-    are ended) and then *kept* empty, to be offered again. Methods return actions to be carried out.
-    ``now`` is in monotonic seconds."""
+    slot is *active* when its JobMaster has accepted it. If the JobMaster is lost, its active slots
+    are *held* with their tasks. The next JobMaster adopts some of them; the rest are *vacated*
+    (their tasks are ended) and then *kept* empty, to be offered again. Methods return actions to be
+    carried out. ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
