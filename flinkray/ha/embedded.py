@@ -48,10 +48,8 @@ class EmbeddedLeaderService:
         self._elect()
 
     async def revoke_leadership(self) -> None:
-        """Take leadership away, for tests.
-
-        There is no leader until :meth:`grant_leadership`, or until a contender joins or leaves.
-        """
+        """Take leadership away from the leader, for tests. There is no leader until
+        :meth:`grant_leadership`, or until a contender joins or leaves."""
         election = self._leader
         if election is not None:
             self._depose()
@@ -179,10 +177,8 @@ class EmbeddedLeaderElection(LeaderElection):
         self._later(tell)
 
     def _tell_granted(self, session_id: LeaderSessionID) -> None:
-        """Tell the contender that it leads, even if leadership was revoked since the decision.
-
-        In that case the revocation is reported next, so the contender sees every event.
-        """
+        """Tell the contender that it leads, even if leadership was revoked since the decision. In
+        that case the revocation is reported next, so the contender sees every event."""
         if self._contender is not None:
             self._told_granted = True
             self._contender.grant_leadership(session_id)

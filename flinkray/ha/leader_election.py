@@ -28,10 +28,9 @@ class LeaderContender(ABC):
 
     @abstractmethod
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        """Called when this contender becomes the leader, in the session *session_id*.
-
-        Listeners learn about the leader only when the contender, which is then ready to be found,
-        calls :meth:`LeaderElection.confirm_leadership`."""
+        """Called when this contender becomes the leader, in the session *session_id*. Listeners
+        learn about the leader only when the contender calls
+        :meth:`LeaderElection.confirm_leadership`, because it is ready to be found."""
 
     @abstractmethod
     def revoke_leadership(self) -> None:
@@ -55,10 +54,8 @@ class LeaderElection(ABC):
 
     @abstractmethod
     async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
-        """Publish *address* as the leader's address.
-
-        Has no effect if *session_id* is not (or no longer) the granted session.
-        """
+        """Publish *address* as the leader's address. Has no effect if *session_id* is not (or no
+        longer) the granted session."""
 
     @abstractmethod
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
@@ -77,9 +74,8 @@ class LeaderRetrievalListener(ABC):
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        """Called when the leader is now at *address*; (None, None): there is no leader.
-
-        The same leader is not reported twice in a row."""
+        """Called when the leader is now at *address*; (None, None): there is no leader. The same
+        leader is not reported twice in a row."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None: ...
@@ -90,10 +86,8 @@ class LeaderRetrievalService(ABC):
 
     @property
     def outage(self) -> str | None:
-        """Text for users that says since when leaders cannot be found, and the remedy.
-
-        None if the service that knows the leaders answers.
-        """
+        """Text for users that says since when leaders cannot be found, and the remedy. None if the
+        service that knows the leaders answers."""
         return None
 
     @abstractmethod
@@ -146,19 +140,15 @@ class LeaderElectionDriver(ABC):
 
     @abstractmethod
     def has_leadership(self) -> bool:
-        """Return whether the contender leads, as far as this process knows.
-
-        False as soon as the service says so, or does not answer, even if
-        :meth:`ElectionEvents.on_revoke` has not been called yet.
-        """
+        """Return whether the contender leads, as far as this process knows. False as soon as the
+        service says so, or does not answer, even if :meth:`ElectionEvents.on_revoke` has not been
+        called yet."""
 
     @abstractmethod
     async def still_leads(self) -> bool:
-        """Ask the service now whether the contender leads.
-
-        Unlike :meth:`has_leadership`, the answer is right even if this process was paused. False
-        also if the service does not answer.
-        """
+        """Ask the service now whether the contender leads. Unlike :meth:`has_leadership`, the
+        answer is right even if this process was paused. False also if the service does not
+        answer."""
 
     @abstractmethod
     async def publish(self, information: LeaderInformation) -> None:
@@ -236,10 +226,8 @@ class DriverLeaderElection(LeaderElection):
             self._contender.grant_leadership(self._session_id)
 
     def _revoked(self) -> None:
-        """Tell the contender that it has lost leadership.
-
-        The published information is not deleted, because it may already be that of another leader.
-        """
+        """Tell the contender that it has lost leadership. The published information is not deleted,
+        because it may already be that of another leader."""
         if self._session_id is not None and self._contender is not None:
             self._session_id = self._confirmed = None
             self._contender.revoke_leadership()
@@ -286,10 +274,7 @@ class LeaderRetrievalDriver(ABC):
     @property
     @abstractmethod
     def outage(self) -> str | None:
-        """The outage of the service as a text for users; None if there is none.
-
-        See :attr:`LeaderRetrievalService.outage`.
-        """
+        """Text for users that says since when the service does not answer; None if it answers."""
 
     @abstractmethod
     def start(

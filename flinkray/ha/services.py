@@ -164,13 +164,12 @@ class AbstractHaServices(HighAvailabilityServices):
     @abstractmethod
     def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
         """Return an object that reads and writes the entries of subdirectory *name* whose names end
-        with one of *suffixes*. Its writes fail unless this process has the leading Dispatcher."""
+        with one of *suffixes*. Its writes fail after another process's Dispatcher has taken
+        over."""
 
     def _dispatcher_fenced(self) -> None:
-        """Called when another process has taken over the stores of this process's Dispatcher.
-
-        Does nothing here; a subclass may revoke the Dispatcher's leadership.
-        """
+        """Called when another process has taken over the stores of this process's Dispatcher. Does
+        nothing here; a subclass may revoke the Dispatcher's leadership."""
 
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
         self._check_running()

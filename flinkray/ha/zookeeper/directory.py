@@ -240,9 +240,7 @@ def _answers(
     ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
 ) -> list[Any]:
     """Send one of kazoo's ``…_async`` requests for each path; return the answers in the same order.
-
-    The answer is None if there is no such znode.
-    """
+    The answer is None if there is no such znode."""
     found = []
     for begin in range(0, len(paths), _AT_ONCE):
         for asked in [ask(zk, path) for path in paths[begin : begin + _AT_ONCE]]:
