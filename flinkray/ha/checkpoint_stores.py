@@ -39,7 +39,7 @@ class CheckpointStoreFencedError(JobError):
 @stored("ha.CompletedCheckpointPointer")
 @message
 class CompletedCheckpointPointer:
-    """A pointer to a completed checkpoint."""
+    """Says where the metadata of a completed checkpoint is stored."""
 
     job_id: JobID
     checkpoint_id: int

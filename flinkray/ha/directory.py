@@ -94,8 +94,8 @@ class Directory(Entries):
 
 
 class MemoryDirectory(Directory):
-    """A directory in memory, for tests and for clusters in one process. Lives as long as the
-    object."""
+    """A directory in memory, for tests and for clusters in one process. Its contents exist as long
+    as the object."""
 
     def __init__(self, path: str = "memory:") -> None:
         self._path = path

@@ -198,7 +198,8 @@ class CheckpointCoordinator:
 
     @property
     def is_storing(self) -> bool:
-        """Whether a checkpoint is being stored, so that it may be durable or not."""
+        """Whether a checkpoint's metadata is being stored, so that it is not known whether it is
+        durable."""
         return self._storing is not None
 
     @property
@@ -207,7 +208,7 @@ class CheckpointCoordinator:
         return self._restores.of_coordinators
 
     def overview(self) -> CheckpointsOverview:
-        """Return the checkpoint statistics that users see."""
+        """Return the numbers of checkpoints, and statistics of the newest ones, for users."""
         return self._statistics.overview(list(self._pending.values()))
 
     # --- the job ----------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def task_orders(
 
 @dataclass(frozen=True, slots=True)
 class PlannedVertex:
-    """A vertex as it was when the checkpoint began."""
+    """A vertex of the execution graph, as it was when the checkpoint began."""
 
     vertex_id: JobVertexID
     name: str

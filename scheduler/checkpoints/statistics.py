@@ -26,7 +26,7 @@ _LONGEST = 1024
 
 
 class CheckpointStatsTracker:
-    """Counts checkpoints, and keeps statistics of the newest ones."""
+    """Counts completed and failed checkpoints, and keeps statistics of the newest ones."""
 
     def __init__(self, spans: SpanBook | None = None) -> None:
         """Make a tracker without checkpoints. *spans* receives a span for each checkpoint that has

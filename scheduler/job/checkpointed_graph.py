@@ -98,7 +98,7 @@ class ExecutedVertex:
         return self._vertex.subtasks[subtask_index].current.state
 
     def restored(self, *, is_max_parallelism_configured: bool) -> RestoredVertex:
-        """Describe the vertex for the assignment of restored state."""
+        """Describe the vertex for StateAssignment, which assigns restored state to its subtasks."""
         return RestoredVertex(
             self.vertex_id,
             self.name,

@@ -76,7 +76,8 @@ class NoCheckpoints:
         """Do nothing. In :class:`Checkpoints`: load the checkpoints of an earlier JobMaster."""
 
     def overview(self) -> CheckpointsOverview | None:
-        """Return the checkpoint statistics that users see; None if the job takes no checkpoints."""
+        """Return the numbers of checkpoints, and statistics of the newest ones, for users. None if
+        the job takes no checkpoints."""
         return None
 
     @property
@@ -92,7 +93,7 @@ class NoCheckpoints:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about problems that users should fix."""
+        """Warnings to users about states or operators that may not be restorable later."""
         return ()
 
     @property
@@ -247,7 +248,6 @@ class Checkpoints(NoCheckpoints):
         self._coordinator.recovered(checkpoints)
 
     def overview(self) -> CheckpointsOverview | None:
-        """Return the checkpoint statistics that users see."""
         return self._coordinator.overview()
 
     @property
@@ -256,7 +256,6 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def are_periodic(self) -> bool:
-        """Whether the job takes periodic checkpoints."""
         return self._configuration.interval is not None
 
     @property
@@ -270,7 +269,8 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about pickled states and about operators without uid."""
+        """Warnings to users about pickled states, and about operators without uid in the last
+        savepoint."""
         if not self._without_uid:
             return self._pickled_states.warnings
         names = ", ".join(map(repr, self._without_uid))
@@ -314,8 +314,8 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def _goes_on_from_another_job(self) -> bool:
-        """Whether the job would restart from another job's checkpoint or savepoint.
-        A savepoint that the job was to be stopped with, but was not, belongs to the job itself."""
+        """Whether a restart would use another job's checkpoint or savepoint. A savepoint that the
+        job was to be stopped with, but was not, belongs to the job itself."""
         latest = self._coordinator.latest
         return latest is not None and latest.metadata.job_id != self._job_graph.job_id
 

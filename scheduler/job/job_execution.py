@@ -89,7 +89,7 @@ class JobExecution:
     # --- starts -----------------------------------------------------------------------------------
 
     def start_scheduling(self, transition: t.StartScheduling, now: float) -> Steps:
-        """Schedule the regions that can run from the start."""
+        """Schedule the regions that need not wait for results of other regions."""
         return (t.ScheduleRegions(tuple(self._strategy.start())),)
 
     def schedule(self, transition: t.ScheduleRegions, now: float) -> Steps:
@@ -287,7 +287,8 @@ class SchedulingStrategy(ABC):
 
     @abstractmethod
     def start(self) -> list[int]:
-        """Return the regions to schedule when the job begins."""
+        """Return the regions to schedule when the job begins: those that need not wait for
+        others."""
 
     @abstractmethod
     def restart(self, regions: Iterable[int]) -> list[int]:

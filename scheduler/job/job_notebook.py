@@ -82,7 +82,8 @@ class JobNotebook:
         return ()
 
     def coordinator_told(self, transition: t.CoordinatorTold, now: float) -> Steps:
-        """Mark the notes as changed if the event contains the result of the job (a SparkResult)."""
+        """Mark the notes as changed if the coordinator has sent the result of the job (a
+        SparkResult)."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
@@ -106,7 +107,7 @@ class JobNotebook:
         return self.notes()
 
     def notes(self) -> JobNotes:
-        """Create the notes from the current state of the job."""
+        """Create the notes for the next JobMaster from the current state of the job."""
         graph = self._graph
         return JobNotes(
             graph.graph_id,

@@ -151,12 +151,13 @@ class JobRecord:
         self._history.add(failure, now + self.epoch_offset)
 
     def add_concurrent_failure(self, failure: Failure, now: float) -> None:
-        """Add a concurrent failure to the last failure in the exceptions history."""
+        """Add a failure to the last entry of the exceptions history, as a concurrent failure."""
         self._history.add_concurrent(failure, now + self.epoch_offset)
 
     @property
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The exceptions history, oldest first."""
+        """The exceptions history: failures that led to a restart or to the job's end, oldest
+        first."""
         return self._history.entries
 
     def details(
@@ -167,7 +168,8 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobDetails:
-        """Return the details of the job that clients see."""
+        """Return all that clients can get about the job: its status and times, and the given
+        parts."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
         return JobDetails(
             job_id=self._job_graph.job_id,
@@ -230,7 +232,8 @@ class JobRecord:
         return max(self._machine.entered.values())
 
     def job_result(self, now: float) -> JobResult:
-        """Return the job's result.  The result of a canceled job contains no failure (JM-22)."""
+        """Return how the job has ended. The result of a canceled job contains no failure
+        (JM-22)."""
         failure = self.failure if self.status is JobStatus.FAILED else None
         result = self.result if self.status is JobStatus.FINISHED else None
         return JobResult(

@@ -404,7 +404,7 @@ class JobScheduler:
     # --- questions of clients ---------------------------------------------------------------------
 
     def details(self, running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS) -> JobDetails:
-        """Return all details of the job for clients. *running*: I/O metrics of running stream
+        """Return all that clients can get about the job. *running*: I/O metrics of running stream
         tasks, which their TaskExecutors have reported."""
         vertices = tuple(
             vertex_info(vertex, self._job.epoch_offset, progress, running)
@@ -472,7 +472,7 @@ class JobScheduler:
         return self._checkpoints.overview()
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """Return the failures of the job, oldest first."""
+        """Return the failures that led to a restart or to the job's end, oldest first."""
         return self._job.exceptions
 
     def overview(self) -> JobOverview:

@@ -58,7 +58,7 @@ class Outbox:
         self.bulk.deploy(executions)
 
     def take(self) -> list[JobSchedulerAction]:
-        """Return and remove all actions since the last call."""
+        """Return and remove the actions that were collected since the last call."""
         actions, self._actions = self._actions, []
         bulk = self._take_bulk()
         match actions:

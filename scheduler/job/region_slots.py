@@ -294,7 +294,7 @@ class RegionSlots:
 
 
 def failure_of(execution: Execution, text: str, traceback: str | None = None) -> Failure:
-    """Create a Failure that concerns one execution."""
+    """Create a Failure that names the task and the location of *execution*."""
     return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 

@@ -149,7 +149,7 @@ class TakeOverPlan:
 
     @property
     def summary(self) -> str:
-        """The numbers of subtasks in the plan as one line, for users."""
+        """One line for users: how many subtasks keep running, have ended, are missing and so on."""
         counts = {
             "running": len(self.running) - len(self.contradicting),
             "ended": len(self.ended),

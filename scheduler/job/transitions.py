@@ -182,7 +182,7 @@ class CoordinatorGone(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTold(JobEvent):
-    """A coordinator has sent an event."""
+    """The process of a coordinator has sent *event*."""
 
     coordinator: CoordinatorID
     event: CoordinatorEvent
@@ -328,7 +328,7 @@ class CoordinatorEnded(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsFailed(Transition):
-    """Attempts have ended without finishing."""
+    """Attempts have ended without finishing: they have failed, or were canceled."""
 
     ends: tuple[tuple[Execution, Failure], ...]
 

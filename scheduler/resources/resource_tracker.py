@@ -378,7 +378,7 @@ class ResourceTracker:
         )
 
     def free_slot(self, slot: ManagedSlot, cause: str, now: float) -> None:
-        """Mark the slot as free."""
+        """Mark the slot as free, and include its job and its group in the next check."""
         if slot.job_id in self.jobs:
             self.to_check[slot.job_id] = None
         self.to_look_after[slot.worker.location.worker_group] = None
@@ -398,16 +398,13 @@ INTERVAL = 60.0
 
 
 class StartWorkerFailureRate:
-    """Delays starts of workers after too many failed starts within a minute.
-    The back-off of each bundle and group handles problems of that bundle or group.  This rate
-    handles problems of all workers (no disk space, a bad image), so that they do not cause as many
-    starts as there are workers.
-    """
+    """Delays starts of all TaskExecutors after too many failed starts within a minute, because then
+    they have a common cause (no disk space, a bad image). The back-off of each bundle and group
+    handles problems of that bundle or group."""
 
     def __init__(self, max_failures_per_minute: float, retry_interval: float) -> None:
         """Make a rate without failures. After more failures within a minute than
-        *max_failures_per_minute*, the next start waits *retry_interval* seconds.
-        """
+        *max_failures_per_minute*, the next start waits *retry_interval* seconds."""
         self._max_failures = max_failures_per_minute
         self._retry_interval = retry_interval
         self._failures: deque[float] = deque()

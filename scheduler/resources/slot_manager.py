@@ -249,7 +249,7 @@ class SlotManager:
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
-        """Adopt a worker group that an earlier ResourceManager started. If no job claims it, it is
+        """Add a worker group that an earlier ResourceManager started. If no job claims it, it is
         released after the idle timeout. *live_bundles*: bundles whose TaskExecutor is alive and
         will register again; until then they count as starting."""
         recovered = recover_group(
@@ -275,7 +275,7 @@ class SlotManager:
         return self.check(now)
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
-        """Return the blocked nodes; those blocked for the longest time come first."""
+        """Return the blocked nodes, in the order in which they were blocked."""
         return self._tracker.blocklist.all()
 
     # --- time -------------------------------------------------------------------------------------
@@ -337,17 +337,17 @@ class SlotManager:
 
     @property
     def has_shortage(self) -> bool:
-        """Whether any job misses slots now."""
+        """Whether any job has fewer slots than it requires."""
         return bool(self._tracker.short)
 
     def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
-        """Return the worker groups that the job owns."""
+        """Return the ids of the worker groups that belong to the job alone."""
         groups = self._tracker.groups
         owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
         return tuple(group.group_id for group in owned if group is not None)
 
     def worker_groups(self) -> tuple[WorkerGroupId, ...]:
-        """Return all groups that are started and not released."""
+        """Return the ids of all groups that are started and not released."""
         return tuple(self._tracker.groups.started)
 
     def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:

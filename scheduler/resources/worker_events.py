@@ -134,8 +134,8 @@ def group_started(
 
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
-    """Request a worker group that could not be created again, after a delay that grows with each
-    failure."""
+    """Set when a worker group that could not be created is requested again: after a delay that
+    grows with each failure."""
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
@@ -152,8 +152,8 @@ def recover_group(
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
-    """Adopt a worker group that an earlier ResourceManager started. It is released if it was
-    released before, or if its owner has another group."""
+    """Add a worker group that an earlier ResourceManager started. If the group was released before,
+    or its owner has another group, release it instead."""
     if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
     known = tracker.groups.started.get(group_id)

@@ -124,8 +124,7 @@ class GroupRequest:
 
     def waits_for_room(self, now: float) -> bool:
         """Return whether the request has been unanswered for so long that no node seems to have
-        room for it.
-        """
+        room for it."""
         return now >= self.since + ROOM_PATIENCE
 
 

@@ -99,8 +99,7 @@ class PooledSlots:
         return None if host is None else host.by_index.get(slot_index)
 
     def fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots are matched to the profile: they fulfil the job's requirement of
-        it."""
+        """Return how many slots count towards the job's requirement of this profile."""
         return self._fulfilled.get(profile, 0)
 
     def fulfilled_profiles(self) -> list[ResourceProfile]:

@@ -65,7 +65,8 @@ class SlotBook(Protocol):
         """
 
     def serve(self) -> list[SlotAllocated]:
-        """Reserve free slots for waiting requests."""
+        """Reserve free slots for waiting requests, and return an answer for each request that got
+        one."""
 
     def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
         """Cancel requests.  Requests that are not pending are ignored."""
@@ -81,13 +82,14 @@ class SlotBook(Protocol):
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
-        """Fail requests that will get no slot because of these shortages (SP-16, SP-28)."""
+        """Fail requests that will get no slot because of these shortages, and return the answers to
+        them (SP-16, SP-28)."""
 
     def fail_late(self, now: float) -> list[SlotEvent]:
-        """Fail requests that have timed out (SP-14)."""
+        """Fail requests that have timed out, and return the answers to them (SP-14)."""
 
     def fail_all(self, failure: SlotRequestFailure, reason: str, now: float) -> list[SlotEvent]:
-        """Fail all requests."""
+        """Fail all requests, and return the answers to them."""
 
     def next_deadline(self) -> float:
         """Return when :meth:`fail_late` next fails a request. Infinite if another event must come

@@ -501,7 +501,7 @@ class FreeSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotsChanged:
-    """Tell the JobMaster which slots the pool has gained and lost."""
+    """Tell the JobMaster which slots were added to the pool, and which were removed."""
 
     gained: tuple[AllocatedSlot, ...]
     lost: tuple[AllocationID, ...]

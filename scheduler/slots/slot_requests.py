@@ -158,7 +158,7 @@ IDS_PER_MESSAGE = 40_000
 
 
 def in_messages(wanted: SlotRequests) -> Iterator[SlotRequests]:
-    """Divide the requests into messages of limited size."""
+    """Divide *wanted* into several SlotRequests, each small enough for one message."""
     largest = max((_number_of_ids(request) for request in wanted.requests), default=1)
     number = max(1, IDS_PER_MESSAGE // largest)
     for first in range(0, len(wanted.requests), number):

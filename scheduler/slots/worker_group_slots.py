@@ -64,7 +64,8 @@ class WorkerGroupSlots(SlotBook):
 
     @property
     def is_required(self) -> bool:
-        """Whether the job requires the whole worker group."""
+        """Whether the job requires the worker group now; if it does, it requires all of its
+        bundles."""
         return bool(self._pending) or self._reserved > 0 or self._is_kept or self._is_declared
 
     @property
