@@ -20,10 +20,10 @@ from flinkray.ha.services import AbstractNonHaServices
 
 class EmbeddedLeaderService:
     """Elects the leader of one component in this process, and tells listeners about the leader.
+    Everything runs on one event loop.
 
-    The contender that has waited longest gets leadership. A grant counts from the decision on
-    (``has_leadership``), before the contender has been told. Everything runs on one event loop.
-    """
+    The contender that has waited longest gets leadership. ``has_leadership`` is true from that
+    decision on, even if the contender has not been told yet."""
 
     def __init__(self, component: str) -> None:
         self._component = component

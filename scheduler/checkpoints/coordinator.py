@@ -223,15 +223,15 @@ class CheckpointCoordinator:
         return self.stop_scheduler(now)
 
     def start_scheduler(self, now: float) -> Actions:
-        """Start periodic checkpoints.  A second call changes nothing."""
+        """Start periodic checkpoints, if they are configured. A second call changes nothing."""
         if self._end is not None:
             return []
         delay = self._periodic.start()
         return [] if delay is None else [self._trigger_timer(delay)]
 
     def stop_scheduler(self, now: float) -> Actions:
-        """Stop periodic checkpoints and abort the incomplete ones.
-        Users' later requests are still served (CP-11)."""
+        """Stop periodic checkpoints, refuse waiting requests, and abort the checkpoints in
+        progress. Later requests of users are still served (CP-11)."""
         self._periodic.stop()
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
@@ -782,10 +782,10 @@ class CheckpointCoordinator:
         running: Sequence[ExecutionAttemptID],
         now: float,
     ) -> Actions:
-        """Adopt tasks that keep running while this JobMaster takes over from an earlier one. Called
-        after ``recovered``, in place of the first ``restore``. The tasks are told again that the
-        last complete checkpoint is complete, and that begun ones are aborted, because the earlier
-        JobMaster may not have told them. The next checkpoint begins at once.
+        """Continue the checkpoints of an earlier JobMaster whose tasks keep running. Called after
+        ``recovered``, in place of the first ``restore``. The tasks are told again that the last
+        complete checkpoint is complete, and that checkpoints in progress are aborted, because the
+        earlier JobMaster may not have told them. The next checkpoint begins at once.
 
         Args:
             restores: how often the operators' coordinators have been restored.

@@ -49,8 +49,8 @@ class _AwaitedRestore:
 
 
 class Restores:
-    """Restores a job: notes that a restart of tasks is awaited, and then computes the state from
-    which the tasks start.
+    """Computes the state from which restarted tasks start, and tracks whether a restart waits for
+    it.
 
     Args:
         coordinators: ids of the operators that have a coordinator.
@@ -77,7 +77,7 @@ class Restores:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a restart of tasks waits for :meth:`next`."""
+        """Whether tasks wait to be restarted, until :meth:`next` returns their state."""
         return self._awaited is not None
 
     def checkpoint_completed(self) -> None:

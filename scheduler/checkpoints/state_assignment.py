@@ -343,8 +343,8 @@ OperatorsOfVertices = Mapping[JobVertexID, tuple[CheckpointedOperator | None, ..
 def check_finished_state(
     job_id: JobID, vertices: Iterable[RestoredVertex], found: OperatorsOfVertices
 ) -> dict[JobVertexID, FinishedState]:
-    """Check that finished operators fit the job.  Returns for each vertex how much of it was
-    finished.
+    """Check that operators which had finished fit the job. Returns for each vertex how many of its
+    subtasks had finished.
 
     Raises:
         StateRestoreError: finished operators are chained to unfinished ones; or a finished vertex

@@ -99,11 +99,10 @@ CATCH_UP_PAUSE = 0.5
 
 
 class PeriodicTrigger:
-    """Decides when the next periodic checkpoint is due. Each timer replaces the one before, and
-    :attr:`number` is the number of the only valid one. While checkpoints could not be taken
-    (:attr:`are_missing`), the next one is due at once, and is tried again every
-    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
-    """
+    """Decides when the next periodic checkpoint is due. Only the newest timer is valid, whose
+    number is :attr:`number`. While checkpoints could not be taken (:attr:`are_missing`), the next
+    one is due at once, and is tried again every :data:`CATCH_UP_PAUSE` seconds until tasks are
+    triggered, because sinks wait for a checkpoint to commit."""
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
         """Make a trigger that is not started. *random* returns numbers in [0, 1), which let jobs

@@ -37,10 +37,9 @@ class FixedDelayRestart:
 @stored("FailureRateRestart")
 @message
 class FailureRateRestart:
-    """Restart strategy that restarts after ``delay`` seconds, unless failures become too frequent.
-    The job fails after more than ``max_failures_per_interval`` failures within ``interval``
-    seconds.
-    """
+    """Restart strategy that restarts after ``delay`` seconds, unless failures become too frequent:
+    the job fails after more than ``max_failures_per_interval`` failures within ``interval``
+    seconds."""
 
     max_failures_per_interval: int
     interval: float = 60.0
@@ -301,9 +300,8 @@ class ParallelismRange:
 
 
 def _same_use(name: str) -> str:
-    """Convert the stored name of a JobFileUse of version 1, which had no archives: all
-    names stay.
-    """
+    """Return the stored name of a JobFileUse of version 1 unchanged; version 2 only added
+    archives."""
     return name
 
 

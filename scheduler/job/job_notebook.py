@@ -134,10 +134,10 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Return the TaskExecutors that run attempts; empty for a job without a StreamCoordinator,
-        which is deployed in many steps, so that these notes would be too large. Until an attempt
-        has a slot, return those noted by an earlier JobMaster, which may have been about to deploy
-        there."""
+        """Return the TaskExecutors that run attempts; until an attempt has a slot, those that an
+        earlier JobMaster has noted, because it may have been about to deploy there. Empty for a job
+        without a StreamCoordinator: it is deployed in many steps, and each would note all
+        TaskExecutors again."""
         if not self._graph.job_graph.has_stream_coordinator:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)

@@ -71,7 +71,8 @@ class JobRecord:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the job's end is decided, so that further failures change nothing."""
+        """Whether the job's end is decided: the job is failing, canceling or being suspended, or
+        has ended."""
         ending = (JobStatus.FAILING, JobStatus.CANCELLING)
         return self.status.is_terminal or self.status in ending or self.suspension is not None
 
@@ -88,7 +89,7 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Change the status of the job without reporting it to any listener.
+        """Change the status of the job, and report the change to nobody.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -107,7 +108,7 @@ class JobRecord:
 
     def since(self, time: float, now: float) -> float:
         """Convert *time*, seconds since the epoch by another JobMaster's clock, to monotonic
-        seconds of this one, at most *now*. Returns *now* if *time* is 0 (unknown)."""
+        seconds of this JobMaster, at most *now*. Returns *now* if *time* is 0 (unknown)."""
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
@@ -129,8 +130,8 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Change the status to FAILING because of this failure, and return the reports of the
-        change."""
+        """Add the failure to the exceptions history, and change the status to FAILING. Returns the
+        reports of the change."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)

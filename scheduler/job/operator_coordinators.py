@@ -336,8 +336,8 @@ class OperatorCoordinators:
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Worker group of the last Spark stage, in the order of the vertices, that has or had one;
-        None if no stage has had one."""
+        """The worker group that a Spark stage uses or last used; None if no stage has used one. If
+        there are several, that of the stage that comes last in the order of the vertices."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 

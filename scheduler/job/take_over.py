@@ -547,10 +547,10 @@ class TakeOver:
     # --- missing attempts -------------------------------------------------------------------------
 
     def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
-        """Return whether the last JobMaster died after it noted deployments and before it sent any.
-        Then the tasks can be deployed as noted. This is certain if no TaskExecutor to which it
-        could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it any
-        more), and no source has begun."""
+        """Return whether the last JobMaster certainly died after noting deployments and before
+        sending any, so that the tasks can be deployed as noted. Called if no task was reported. It
+        is certain if every TaskExecutor to which deployments could have been sent is in *there* (it
+        accepts nothing from that JobMaster any more), and no source has begun."""
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
             place is not None

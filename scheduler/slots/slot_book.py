@@ -57,7 +57,7 @@ class SlotBook(Protocol):
         *now*."""
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Serve requests from free slots. Requests without a fitting free slot wait for *timeout*
+        """Reserve free slots for these requests; requests without a fitting slot wait for *timeout*
         seconds.
 
         Raises:
@@ -119,7 +119,7 @@ class SlotBook(Protocol):
         :meth:`serve`."""
 
     def restore(self, restored: HeldSlot, now: float) -> None:
-        """Restore a slot that the job's previous pool held, reserved or free."""
+        """Add a slot of the job's previous pool, with its reservation if it was reserved."""
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
         """Remove a slot that no longer exists, with the request that had the slot."""

@@ -144,7 +144,7 @@ class DeclarativeSlotPool:
         return self._declare(now, always=True)
 
     def request_slots(self, wanted: SlotRequests, now: float) -> list[SlotPoolAction]:
-        """Serve requests from free slots. The other requests wait until TaskExecutors offer slots.
+        """Reserve free slots for these requests; the others wait until TaskExecutors offer slots.
 
         Raises:
             ValueError: a request is pending already.
@@ -213,10 +213,10 @@ class DeclarativeSlotPool:
         return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
-        """Restore slots of the job's last pool, which has died, with their reservations.
-        Call this before the requests that were pending in the last pool are made again, and before
-        TaskExecutors are registered. Slots that were lost in the meantime are restored, too, until
-        a report of their loss removes them."""
+        """Add the slots of the job's last pool, which has died, with their reservations. Call this
+        before the requests that were pending in the last pool are made again, and before
+        TaskExecutors are registered. Slots that were lost in the meantime are added, too, until a
+        report of their loss removes them."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:

@@ -504,9 +504,9 @@ class SlotReservations:
         return len(self._pending)
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Serve requests from free slots, and let the others wait.
-        Requests with a preferred allocation choose first, so that no other request takes a slot
-        with their state.
+        """Reserve free slots for these requests; requests without a fitting slot wait. Requests
+        with a preferred allocation choose first, so that no other request takes a slot with their
+        state.
 
         Raises:
             ValueError: a request is pending already.

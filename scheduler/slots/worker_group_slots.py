@@ -236,8 +236,8 @@ class WorkerGroupSlots(SlotBook):
         return True
 
     def restore(self, restored: HeldSlot, now: float) -> None:
-        """Restore a slot that the job's previous pool held. The slot's constraint and the profile
-        of its request tell the size and profile of the worker group."""
+        """Add a slot of the job's previous pool. The slot's constraint and the profile of its
+        request tell the size and profile of the worker group."""
         assert restored.constraint is not None
         slot, size = restored.slot, restored.constraint.size
         self.add(slot, slot.profile, now)
