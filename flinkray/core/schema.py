@@ -111,7 +111,7 @@ def schema_of(cls: type) -> Schema | None:
 
 
 def schemas() -> Iterator[Schema]:
-    """Return all schemas that are declared in this process, by name."""
+    """Return an iterator over all schemas that are declared in this process, ordered by name."""
     return iter(sorted(_by_name.values(), key=lambda schema: schema.name))
 
 

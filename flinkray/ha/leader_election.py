@@ -29,8 +29,8 @@ class LeaderContender(ABC):
     @abstractmethod
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
         """Called when this contender becomes the leader, in the session *session_id*. Listeners
-        learn about the leader only when the contender calls
-        :meth:`LeaderElection.confirm_leadership`, because it is ready to be found."""
+        learn about the leader only when the contender, once ready to be found, calls
+        :meth:`LeaderElection.confirm_leadership`."""
 
     @abstractmethod
     def revoke_leadership(self) -> None:

@@ -166,8 +166,8 @@ class CheckpointsFailJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ReadyToRestore(Transition):
-    """Continue with the restore for which ``prepare_restore`` was called.
-    No checkpoint that began before can become complete any more."""
+    """Continue with the restore for which ``prepare_restore`` was called, because each earlier
+    checkpoint is now complete or has failed for good."""
 
 
 CheckpointStep = CheckpointAction | StartTimer | CheckpointsFailJob | ReadyToRestore

@@ -217,8 +217,8 @@ class _Aborted:
 
 
 class AbortedCheckpoints:
-    """Decides when the directory of an aborted checkpoint can be deleted.
-    A directory can be deleted when each task of the checkpoint has answered or has ended."""
+    """Decides when the directory of an aborted checkpoint can be deleted: when each task of the
+    checkpoint has answered that it writes no more, or has ended."""
 
     def __init__(self) -> None:
         self._aborted: dict[int, _Aborted] = {}

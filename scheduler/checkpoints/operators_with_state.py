@@ -22,8 +22,8 @@ def has_keyed_state(operator: CheckpointedOperator) -> bool:
 
 
 def operators_by_own_id(metadata: CheckpointMetadata) -> dict[str, CheckpointedOperator]:
-    """Return operator id -> operator of the checkpoint. This is the mapping that :func:`states_of`
-    takes when no other ids of the operators matter."""
+    """Return operator id -> operator of the checkpoint, which :func:`states_of` takes as
+    *states*."""
     return {operator.operator_id: operator for operator in metadata.operators}
 
 

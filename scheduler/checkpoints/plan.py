@@ -54,7 +54,8 @@ class CheckpointedVertex(Protocol):
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
+        """The edges from the vertices that this vertex reads, in the form that checkpoint metadata
+        stores."""
 
     @property
     def hands_over_to(self) -> Collection[str]:

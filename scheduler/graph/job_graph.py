@@ -186,7 +186,8 @@ class ResultMedium(Enum):
 @stored("DistributionPattern")
 @register
 class DistributionPattern(Enum):
-    """Determines which producers a consumer reads; see flinkray.scheduler.graph.distribution."""
+    """Determines which producers a consumer reads: all of them, or only the few that
+    :mod:`flinkray.scheduler.graph.distribution` computes (POINTWISE)."""
 
     ALL_TO_ALL = "ALL_TO_ALL"
     POINTWISE = "POINTWISE"

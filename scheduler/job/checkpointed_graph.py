@@ -74,7 +74,8 @@ class ExecutedVertex:
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
+        """The edges from the vertices that this vertex reads, in the form that checkpoint metadata
+        stores."""
         return tuple(_edges(self._vertex))
 
     @property

@@ -166,7 +166,7 @@ class Failover:
         return [*steps, *self._restart_later(noted, now)]
 
     def _add_lost_results(self, noted: _Noted) -> None:
-        """Add lost results to the failures, except those whose producers are going to run again
+        """Count the collected lost results as failures, except those whose producers run again
         anyway."""
         of = self._regions.of
         lost = [e for e in noted.lost if of[e[0].vertex.ordinal] not in self._restarts]
@@ -237,7 +237,8 @@ class Failover:
         return [t.ResultsTakenBack(indices), cancelled, *earlier]
 
     def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
-        """Restart all regions as soon as all tasks have ended, although nothing has failed."""
+        """Cancel all tasks, although nothing has failed, and restart all regions when the tasks
+        have ended."""
         steps = [*self._prepare_restore(transition.cause, now, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)

@@ -206,7 +206,8 @@ class JobCoordinator(OperatorCoordinator):
         """Whether the next attempt starts as soon as the current attempt has ended."""
 
     def ensure(self, now: float) -> Steps:
-        """Make sure that the coordinator runs: start it, or restart it after a pending stop."""
+        """Make sure that the coordinator runs: start it now, or, if it is being stopped, as soon as
+        it has stopped. Nothing changes if it runs already."""
         if self.state is CoordinatorState.NONE:
             return self.start(now)
         self._is_awaited = self.state is CoordinatorState.STOPPING
@@ -303,7 +304,7 @@ class OperatorCoordinators:
         finished: Mapping[JobVertexID, float],
         now: float,
     ) -> Steps:
-        """Adopt the coordinators of Spark stages that an earlier JobMaster has started.
+        """Continue with the coordinators of Spark stages that an earlier JobMaster has started.
 
         Args:
             attempts: the last attempt of each coordinator.

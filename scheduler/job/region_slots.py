@@ -94,8 +94,8 @@ class RegionSlots:
         return AdoptSlots((*adopted.values(), *map(HeldSlot, free)))
 
     def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
-        """Stop requesting slots for these regions. Return slots that they have got and do not use
-        yet."""
+        """Stop requesting slots for these regions, and give slots that they have got and do not use
+        yet back to the SlotPool."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -110,14 +110,14 @@ class RegionSlots:
         return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Return to the SlotPool the slot shares of ended attempts (EX-06). Shares of a Spark
+        """Give the slot shares of ended attempts back to the SlotPool (EX-06). Shares of a Spark
         stage's attempts are kept until its driver has ended, too."""
         return self._take_back(
             e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
         )
 
     def coordinator_ended(self, transition: t.CoordinatorEnded, now: float) -> Steps:
-        """Return to the SlotPool the slot shares of a Spark stage's ended attempts, because the
+        """Give the slot shares of a Spark stage's ended attempts back to the SlotPool, because the
         stage's driver no longer uses the slots."""
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 

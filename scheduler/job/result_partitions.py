@@ -139,8 +139,8 @@ class PartitionTracker:
         return bool(self._tracked.get(resource_id))
 
     def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
-        """Stop tracking the partition. Returns it with its place, or nothing if the partition was
-        gone."""
+        """Mark the partition as gone and stop tracking it. Yields (location, id) of the partition,
+        which the caller must release; nothing if it was gone already."""
         if not result.lose(partition):
             return ()
         assert result.data_set_id is not None

@@ -386,7 +386,8 @@ class DecideFailover(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StopEverything(Transition):
-    """Restart all regions as soon as all tasks have ended, although nothing has failed."""
+    """Cancel all tasks, although nothing has failed, and restart all regions when the tasks have
+    ended."""
 
     cause: str
 

@@ -102,8 +102,8 @@ class SlotIndex(WorkerListener):
         return list(self._of_job.get(job_id, ()))
 
     def counts(self, job_id: JobID, owner: WorkerGroupOwner | None) -> Counter[ResourceProfile]:
-        """Count the job's slots on workers of the owner (None: shared workers).  Returns profile ->
-        number."""
+        """Return profile -> number of the job's slots on workers of *owner* (None: on shared
+        workers)."""
         return self._counts.get((job_id, owner), Counter())
 
     def workers_of_owner(self, owner: WorkerGroupOwner) -> list[Worker]:

@@ -123,7 +123,7 @@ class ManagedSlot:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A registered TaskExecutor."""
+    """A registered TaskExecutor with its slots, as the SlotManager knows them."""
 
     location: WorkerLocation
     total_profile: ResourceProfile

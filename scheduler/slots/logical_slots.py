@@ -47,9 +47,10 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """A subtask's share of a physical slot: holds one attempt at a time, and is returned once. The
-    attempt's side returns the share with :meth:`release_slot`; the owner of the physical slot takes
-    the share away with :meth:`release`. Both fail an attempt that is still in the slot."""
+    """A subtask's share of a physical slot: holds one attempt at a time, and is given back once.
+    The attempt's side gives the share back with :meth:`release_slot`; the owner of the physical
+    slot takes the share away with :meth:`release`. Both fail an attempt that is still in the
+    slot."""
 
     __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
 
@@ -77,7 +78,7 @@ class LogicalSlot:
 
     @property
     def wants_to_return(self) -> bool:
-        """Whether the owner of the physical slot can take the share back: it was returned, and no
+        """Whether the owner of the physical slot can take the share back: it was given back, and no
         attempt runs in it."""
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
@@ -100,13 +101,14 @@ class LogicalSlot:
 
     def release(self, cause: str) -> list[FailPayload]:
         """Take the share away from its attempt, because the owner has lost the physical slot.
-        Returns the attempt to fail, if any. The share is not returned to the owner afterwards
+        Returns the attempt to fail, if any. The share is not given back to the owner afterwards
         (SP-19)."""
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """Return the share to the owner of the physical slot, which can take it when
-        :attr:`wants_to_return` is True. A second call changes nothing."""
+        """Give the share back to the owner of the physical slot, which can take it when
+        :attr:`wants_to_return` is True. Returns the attempt to fail, if one is still in the slot. A
+        second call changes nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)
@@ -284,8 +286,8 @@ class ExecutionSlotAllocator:
     def release(
         self, vertices: Iterable[ExecutionVertexID], cause: str
     ) -> list[SlotAllocatorAction]:
-        """Return the slot shares of these subtasks.
-        Attempts in them fail, and their share is returned when they end (:meth:`payload_ended`)."""
+        """Give the slot shares of these subtasks back. Attempts in them fail, and their share is
+        given back when they end (:meth:`payload_ended`)."""
         actions: list[SlotAllocatorAction] = []
         returned: list[AllocationID] = []
         for vertex in vertices:
@@ -298,7 +300,8 @@ class ExecutionSlotAllocator:
     def payload_ended(
         self, attempts: Iterable[ExecutionAttemptID], cause: str = "its task has ended"
     ) -> list[SlotAllocatorAction]:
-        """Return the slot shares of ended attempts.  A slot is returned with its last share."""
+        """Give the slot shares of ended attempts back. A slot goes back to the SlotPool with its
+        last share."""
         returned: list[AllocationID] = []
         for attempt_id in attempts:
             logical = self._shared[attempt_id.vertex].logical.get(attempt_id.vertex)

@@ -163,8 +163,9 @@ class DeclarativeSlotPool:
         return self._declare(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
-        """Free reserved slots, which then serve pending requests (SP-02). Each returned slot lowers
-        the number of required slots by one (SP-28). Slots that are not reserved are ignored."""
+        """Free the reserved slots that the job gives back, which then serve pending requests
+        (SP-02). Each lowers the number of required slots by one (SP-28). Slots that are not
+        reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -333,7 +334,7 @@ class DeclarativeSlotPool:
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
-        """Add the slot to the pool if it is wanted. Appends the resulting actions, and returns
+        """Add the slot to the pool if it is wanted, and append what follows to *actions*. Returns
         whether the slot was added."""
         name = _name_of(constraint)
         book = self._books.get(name)
@@ -356,13 +357,14 @@ class DeclarativeSlotPool:
     def fail_allocation(
         self, allocation_id: AllocationID, reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Release a slot that can no longer be used.  Unknown allocations are ignored."""
+        """Give a slot that can no longer be used back to its TaskExecutor. Unknown allocations are
+        ignored."""
         return self.release_slots((allocation_id,), reason, now)
 
     def release_slots(
         self, allocations: tuple[AllocationID, ...], reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Return slots to their TaskExecutors, whatever the requirements are. Each reserved slot
+        """Give slots back to their TaskExecutors, whatever the requirements are. Each reserved slot
         lowers the number of required slots by one; free slots do not (SP-25, SP-28)."""
         found = [slot for a in allocations if (slot := self._held(a)) is not None]
         lost = self._lose([slot.allocation_id for slot in found], reason, now)
@@ -384,8 +386,8 @@ class DeclarativeSlotPool:
     # --- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> list[SlotPoolAction]:
-        """Fail requests that have timed out (SP-14, SP-15), and return slots that have been excess
-        for the idle timeout to their TaskExecutors (SP-07, SP-23)."""
+        """Fail requests that have timed out (SP-14, SP-15), and give slots that have been excess
+        for the idle timeout back to their TaskExecutors (SP-07, SP-23)."""
         if self._closed:
             return []
         actions: list[SlotPoolAction] = []

@@ -83,8 +83,8 @@ class CancelSlotRequests:
 
 @message
 class ReturnSlots:
-    """Returns reserved slots in which no task runs any more; the pool may give them to other
-    requests. The number of slots that the job requires falls by their number (SP-28)."""
+    """Gives reserved slots in which no task runs any more back to the pool, which may use them for
+    other requests. The number of slots that the job requires falls by their number (SP-28)."""
 
     allocations: tuple[AllocationID, ...]
     reason: str

@@ -166,8 +166,8 @@ class WorkerGroupSlots(SlotBook):
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
-        """Fail all requests if the group is unfulfillable or exhausted (SP-16, SP-28).
-        Only a whole group can be used."""
+        """Fail all requests if the group is unfulfillable or exhausted, because only a whole group
+        can be used (SP-16, SP-28)."""
         failed: list[SlotEvent] = []
         for shortage in shortages:
             if shortage.constraint is None or shortage.constraint.name != self._name:

@@ -53,8 +53,8 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """The slots that only the JobMaster or only the TaskExecutor's table believes the job to have
-    (TM-16)."""
+    """Slots of a job that only its JobMaster knows, and slots that only the TaskExecutor's table
+    has (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
     """Allocations that the table does not have; they are reported to the JobMaster as failed."""
