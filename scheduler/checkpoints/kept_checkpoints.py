@@ -170,7 +170,7 @@ class SharedStateRegistry:
         self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
     ) -> None:
         """Register the files of a retained checkpoint. *is_foreign*: the files belong to the user
-        of a savepoint, and are never deleted here."""
+        of a savepoint, so this registry never returns them for deletion."""
         used = {file.path: file for file in files}
         self._used[checkpoint_id] = used
         for path in used:
@@ -199,8 +199,8 @@ class SharedStateRegistry:
         return unused
 
     def pending_over(self, checkpoint_id: int) -> list[FileState]:
-        """Note that a checkpoint in progress was completed or aborted, so that files need not stay
-        for it. Returns the files to delete now."""
+        """Stop keeping files for a checkpoint that was in progress and is now complete or aborted.
+        Returns the files to delete now."""
         unused: list[FileState] = []
         for path, (file, pending) in tuple(self._awaiting.items()):
             pending.discard(checkpoint_id)

@@ -198,8 +198,8 @@ class FinalCheckpoints:
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """Note that the attempt waits for a checkpoint with an id above *after*. Returns True if
-        the caller must start a timer with the current :attr:`number`, because none is running."""
+        """Add an attempt that waits for a checkpoint with an id above *after*. Returns True if the
+        caller must start a timer with the current :attr:`number`, because none is running."""
         self._waiting[attempt_id] = after
         return self._start_timer()
 

@@ -184,10 +184,10 @@ class RegionCoordinator(OperatorCoordinator):
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
         """Continue the attempt numbers that an earlier JobMaster used, up to *attempt_number*, and
-        adopt the last of these attempts if it exists.
+        continue with the last of these attempts if it exists.
 
         Args:
-            is_there: whether the last attempt exists and obeys this JobMaster.
+            is_there: whether the last attempt exists and accepts this JobMaster's calls.
             finished_at: monotonic seconds when the vertex finished; None if it has not.
         """
 
@@ -308,7 +308,7 @@ class OperatorCoordinators:
 
         Args:
             attempts: the last attempt of each coordinator.
-            there: vertices whose coordinators obey this JobMaster; others no longer exist.
+            there: vertices whose coordinators accept this JobMaster's calls; others are gone.
             finished: vertex -> monotonic seconds when all its subtasks had finished, although they
                 were adopted as running.
         """

@@ -94,7 +94,7 @@ class PartitionTracker:
 
     def missing(self, missing: ResultPartitionID) -> Iterable[PlacedPartition]:
         """Mark as gone a partition that a reader could not read. Returns the partition if it was
-        there until now. Nothing changes if the producer has been executed again since."""
+        not gone before. Nothing changes if the producer has been executed again since."""
         result = self._graph.result(missing.data_set_id)
         if missing.graph_id != self._graph.graph_id or result is None or result.is_pipelined:
             return ()

@@ -99,7 +99,7 @@ class SparkDriverCoordinator(RegionCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Adopt the driver that an earlier JobMaster started, with its attempts up to
+        """Continue with the driver that an earlier JobMaster started, and with its attempts up to
         *attempt_number*. The driver sends all its events again to this JobMaster."""
         vertex = self._vertex
         vertex.coordinator_attempt = attempt_number

@@ -260,7 +260,8 @@ class SlotManager:
     # --- nodes ------------------------------------------------------------------------------------
 
     def block_nodes(self, nodes: Iterable[BlockedNode], now: float) -> list[SlotManagerAction]:
-        """Give no more slots on these nodes for a while.  Jobs keep their slots there."""
+        """Give no more slots on these nodes to jobs for a while. Jobs keep the slots that they
+        have."""
         for node in nodes:
             until = self._tracker.blocklist.block(node, now)
             self._tracker.timetable.set(("blocked", node.node_id), until)

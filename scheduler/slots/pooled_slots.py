@@ -117,8 +117,8 @@ class PooledSlots:
         return any(n and profile.fits_into(held) for held, n in self._profiles.items())
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return all free slots; each with the fraction of its TaskExecutor's slots here that are
-        in use (SP-11)."""
+        """Return all free slots, each with the fraction of its TaskExecutor's slots in this pool
+        that are in use (SP-11)."""
         return tuple(
             FreeSlotInfo(pooled.slot, self._hosts[pooled.slot.location.resource_id].utilization)
             for pooled in self._slots.values()

@@ -102,8 +102,8 @@ class DeclarativeSlotPool:
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return the free slots without a constraint; each with the fraction of its TaskExecutor's
-        slots here that are in use (SP-11)."""
+        """Return the free slots without a constraint, each with the fraction of its TaskExecutor's
+        slots in this pool that are in use (SP-11)."""
         return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:

@@ -75,8 +75,8 @@ class UnconstrainedSlots(SlotBook):
         return pooled is not None and not pooled.is_free
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return all free slots; each with the fraction of its TaskExecutor's slots here that are
-        in use (SP-11)."""
+        """Return all free slots, each with the fraction of its TaskExecutor's slots in this pool
+        that are in use (SP-11)."""
         return self._slots.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:

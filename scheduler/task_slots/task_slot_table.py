@@ -402,7 +402,8 @@ class TaskSlotTable:
         return None if slot is None else slot.job_id
 
     def contains(self, allocation_id: AllocationID) -> bool:
-        """Return whether the allocation has a slot here, even while it is being freed."""
+        """Return whether this table has a slot with the allocation, even while the slot is being
+        freed."""
         return allocation_id in self._slots
 
     def is_being_freed(self, allocation_id: AllocationID) -> bool:
@@ -447,7 +448,7 @@ class TaskSlotTable:
         return tuple(slot.allocation_id for slot in self._slots_of(job_id))
 
     def jobs(self) -> tuple[JobID, ...]:
-        """Return the ids of the jobs that have a slot here."""
+        """Return the ids of the jobs that have a slot on this TaskExecutor."""
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
     def close(self, reason: str) -> list[SlotTableAction]:

@@ -1,10 +1,9 @@
 """Implements directories whose entries count only if ZooKeeper points to them.
 
 The content of an entry is in storage under a name of its own; a znode points to it. A pointer is
-set in one transaction that checks that the writer's *fence* (see :mod:`.election_driver`) still
+set in one transaction that checks that the writer's *fence* (see :mod:`.leader_drivers`) still
 exists: a paused leader whose session has expired changes nothing. Content that the leader wrote and
-to which no znode points is deleted, unless the leader dies before.
-"""
+to which no znode points is deleted, unless the leader dies before."""
 
 from __future__ import annotations
 
