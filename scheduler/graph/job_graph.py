@@ -229,7 +229,7 @@ retired("MasterFormat")
 
 
 def _without_master_format(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert a stored JobVertex of version 4, which had a format with code of its own."""
+    """Drop the field ``master_format`` of a stored JobVertex of version 4."""
     return {name: value for name, value in values.items() if name != "master_format"}
 
 

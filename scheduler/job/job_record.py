@@ -97,8 +97,8 @@ class JobRecord:
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """Change the status of the job, and return the reports of the change: a StatusEntered for
-        the other decision objects, and an action that tells the JobMaster's listeners.
+        """Change the status of the job. Returns what must follow: an action that tells the
+        JobMaster's listeners the status, and a StatusEntered for the other decision objects.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -130,8 +130,8 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Add the failure to the exceptions history, and change the status to FAILING. Returns the
-        reports of the change."""
+        """Add the failure to the exceptions history, and change the status to FAILING. Returns what
+        must follow, as :meth:`change` does."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)

@@ -298,7 +298,7 @@ class RegionsReady(Transition):
 
 @dataclass(frozen=True, slots=True)
 class DeployRegion(Transition):
-    """Deploy a region, which has all its slots, in the order of its vertices."""
+    """Deploy a region in all its slots, which are in the order of the region's subtasks."""
 
     region: int
     slots: tuple[AllocatedSlot, ...]
