@@ -132,8 +132,7 @@ class BlobClient:
 
 class _Progress:
     """Measures for how many seconds a transfer of a blob has moved no new byte, and paces
-    retries.
-    """
+    retries."""
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
         self._now = rpc_service.deadlines.time

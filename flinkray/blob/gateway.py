@@ -32,9 +32,8 @@ def chunk_size(rpc_service: RpcService) -> int:
 
 
 class BlobServerGateway(RpcGateway):
-    """The RPC interface of a blob server, which keeps the blobs of each owner.
-    If the answer to a call is lost, the caller can repeat the call, whatever the method.
-    """
+    """The RPC interface of a blob server, which keeps the blobs of each owner. If the answer to a
+    call is lost, the caller can repeat the call, whatever the method."""
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
@@ -62,11 +61,9 @@ class BlobServerGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
     async def retain(self, owner: BlobOwner, keys: tuple[BlobKey, ...]) -> tuple[BlobKey, ...]:
-        """Keep the blobs of *owner* until :meth:`delete` or :meth:`release`.
-
-        Blobs that are not retained are deleted some time after the last upload. Returns the *keys*
-        that the server does not have; if there are any, nothing is changed.
-        """
+        """Keep the blobs of *owner* until :meth:`delete` or :meth:`release`. Blobs that are not
+        retained are deleted some time after the last upload. Returns those *keys* that the server
+        does not have; if there are any, nothing is changed."""
 
     @abstractmethod
     @ask_timeout(_STORAGE_TIMEOUT)
@@ -84,11 +81,8 @@ class BlobServerGateway(RpcGateway):
 
 
 class BlobNotFoundError(FlinkRayError):
-    """Raised when the owner does not have this blob.
-
-    The upload was never completed, or the owner was deleted. If the owner is still in use, upload
-    the blob again.
-    """
+    """Raised when the owner does not have this blob: the upload was never completed, or the owner
+    was deleted. If the owner is still in use, upload the blob again."""
 
     def __init__(self, owner: BlobOwner, *keys: BlobKey) -> None:
         super().__init__(owner, *keys)
@@ -106,6 +100,5 @@ class BlobCorruptError(FlinkRayError):
 
 
 class BlobStoreError(StoreError):
-    """Raised when the storage of the blob server fails (full, not reachable, no permission).
-    The text names the location and the cause.
-    """
+    """Raised when the storage of the blob server fails (full, not reachable, no permission). The
+    text names the location and the cause."""

@@ -171,10 +171,8 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         log.info("%s: blob %s is stored", owner, key)
 
     async def _throw_away(self, owner: BlobOwner, key: BlobKey, upload: _Upload) -> None:
-        """End an incomplete upload and delete its parts.
-        If the storage fails, they are deleted later.
-        The caller holds the upload's lock.
-        """
+        """End an incomplete upload and delete its parts. If the storage fails, the parts are
+        deleted later. The caller holds the upload's lock."""
         try:
             await self._delete_stored(owner, {key: tuple(upload.offsets)})
         except BlobStoreError as error:
@@ -187,8 +185,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     async def _delete_stored(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
         """Delete blobs with their markers. Blobs whose upload is incomplete may have markers,
-        too.
-        """
+        too."""
         if blobs:
             await self._check_in_charge()
             await self.rpc_service.run_blocking(self._store.delete, owner, blobs)

@@ -63,7 +63,7 @@ class BlobStore:
         return self._directory.location()
 
     def recover(self) -> RecoveredBlobs:
-        """Return the contents of the directory, without changing anything."""
+        """Return which blobs and parts the directory contains, without changing anything."""
         try:
             names = self._directory.names()
         except OSError as error:
@@ -126,8 +126,8 @@ class BlobStore:
             self._delete(_part(owner, key, offset))
 
     def _offsets(self, owner: BlobOwner, key: BlobKey, there: Offsets) -> Offsets:
-        """Return the offsets of a complete blob's parts, as listed in the blob's marker.
-        *there*: the parts found in the directory; returned if the marker lists none. Raises
+        """Return the offsets of a complete blob's parts, as listed in the blob's marker. *there*:
+        offsets of the parts found in the directory; returned if the marker lists none. Raises
         StoredFormatError if the marker cannot be read."""
         marker = self._read(_marker(owner, key))
         if marker is None or marker == _FIRST_MARKER:

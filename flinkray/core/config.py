@@ -23,8 +23,8 @@ _SIMILAR = 0.6
 
 
 class WrittenConfiguration(Protocol):
-    """Interface to the explicitly set options, which a ``flinkray.Configuration`` and a
-    ReadableConfig have."""
+    """Interface that a ``flinkray.Configuration`` and a ReadableConfig share: it returns the
+    explicitly set options."""
 
     def to_dict(self) -> dict[str, str]: ...
 
@@ -32,8 +32,8 @@ class WrittenConfiguration(Protocol):
 def values_of(
     configuration: WrittenConfiguration | Mapping[str, T] | None,
 ) -> dict[str, T | str]:
-    """Return the options of *configuration*. None: no options.
-    Raises ConfigurationError: *configuration* is neither a configuration nor a mapping."""
+    """Return the options of *configuration* by key; empty if it is None. Raises ConfigurationError:
+    *configuration* is neither a configuration nor a mapping."""
     if configuration is None:
         return {}
     if isinstance(configuration, Mapping):

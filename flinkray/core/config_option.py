@@ -146,7 +146,7 @@ def duration_or_never() -> ValueType[float | None]:
 
 
 def rate() -> ValueType[float]:
-    """Return the type of a rate: events per minute."""
+    """Return the type of a rate, in events per minute."""
 
     def parse(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):

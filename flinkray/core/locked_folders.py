@@ -42,8 +42,9 @@ class LockedFolder:
 
 
 def sweep_locked_folders(root: Path, prefix: str, now: float) -> int:
-    """Remove the folders of processes that have died. Blocks. Returns the number of removed
-    folders. *now*: current time, in seconds since the epoch."""
+    """Remove the folders in *root* whose name begins with *prefix* and whose process, of the same
+    user, has died. Blocks. Returns the number of removed folders. *now*: seconds since the
+    epoch."""
     count = 0
     for folder in root.glob(f"{prefix}*"):
         try:

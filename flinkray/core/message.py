@@ -55,10 +55,10 @@ def message(cls: type[T]) -> type[T]:
 
 
 def lookup(name: str) -> type | None:
-    """Return the registered type with that name, or None."""
+    """Return the registered type with that name; None if there is none."""
     return _types_by_name.get(name)
 
 
 def registered_types() -> Iterator[type]:
-    """Return an iterator over all registered types, in order of registration."""
+    """Return an iterator over all types that are allowed in messages, in order of registration."""
     return iter(tuple(_types_by_name.values()))

@@ -153,8 +153,8 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 @message
 class ProgramError:
-    """Describes an error that the program itself caused, to recognise the same error the next
-    time."""
+    """Describes an error that the program itself caused, so that the same error is recognised when
+    it occurs again."""
 
     kind: str
     """The error's class, the line that raised it, and its message without numbers."""
@@ -165,7 +165,7 @@ class ProgramError:
 
 
 class Outlook(NamedTuple):
-    """A prediction about one error: whether it will recur, and how to recognise it."""
+    """A prediction about one error: whether it will occur again, and how to recognise it then."""
 
     will_recur: bool
     """Whether the error recurs until somebody changes something, so that a restart is useless."""

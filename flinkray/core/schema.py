@@ -84,18 +84,19 @@ def retired(name: str) -> None:
 
 
 def is_retired(name: str) -> bool:
-    """Return whether a stored type of that name existed in an earlier version."""
+    """Return whether a stored type of that name was declared with :func:`retired`."""
     return name in _retired
 
 
 def with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Return *values* unchanged: the migration to a version that has more fields, all with
+    """Return *values* unchanged. Use as the migration to a version that has more fields, all with
     defaults."""
     return values
 
 
 def with_more_members(name: str) -> str:
-    """Return *name* unchanged: the migration to a version of an enum that has more members."""
+    """Return *name* unchanged. Use as the migration to a version of an enum that has more
+    members."""
     return name
 
 
@@ -110,7 +111,7 @@ def schema_of(cls: type) -> Schema | None:
 
 
 def schemas() -> Iterator[Schema]:
-    """Return all schemas that are declared in this process, by name."""
+    """Return an iterator over all schemas that are declared in this process, ordered by name."""
     return iter(sorted(_by_name.values(), key=lambda schema: schema.name))
 
 

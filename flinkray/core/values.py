@@ -104,8 +104,8 @@ def _find_copier(kind: type) -> Copier:
 
 
 def own_all(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values, with a copy in place of each value that can be changed.
-    If no value can be changed, return *values* itself."""
+    """Return the values, with a copy in place of each value that can be changed. If none can be
+    changed, return *values* itself."""
     if type(values) is range:
         return values
     kinds = set(map(type, values))

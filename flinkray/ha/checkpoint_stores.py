@@ -39,7 +39,7 @@ class CheckpointStoreFencedError(JobError):
 @stored("ha.CompletedCheckpointPointer")
 @message
 class CompletedCheckpointPointer:
-    """A pointer to a completed checkpoint."""
+    """Says where the metadata of a completed checkpoint is stored."""
 
     job_id: JobID
     checkpoint_id: int
@@ -50,7 +50,7 @@ class CompletedCheckpointPointer:
 @stored("ha.CheckpointCount")
 @message
 class CheckpointCount:
-    """The stored id of the next checkpoint of a job."""
+    """Record with the id that the job's next checkpoint gets."""
 
     job_id: JobID
     next_id: int
@@ -59,7 +59,7 @@ class CheckpointCount:
 @stored("ha.CheckpointOwner")
 @message
 class CheckpointOwner:
-    """The stored name of the owner of a job's checkpoint stores."""
+    """Record with the name of the leader that owns a job's checkpoint stores."""
 
     job_id: JobID
     owner: str
@@ -109,8 +109,7 @@ class CheckpointIDCounter(ABC):
 @dataclass(frozen=True)
 class RecoveredPointers(Recovered[CompletedCheckpointPointer]):
     """The pointers that a store has recovered, by rising checkpoint id, and those that it cannot
-    read.
-    """
+    read."""
 
     is_last_unreadable: bool = False
     """Whether the pointer with the highest id cannot be read."""
@@ -124,10 +123,8 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def recover(self) -> RecoveredPointers:
-        """Take over from earlier leaders and return the stored pointers by rising id.
-
-        The last checkpoint is the one to restore. Unreadable pointers are not removed.
-        """
+        """Take over from earlier leaders, and return the stored pointers by rising checkpoint id.
+        The job is restored from the last one. Unreadable pointers stay stored."""
 
     @abstractmethod
     async def add(self, pointer: CompletedCheckpointPointer) -> None:
@@ -139,10 +136,9 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def remove(self, checkpoint_id: int) -> None:
-        """Remove the pointer of a checkpoint that is not retained any more.
-
-        The checkpoint's data may be deleted on return, but not before. No error if there is no
-        pointer.
+        """Remove the pointer of a checkpoint that is not retained any more; no error if there is
+        none. The caller may delete the checkpoint's data after this call has returned, but not
+        before.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over, and may have recovered the
@@ -151,9 +147,8 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     async def check(self) -> None:
-        """Check that no other leader has taken over the job's checkpoints.
-
-        Call this before deleting data that no pointer leads to.
+        """Check that no other leader has taken over the job's checkpoints. Call this before
+        deleting data that no pointer leads to.
 
         Raises:
             CheckpointStoreFencedError: another leader has taken over.
@@ -202,17 +197,15 @@ class _Entries:
 
     def look(self) -> None:
         """Load the stored entries without taking over; :meth:`read` returns these entries from now
-        on.
-
-        Raises UnreadableRecordError.
-        """
+        on. Raises UnreadableRecordError."""
         self._do("read", "", self._directory.look)
 
     def check_owner(self) -> None:
         self._do("list", "", self._directory.check)
 
     def read(self, name: str, record_type: type[RecordT]) -> RecordT | None:
-        """Return the record of an entry, or None. Raises UnreadableRecordError."""
+        """Return the record in an entry; None if there is no such entry. Raises
+        UnreadableRecordError."""
 
         def read() -> bytes | LostEntryError | None:
             try:

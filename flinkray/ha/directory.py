@@ -36,10 +36,8 @@ class Entries(ABC):
 
     def take_over(self, owner: bytes) -> None:
         """Make the caller the owner of the entries: changes by earlier owners fail from now on.
-
         Does nothing where another mechanism decides who may change entries. *owner* is the name of
-        the new owner, for users. Raises TakenOverError: another owner took over later.
-        """
+        the new owner, for users. Raises TakenOverError: another owner took over later."""
         return
 
     @abstractmethod
@@ -54,11 +52,8 @@ class Entries(ABC):
     def read_many(
         self, names: Sequence[str]
     ) -> Iterator[tuple[str, bytes | LostEntryError | None]]:
-        """Yield (name, content) in the order of *names*.
-
-        The content is None if there is no entry, and the LostEntryError if it is lost. Entries are
-        read in parallel where reading is slow.
-        """
+        """Yield (name, content) in the order of *names*. The content is None if there is no entry,
+        and the LostEntryError if it is lost. Entries are read in parallel where reading is slow."""
         for name in names:
             yield name, self._read_or_lost(name)
 
@@ -99,10 +94,8 @@ class Directory(Entries):
 
 
 class MemoryDirectory(Directory):
-    """A directory in memory, for tests and for clusters in one process.
-
-    The contents exist as long as the object.
-    """
+    """A directory in memory, for tests and for clusters in one process. Its contents exist as long
+    as the object."""
 
     def __init__(self, path: str = "memory:") -> None:
         self._path = path
@@ -143,10 +136,8 @@ class FileSystem(ABC):
 
     @abstractmethod
     def make_directory(self, path: str) -> None:
-        """Create a directory; no error if it exists.
-
-        FileNotFoundError: the parent does not exist.
-        """
+        """Create a directory; no error if it exists. FileNotFoundError: the parent does not
+        exist."""
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -154,10 +145,8 @@ class FileSystem(ABC):
 
     @abstractmethod
     def list(self, path: str) -> list[str]:
-        """Return the names of the files directly in a directory, in the order of their last writes.
-
-        Empty if the directory does not exist.
-        """
+        """Return the names of the files directly in a directory, in the order of their last writes;
+        empty if the directory does not exist."""
 
     @abstractmethod
     def is_directory(self, path: str) -> bool: ...
@@ -254,10 +243,9 @@ class FileDirectory(Directory):
         return names
 
     def _make_names_durable(self) -> None:
-        """Make the names in the directory durable, although this process has changed nothing.
-
-        Another process may have written or deleted an entry and died before the change was durable.
-        """
+        """Make the names in the directory durable, although this process has changed nothing:
+        another process may have written or deleted an entry and died before the change was
+        durable."""
         with suppress(FileNotFoundError, NotADirectoryError):  # there is no such directory
             self._files.sync_directory(self._path)
 
@@ -271,11 +259,8 @@ class FileDirectory(Directory):
         return f"{self._path}/{name}" if self._path else name
 
     def _make(self, path: str) -> None:
-        """Create a directory and its parents, and make them durable.
-
-        A directory is durable when its name in its parent is. Existing directories are made
-        durable, too: their creator may have died, or failed, before they were durable.
-        """
+        """Create a directory and its parents, and make their names durable. This includes existing
+        directories, whose creator may have died or failed before they were durable."""
         if path in ("", "/"):
             return
         parent = path.rpartition("/")[0]
@@ -286,10 +271,8 @@ class FileDirectory(Directory):
 
 
 def files_in(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the names and stats of the files directly in a directory of this machine, if it exists.
-
-    A file that disappears while listing is left out.
-    """
+    """Yield the names and stats of the files directly in a directory of this machine; none if it
+    does not exist. A file that disappears while listing is left out."""
     try:
         entries = os.scandir(path)
     except FileNotFoundError:

@@ -58,10 +58,8 @@ class Sequential:
 
 
 class _Sequential(Sequential):
-    """Runs the operations of a store one at a time, as :class:`Sequential` does.
-
-    If a later owner has taken over the store, *on_fenced* is called.
-    """
+    """Runs the operations of a store one at a time, as :class:`Sequential` does, and calls
+    *on_fenced* when an operation fails because a later owner has taken over the store."""
 
     def __init__(self, executor: Executor, on_fenced: OnFenced) -> None:
         super().__init__(executor)

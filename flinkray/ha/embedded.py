@@ -20,10 +20,10 @@ from flinkray.ha.services import AbstractNonHaServices
 
 class EmbeddedLeaderService:
     """Elects the leader of one component in this process, and tells listeners about the leader.
+    Everything runs on one event loop.
 
-    The contender that has waited longest gets leadership. A grant counts from the decision on
-    (``has_leadership``), before the contender has been told. Everything runs on one event loop.
-    """
+    The contender that has waited longest gets leadership. ``has_leadership`` is true from that
+    decision on, even if the contender has not been told yet."""
 
     def __init__(self, component: str) -> None:
         self._component = component
@@ -48,10 +48,8 @@ class EmbeddedLeaderService:
         self._elect()
 
     async def revoke_leadership(self) -> None:
-        """Take leadership away, for tests.
-
-        There is no leader until :meth:`grant_leadership`, or until a contender joins or leaves.
-        """
+        """Take leadership away from the leader, for tests. There is no leader until
+        :meth:`grant_leadership`, or until a contender joins or leaves."""
         election = self._leader
         if election is not None:
             self._depose()
@@ -179,10 +177,8 @@ class EmbeddedLeaderElection(LeaderElection):
         self._later(tell)
 
     def _tell_granted(self, session_id: LeaderSessionID) -> None:
-        """Tell the contender that it leads, even if leadership was revoked since the decision.
-
-        In that case the revocation is reported next, so the contender sees every event.
-        """
+        """Tell the contender that it leads, even if leadership was revoked since the decision. In
+        that case the revocation is reported next, so the contender sees every event."""
         if self._contender is not None:
             self._told_granted = True
             self._contender.grant_leadership(session_id)

@@ -68,7 +68,8 @@ def decode_entry(data: bytes, record_type: type[T]) -> T:
 def decoded(
     data: bytes | LostEntryError, record_type: type[RecordT], job_id: JobID, location: str
 ) -> RecordT:
-    """Return the record of a job in the entry at *location*. Raises UnreadableRecordError."""
+    """Return the job's record in *data*: the content of the entry at *location*, or the error with
+    which it was read. Raises UnreadableRecordError."""
     if isinstance(data, LostEntryError):
         raise UnreadableRecordError(job_id, location, str(data)) from data
     try:
@@ -104,10 +105,8 @@ class EntryDirectory(Generic[RecordT]):
         return self._read(job_id) is not None
 
     def read(self, job_id: JobID) -> RecordT | None:
-        """Return the job's record; None: there is none.
-
-        Raises UnreadableRecordError; the entry then stays stored.
-        """
+        """Return the job's record; None: there is none. Raises UnreadableRecordError; the entry
+        then stays stored."""
         data = self._read(job_id)
         return None if data is None else self._decoded(job_id, data)
 
@@ -131,12 +130,8 @@ class EntryDirectory(Generic[RecordT]):
         return decoded(data, self._record_type, job_id, self._directory.location(self.name(job_id)))
 
     def read_as_stored(self, job_id: JobID) -> bytes | None:
-        """Return the bytes of the job's entry unchanged, so that they can be written to another
-        directory.
-
-        Write them there with :meth:`write_as_stored`. None: there is no entry. Raises
-        UnreadableRecordError.
-        """
+        """Return the bytes of the job's entry unchanged, to be written to another directory with
+        :meth:`write_as_stored`. None: there is no entry. Raises UnreadableRecordError."""
         data = self._read(job_id)
         if isinstance(data, LostEntryError):
             location = self._directory.location(self.name(job_id))
@@ -162,10 +157,8 @@ class EntryDirectory(Generic[RecordT]):
             raise StoreError(f"cannot delete {self._directory.location(name)}: {error}") from error
 
     def job_ids(self) -> tuple[JobID, ...]:
-        """Return the jobs of all entries, readable or not, in the order of their last writes.
-
-        Files with other names do not belong to this store and are ignored.
-        """
+        """Return the jobs of all entries, readable or not, in the order of their last writes. Files
+        with other names are ignored, because they do not belong to this store."""
         try:
             names = self._directory.names()
         except OSError as error:

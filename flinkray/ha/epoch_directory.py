@@ -59,10 +59,7 @@ class EpochContents:
 @dataclass(frozen=True, order=True, slots=True)
 class _File:
     """Names a file of an :class:`EpochDirectory`, which contains a claim (generation 0) or
-    contents.
-
-    Files are ordered by owners, then by the owner's writes.
-    """
+    contents. Files are ordered by owners, then by the owner's writes."""
 
     epoch: int
     owner: str
@@ -132,10 +129,8 @@ class EpochDirectory:
 
     def _new_claim(self, files: list[_File], owner: bytes) -> tuple[_File, list[_File]]:
         """Write a claim with an epoch above all others; return (the claim, all files in the
-        directory).
-
-        Raises TakenOverError if another owner writes a higher claim at the same time.
-        """
+        directory). Raises TakenOverError if another owner writes a higher claim at the same
+        time."""
         number = 0
         while True:
             number = 1 + max([number, *(file.epoch for file in files)])
@@ -153,11 +148,9 @@ class EpochDirectory:
         self._own_files()
 
     def entries_of_successor(self) -> Mapping[str, bytes | None] | None:
-        """Return the entries of the owner that has taken over from this one.
-
-        None if there is no later owner, or if the later owner has written no contents yet: it may
-        still read this owner's changes.
-        """
+        """Return the entries of the owner that has taken over from this one. None if there is no
+        later owner, or if the later owner has written no contents yet: it may still read this
+        owner's changes."""
         files = self._files()
         counts, entries = self._read(files)
         last = self._last_claim(files)
@@ -167,19 +160,15 @@ class EpochDirectory:
     # --- entries ----------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Load the current entries without taking over.
-
-        Does nothing if this owner has taken over, because then the entries are known.
-        """
+        """Load the current entries without taking over. Does nothing if this owner has taken over,
+        because then the entries are known."""
         if self._written is None:
             self._counts, self._entries = self._read(self._files())
 
     @property
     def epoch(self) -> str | None:
-        """The prefix of the names of this owner's files, which no other owner uses.
-
-        Later owners have higher epochs. None: nothing was taken over.
-        """
+        """The prefix of the names of this owner's files, which no other owner uses. Later owners
+        have higher epochs. None: nothing was taken over."""
         return None if self._written is None else self._epoch(self._written)
 
     @property
@@ -247,8 +236,7 @@ class EpochDirectory:
 
     def _own_files(self) -> list[_File]:
         """Return all files of the directory. Raises TakenOverError if this owner is not the last
-        one.
-        """
+        one."""
         if self._written is None:
             raise self._taken_over()
         files = self._files()
@@ -257,10 +245,8 @@ class EpochDirectory:
         return files
 
     def _read(self, files: list[_File]) -> tuple[_File | None, dict[str, bytes | None]]:
-        """Return the file of the contents that count, and the entries in it.
-
-        Contents without a claim are ignored: they were written too late. Raises StoredFormatError.
-        """
+        """Return the file of the contents that count, and the entries in it. Contents without a
+        claim are ignored: they were written too late. Raises StoredFormatError."""
         while True:
             claims = {file for file in files if file.is_claim}
             written = (file for file in files if not file.is_claim and file.claim in claims)
@@ -414,9 +400,8 @@ class FencedDirectory(Entries):
             ) from error
 
     def _delete_superseded(self) -> None:
-        """Delete the files of earlier contents, after a change that counts: no entry points to
-        them any more.
-        """
+        """Delete the files of earlier contents, after a change that counts: no entry points to them
+        any more."""
         used = {data.decode() for data in self._pointers.entries.values() if data is not None}
         for content in tuple(self._superseded):
             if content not in used:
@@ -425,9 +410,8 @@ class FencedDirectory(Entries):
                     del self._superseded[content]
 
     def _leave_to_successor(self, content: str) -> None:
-        """Delete a file of this owner after another owner has taken over, if no entry of that
-        owner uses it.
-        """
+        """Delete a file of this owner after another owner has taken over, unless an entry of that
+        owner uses the file."""
         with suppress(OSError, StoredFormatError):
             entries = self._pointers.entries_of_successor()
             if entries is not None and content.encode() not in entries.values():

@@ -28,20 +28,17 @@ class LeaderContender(ABC):
 
     @abstractmethod
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        """Handle the grant of leadership for the session *session_id*.
-
-        The contender calls :meth:`LeaderElection.confirm_leadership` when it is ready to be found;
-        until then listeners do not learn about it.
-        """
+        """Called when this contender becomes the leader, in the session *session_id*. Listeners
+        learn about the leader only when the contender, once ready to be found, calls
+        :meth:`LeaderElection.confirm_leadership`."""
 
     @abstractmethod
     def revoke_leadership(self) -> None:
-        """Handle the loss of leadership. Called once for each grant, unless the election was
-        closed."""
+        """Called when leadership is lost: once for each grant, unless the election was closed."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None:
-        """Handle a failure of the election itself; no further events follow."""
+        """Called when the election itself has failed; no further events follow."""
 
 
 class LeaderElection(ABC):
@@ -57,10 +54,8 @@ class LeaderElection(ABC):
 
     @abstractmethod
     async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
-        """Publish *address* as the leader's address.
-
-        Has no effect if *session_id* is not (or no longer) the granted session.
-        """
+        """Publish *address* as the leader's address. Has no effect if *session_id* is not (or no
+        longer) the granted session."""
 
     @abstractmethod
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
@@ -79,10 +74,8 @@ class LeaderRetrievalListener(ABC):
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        """Handle that the leader is now at *address*; (None, None): there is no leader.
-
-        The same leader is not reported twice in a row.
-        """
+        """Called when the leader is now at *address*; (None, None): there is no leader. The same
+        leader is not reported twice in a row."""
 
     @abstractmethod
     def handle_error(self, error: Exception) -> None: ...
@@ -93,10 +86,8 @@ class LeaderRetrievalService(ABC):
 
     @property
     def outage(self) -> str | None:
-        """Text for users that says since when leaders cannot be found, and the remedy.
-
-        None if the service that knows the leaders answers.
-        """
+        """Text for users that says since when leaders cannot be found, and the remedy. None if the
+        service that knows the leaders answers."""
         return None
 
     @abstractmethod
@@ -133,7 +124,8 @@ class ElectionEvents(ABC):
 
     @abstractmethod
     def on_information(self, information: LeaderInformation | None) -> None:
-        """Handle the leader information that is published now, no matter who published it."""
+        """Called with the leader information that is published now (None: none is), no matter who
+        published it."""
 
     @abstractmethod
     def on_error(self, error: Exception) -> None: ...
@@ -148,19 +140,15 @@ class LeaderElectionDriver(ABC):
 
     @abstractmethod
     def has_leadership(self) -> bool:
-        """Return whether the contender leads, as far as this process knows.
-
-        False as soon as the service says so, or does not answer, even if
-        :meth:`ElectionEvents.on_revoke` has not been called yet.
-        """
+        """Return whether the contender leads, as far as this process knows. False as soon as the
+        service says so, or does not answer, even if :meth:`ElectionEvents.on_revoke` has not been
+        called yet."""
 
     @abstractmethod
     async def still_leads(self) -> bool:
-        """Ask the service now whether the contender leads.
-
-        Unlike :meth:`has_leadership`, the answer is right even if this process was paused. False
-        also if the service does not answer.
-        """
+        """Ask the service now whether the contender leads. Unlike :meth:`has_leadership`, the
+        answer is right even if this process was paused. False also if the service does not
+        answer."""
 
     @abstractmethod
     async def publish(self, information: LeaderInformation) -> None:
@@ -238,20 +226,15 @@ class DriverLeaderElection(LeaderElection):
             self._contender.grant_leadership(self._session_id)
 
     def _revoked(self) -> None:
-        """Tell the contender that it has lost leadership.
-
-        The published information is not deleted, because it may already be that of another leader.
-        """
+        """Tell the contender that it has lost leadership. The published information is not deleted,
+        because it may already be that of another leader."""
         if self._session_id is not None and self._contender is not None:
             self._session_id = self._confirmed = None
             self._contender.revoke_leadership()
 
     def _published(self, information: LeaderInformation | None) -> None:
-        """Handle the leader information that is published now.
-
-        If another process has replaced the information that this leader has confirmed, publish that
-        again.
-        """
+        """Publish the information that this leader has confirmed again, if another process has
+        replaced it by *information*."""
         confirmed = self._confirmed
         if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
             assert self._driver is not None
@@ -291,10 +274,7 @@ class LeaderRetrievalDriver(ABC):
     @property
     @abstractmethod
     def outage(self) -> str | None:
-        """The outage of the service as a text for users; None if there is none.
-
-        See :attr:`LeaderRetrievalService.outage`.
-        """
+        """Text for users that says since when the service does not answer; None if it answers."""
 
     @abstractmethod
     def start(

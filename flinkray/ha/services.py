@@ -151,30 +151,25 @@ class AbstractHaServices(HighAvailabilityServices):
     @abstractmethod
     def _of_dispatcher(self) -> Directory:
         """Return the cluster's directory for the stores that only the leading Dispatcher may
-        change.
-        """
+        change."""
 
     @abstractmethod
     def _of_job_master(self, job_id: JobID) -> Directory:
         """Return the cluster's directory for the stores that only the job's leading JobMaster may
-        change.
-        """
+        change."""
 
     @abstractmethod
     def _blobs(self) -> Directory: ...
 
     @abstractmethod
     def _job_entries(self, name: str, suffixes: tuple[str, ...]) -> Entries:
-        """Return access to the entries of subdirectory *name* that end with one of *suffixes*.
-
-        Only the leading Dispatcher can change these entries.
-        """
+        """Return an object that reads and writes the entries of subdirectory *name* whose names end
+        with one of *suffixes*. Its writes fail after another process's Dispatcher has taken
+        over."""
 
     def _dispatcher_fenced(self) -> None:
-        """Called when another process has taken over the stores of this process's Dispatcher.
-
-        Does nothing here; a subclass may revoke the Dispatcher's leadership.
-        """
+        """Called when another process has taken over the stores of this process's Dispatcher. Does
+        nothing here; a subclass may revoke the Dispatcher's leadership."""
 
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:
         self._check_running()

@@ -75,10 +75,8 @@ class StandaloneLeaderElection(LeaderElection):
         self._contender = None
 
     def revoke(self) -> None:
-        """Revoke leadership, because the stores have shown that another process leads.
-
-        A second call does nothing.
-        """
+        """Revoke leadership, because the stores have shown that another process leads. A second
+        call does nothing."""
         if self._contender is not None and self._granted:
             self._granted = False
             self._contender.revoke_leadership()

@@ -67,9 +67,7 @@ class JobGraphStore(ABC, Generic[RecordT]):
     @abstractmethod
     async def take_over(self) -> None:
         """Make the caller the owner: later changes of earlier owners raise JobStoreFencedError.
-
-        Call this before recovering entries to work with; otherwise the first change takes over.
-        """
+        Call this before graphs are read to work with; otherwise the first change takes over."""
 
     @abstractmethod
     async def put_job_graph(self, graph: RecordT) -> None:
@@ -108,9 +106,7 @@ class JobResultStore(ABC, Generic[RecordT]):
     @abstractmethod
     async def take_over(self) -> None:
         """Make the caller the owner: later changes of earlier owners raise JobStoreFencedError.
-
-        Call this first, as for :meth:`JobGraphStore.take_over`.
-        """
+        Call this before results are read to work with; otherwise the first change takes over."""
 
     @abstractmethod
     async def create_dirty_result(self, result: RecordT) -> None:
@@ -146,12 +142,13 @@ class JobResultStore(ABC, Generic[RecordT]):
 
     @abstractmethod
     async def get_result(self, job_id: JobID) -> RecordT | None:
-        """Return the result, dirty or clean, or None. Raises UnreadableRecordError."""
+        """Return the job's result, dirty or clean; None if it has none. Raises
+        UnreadableRecordError."""
 
     @abstractmethod
     async def get_dirty_results(self) -> Recovered[RecordT]:
-        """Return the results of jobs that still need cleaning up."""
+        """Return the results of jobs whose leftovers still have to be cleaned up."""
 
     @abstractmethod
     async def get_clean_results(self) -> Recovered[RecordT]:
-        """Return the results of jobs that are cleaned up: the history of ended jobs."""
+        """Return the results of jobs whose leftovers are removed: the history of ended jobs."""

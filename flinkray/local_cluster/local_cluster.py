@@ -89,9 +89,8 @@ class LocalWorkers(WorkerNodes):
 
 
 class LocalResourceManagerDriver(WorkerNodesDriver):
-    """The ResourceManager's driver that starts and releases workers on LocalWorkers.
-    The ResourceManager runs in the process of *rpc_service*.
-    """
+    """The ResourceManager's driver that starts and releases workers on LocalWorkers. The
+    ResourceManager runs in the process of *rpc_service*."""
 
     def __init__(self, rpc_service: LocalRpcService, cluster: ClusterArguments) -> None:
         super().__init__(rpc_service, cluster, LocalWorkers.of(rpc_service.network))

@@ -187,14 +187,15 @@ class WorkerNodes(ABC):
         return self._next_start - 1
 
     def started(self, group_id: WorkerGroupId, bundle_index: int, resource_id: ResourceID) -> None:
-        """Note that a TaskExecutor is being started in a bundle."""
+        """Record that a TaskExecutor is being started in a bundle."""
         self.starts.append(resource_id)
         record = self.groups.get(group_id)
         if record is not None:
             record.starts[resource_id] = bundle_index
 
     def occupied(self, group_id: WorkerGroupId) -> dict[int, ResourceID]:
-        """Return the bundles that have a living TaskExecutor, with its id."""
+        """Return bundle index -> id of the living TaskExecutor in the bundle, for bundles that have
+        one."""
         record = self.groups.get(group_id)
         starts = {} if record is None else record.starts
         return {index: name for name, index in starts.items() if self._is_alive(name)}
@@ -204,10 +205,8 @@ class WorkerNodes(ABC):
         return self.groups[group_id].nodes[max(0, bundle_index)]
 
     def _reserve(self, record: GroupRecord) -> bool:
-        """Reserve room on nodes for all bundles that have no node, or for none of them.
-
-        Return whether there was room for all.
-        """
+        """Reserve room on nodes for all bundles that have no node, and return True. If there is not
+        room for all, reserve none and return False."""
         chosen: list[tuple[int, WorkerNode]] = []
         bundles = record.group.bundles
         for index, bundle in enumerate(bundles):
@@ -227,11 +226,9 @@ class WorkerNodes(ABC):
 
 
 class WorkerNodesDriver(ResourceManagerDriver):
-    """The ResourceManager's driver that starts and releases workers on WorkerNodes.
-    The ResourceManager runs in the process of *rpc_service*.
-
-    A subclass may let each request take time, before and after it takes effect.
-    """
+    """The ResourceManager's driver that starts and releases workers on WorkerNodes. The
+    ResourceManager runs in the process of *rpc_service*. A subclass may let each request take time,
+    before and after it takes effect."""
 
     def __init__(
         self,
@@ -245,13 +242,11 @@ class WorkerNodesDriver(ResourceManagerDriver):
 
     async def _take_time(self) -> None:
         """Return at once. A subclass overrides this to delay each request, before and after its
-        effect.
-        """
+        effect."""
 
     def _waker(self, changed: asyncio.Future[None]) -> Callable[[], None]:
         """Return a function that completes *changed*, a future of this process; any process may
-        call it.
-        """
+        call it."""
 
         def wake() -> None:
             if not changed.done():

@@ -198,7 +198,8 @@ class CheckpointCoordinator:
 
     @property
     def is_storing(self) -> bool:
-        """Whether a checkpoint is being stored, so that it may be durable or not."""
+        """Whether a checkpoint's metadata is being stored, so that it is not known whether it is
+        durable."""
         return self._storing is not None
 
     @property
@@ -207,7 +208,7 @@ class CheckpointCoordinator:
         return self._restores.of_coordinators
 
     def overview(self) -> CheckpointsOverview:
-        """Return the checkpoint statistics that users see."""
+        """Return the numbers of checkpoints, and statistics of the newest ones, for users."""
         return self._statistics.overview(list(self._pending.values()))
 
     # --- the job ----------------------------------------------------------------------------------
@@ -222,15 +223,15 @@ class CheckpointCoordinator:
         return self.stop_scheduler(now)
 
     def start_scheduler(self, now: float) -> Actions:
-        """Start periodic checkpoints.  A second call changes nothing."""
+        """Start periodic checkpoints, if they are configured. A second call changes nothing."""
         if self._end is not None:
             return []
         delay = self._periodic.start()
         return [] if delay is None else [self._trigger_timer(delay)]
 
     def stop_scheduler(self, now: float) -> Actions:
-        """Stop periodic checkpoints and abort the incomplete ones.
-        Users' later requests are still served (CP-11)."""
+        """Stop periodic checkpoints, refuse waiting requests, and abort the checkpoints in
+        progress. Later requests of users are still served (CP-11)."""
         self._periodic.stop()
         return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
 
@@ -258,15 +259,17 @@ class CheckpointCoordinator:
         now: float,
         directory: str | None = None,
     ) -> Actions:
-        """Handle a user's request for a savepoint, or for a checkpoint if *properties* is None.
-        *directory* is the target directory of a savepoint.  A SnapshotFinished with *request_id*
-        answers the request."""
+        """Take a savepoint that a user requests, or a checkpoint if *properties* is None; the
+        request waits if it cannot begin now. *directory* is the target directory of a savepoint. A
+        SnapshotFinished with *request_id* answers the request."""
         if properties is None:
             properties = checkpoint_of(self._configuration)
         return self._request(properties, now, request_id, directory)
 
     def timer(self, event: CheckpointTimerOver, now: float) -> Actions:
-        """Handle that a timer has fired."""
+        """Do the work that is due because a timer has fired, depending on the event's purpose:
+        abort a checkpoint that has taken too long, take a final checkpoint, or take the next
+        periodic checkpoint."""
         if event.purpose is CheckpointTimerPurpose.EXPIRY:
             return self._expire(event.number, now)
         if event.purpose is CheckpointTimerPurpose.FINAL:
@@ -280,8 +283,8 @@ class CheckpointCoordinator:
         return actions + self._request(checkpoint_of(self._configuration), now)
 
     def awaited(self, message: AwaitCheckpoint) -> Actions:
-        """Note that a task, whose input has ended, waits for the next checkpoint before it ends. A
-        timer is started that takes a checkpoint soon, so that the task does not wait for the next
+        """Add a task whose input has ended and which ends only after another checkpoint. A timer is
+        started that takes this checkpoint soon, so that the task need not wait for the next
         periodic one."""
         if self._end is None and self._final.add(message.attempt_id, message.after):
             return [self._final_timer(FIRST_DELAY)]
@@ -325,8 +328,9 @@ class CheckpointCoordinator:
         return actions + self._begin_next(now)
 
     def _begin_next(self, now: float) -> Actions:
-        """Begin the waiting requests that can begin now. A request that is due but cannot be
-        fulfilled is refused."""
+        """Begin the waiting requests that can begin now. Refuse a periodic request that comes
+        before the pause is over, and a request that cannot be fulfilled, for example because a task
+        does not run."""
         actions: Actions = []
         while self._may_begin:
             chosen = self._decider.next(
@@ -390,8 +394,9 @@ class CheckpointCoordinator:
     # --- triggering -------------------------------------------------------------------------------
 
     def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint was carried out: the checkpoint has got its id and
-        directory."""
+        """Begin checkpoint *number*, which has got its id and directory: ask the coordinators for
+        snapshots, or the tasks if there are no coordinators. If the checkpoint was given up in the
+        meantime, its directory is deleted."""
         preparing = self._preparing
         if preparing is None or preparing.number != number:
             is_late = number in self._given_up
@@ -421,7 +426,7 @@ class CheckpointCoordinator:
         return self._trigger_tasks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
-        """Handle that a PrepareCheckpoint failed to get an id or a directory."""
+        """Fail checkpoint *number*, because it got no id or no directory."""
         self._given_up.discard(number)
         if self._preparing is None or self._preparing.number != number:
             return []
@@ -456,8 +461,9 @@ class CheckpointCoordinator:
         now: float,
         master_states: tuple[MasterState, ...] = (),
     ) -> Actions:
-        """Handle that a coordinator has taken its snapshot. *state* is None if the coordinator has
-        no state. *master_states*: states of master hooks that came with the snapshot."""
+        """Add a coordinator's snapshot to the checkpoint. After the last coordinator, the tasks are
+        asked. *state* is None if the coordinator has no state. *master_states*: states of master
+        hooks that came with the snapshot."""
         pending = self._pending.get(checkpoint_id)
         answer = Acknowledgement.OVER
         if pending is not None:
@@ -477,9 +483,9 @@ class CheckpointCoordinator:
         *,
         is_lost: bool = False,
     ) -> Actions:
-        """Handle that a coordinator cannot take its snapshot, or that a master hook failed (CP-31).
-        *operator_id*: None if a master hook failed, which *cause* names. *is_lost*: the coordinator
-        no longer exists."""
+        """Abort the checkpoint, because a coordinator cannot take its snapshot, or a master hook
+        failed (CP-31). *operator_id*: None if a master hook failed, which *cause* names. *is_lost*:
+        the coordinator no longer exists."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
@@ -518,8 +524,8 @@ class CheckpointCoordinator:
     # --- answers of tasks -------------------------------------------------------------------------
 
     def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
-        """Handle that a task has written its state for a checkpoint. The last acknowledgement
-        completes the checkpoint."""
+        """Add the state that a task has written to the checkpoint. After the last acknowledgement,
+        the checkpoint's metadata is stored."""
         if message.job_id != self._job_id:
             return []
         pending = self._pending.get(message.checkpoint_id)
@@ -558,7 +564,7 @@ class CheckpointCoordinator:
         return actions + list(map(DiscardDirectory, directories))
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
-        """Handle that a task declines a checkpoint: abort the checkpoint."""
+        """Abort a checkpoint that a task has declined."""
         if message.job_id != self._job_id:
             return []
         checkpoint_id, attempt_id = message.checkpoint_id, message.attempt_id
@@ -605,7 +611,9 @@ class CheckpointCoordinator:
         return [StoreCheckpoint(pending.finalize(), pending.properties, pending.directory)]
 
     def checkpoint_stored(self, stored: StoreCheckpoint, path: str, now: float) -> Actions:
-        """Handle that a StoreCheckpoint was carried out.  *path* is the path of the metadata."""
+        """Complete a checkpoint whose metadata is stored at *path*, and answer the user who asked
+        for it. If the job recovers from the checkpoint, tell the tasks to commit, and delete the
+        checkpoints that it replaces."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -665,7 +673,8 @@ class CheckpointCoordinator:
         return actions
 
     def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
-        """Handle that a StoreCheckpoint failed: no JobMaster will ever recover the checkpoint."""
+        """Abort a checkpoint whose metadata could not be stored, so that no JobMaster will ever
+        recover it."""
         pending = self._take_stored(stored)
         if pending is None:
             return []
@@ -699,8 +708,8 @@ class CheckpointCoordinator:
         return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
 
     def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
-        """Abort all checkpoints in progress, except the one that is being stored, which may be
-        durable already."""
+        """Refuse all waiting requests, and abort all checkpoints in progress except the one that is
+        being stored, which may be durable already."""
         actions = self._give_up_preparation(reason, cause)
         for pending in tuple(self._pending.values()):
             if pending.phase is not PendingPhase.STORING:
@@ -773,10 +782,10 @@ class CheckpointCoordinator:
         running: Sequence[ExecutionAttemptID],
         now: float,
     ) -> Actions:
-        """Adopt tasks that keep running while this JobMaster takes over from an earlier one. Called
-        after ``recovered``, in place of the first ``restore``. The tasks are told again that the
-        last complete checkpoint is complete, and that begun ones are aborted, because the earlier
-        JobMaster may not have told them. The next checkpoint begins at once.
+        """Continue the checkpoints of an earlier JobMaster whose tasks keep running. Called after
+        ``recovered``, in place of the first ``restore``. The tasks are told again that the last
+        complete checkpoint is complete, and that checkpoints in progress are aborted, because the
+        earlier JobMaster may not have told them. The next checkpoint begins at once.
 
         Args:
             restores: how often the operators' coordinators have been restored.

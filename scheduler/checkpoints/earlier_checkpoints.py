@@ -84,8 +84,9 @@ class EarlierCheckpoints:
         return actions
 
     def begin_own(self, checkpoint_id: int, timestamp: int) -> int:
-        """Note that this JobMaster begins a checkpoint at *timestamp*, in milliseconds since the
-        epoch.  Returns the checkpoint's timestamp, which is never below that of an earlier one."""
+        """Record that this JobMaster begins a checkpoint at *timestamp* (milliseconds since the
+        epoch). Returns the checkpoint's timestamp: *timestamp*, or that of an earlier checkpoint if
+        it is higher."""
         self.last_id = checkpoint_id
         if self._first_own_id is None:
             self._first_own_id = checkpoint_id

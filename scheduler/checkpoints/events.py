@@ -16,7 +16,8 @@ from flinkray.scheduler.shared.transition import JobEvent, StartTimer, Transitio
 
 
 class CheckpointTimerPurpose(Enum):
-    """Work of the CheckpointCoordinator that is due when a timer fires."""
+    """Why a timer of the CheckpointCoordinator was started: to take a periodic checkpoint, to abort
+    a checkpoint that has taken too long, or to take a final checkpoint."""
 
     TRIGGER = "trigger"
     EXPIRY = "expiry"
@@ -111,7 +112,7 @@ class CheckpointIsNotStored(_CheckpointEvent):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimerOver(_CheckpointEvent):
-    """A timer of the CheckpointCoordinator has fired."""
+    """A timer that the CheckpointCoordinator started for *purpose* has fired."""
 
     purpose: CheckpointTimerPurpose
     number: int
@@ -165,8 +166,8 @@ class CheckpointsFailJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class ReadyToRestore(Transition):
-    """Continue with the restore for which ``prepare_restore`` was called.
-    No checkpoint that began before can become complete any more."""
+    """Continue with the restore for which ``prepare_restore`` was called, because each earlier
+    checkpoint is now complete or has failed for good."""
 
 
 CheckpointStep = CheckpointAction | StartTimer | CheckpointsFailJob | ReadyToRestore

@@ -47,14 +47,13 @@ class KeptCheckpoints:
 
     def needs(self, checkpoint_id: int) -> bool:
         """Return whether this is a complete checkpoint that is retained, or a complete
-        savepoint.
-        """
+        savepoint."""
         is_retained = self._completed.find(checkpoint_id) is not None
         return is_retained or checkpoint_id in self._savepoints
 
     def shares(self, file: FileState) -> bool:
-        """Return whether the file must stay, because a retained checkpoint refers to it, or a
-        checkpoint in progress may do so."""
+        """Return whether the file must stay, because a retained checkpoint refers to it, a
+        checkpoint in progress may do so, or it belongs to a user."""
         return self._registry.knows(file.path)
 
     # --- completed checkpoints --------------------------------------------------------------------
@@ -67,8 +66,8 @@ class KeptCheckpoints:
             self._register(checkpoint)
 
     def add_savepoint(self, checkpoint_id: int) -> None:
-        """Note that a savepoint is complete. From now on its files are not deleted here: they
-        belong to its user."""
+        """Stop deleting files of this savepoint, because it is complete: its files belong to its
+        user."""
         self._savepoints.add(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
@@ -122,8 +121,8 @@ class KeptCheckpoints:
     # --- pending checkpoints and received state ---------------------------------------------------
 
     def pending_over(self, checkpoint_id: int) -> Actions:
-        """Note that a pending checkpoint was aborted, or was completed and added. Returns the
-        actions that delete files which no checkpoint needs any more."""
+        """Stop waiting for a checkpoint that was in progress: it was aborted, or completed and
+        added. Returns the actions that delete files which no checkpoint needs any more."""
         return _discard_files(self._registry.pending_over(checkpoint_id))
 
     def discard_state(self, locations: Iterable[StateLocation]) -> Actions:
@@ -164,15 +163,14 @@ class SharedStateRegistry:
 
     def knows(self, path: str) -> bool:
         """Return whether a checkpoint may refer to the file or the file belongs to a user, so that
-        the file must not be deleted now.
-        """
+        the file must not be deleted now."""
         return path in self._users or path in self._awaiting or path in self._foreign
 
     def register(
         self, checkpoint_id: int, files: Iterable[FileState], *, is_foreign: bool = False
     ) -> None:
         """Register the files of a retained checkpoint. *is_foreign*: the files belong to the user
-        of a savepoint, and are never deleted here."""
+        of a savepoint, so this registry never returns them for deletion."""
         used = {file.path: file for file in files}
         self._used[checkpoint_id] = used
         for path in used:
@@ -201,8 +199,8 @@ class SharedStateRegistry:
         return unused
 
     def pending_over(self, checkpoint_id: int) -> list[FileState]:
-        """Note that a pending checkpoint is complete or aborted.  Returns the files to delete
-        now."""
+        """Stop keeping files for a checkpoint that was in progress and is now complete or aborted.
+        Returns the files to delete now."""
         unused: list[FileState] = []
         for path, (file, pending) in tuple(self._awaiting.items()):
             pending.discard(checkpoint_id)
@@ -219,8 +217,8 @@ class _Aborted:
 
 
 class AbortedCheckpoints:
-    """Decides when the directory of an aborted checkpoint can be deleted.
-    A directory can be deleted when each task of the checkpoint has answered or has ended."""
+    """Decides when the directory of an aborted checkpoint can be deleted: when each task of the
+    checkpoint has answered that it writes no more, or has ended."""
 
     def __init__(self) -> None:
         self._aborted: dict[int, _Aborted] = {}
@@ -239,23 +237,24 @@ class AbortedCheckpoints:
         return aborted is not None and attempt_id in aborted.awaited
 
     def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
-        """Note that a task writes no more files for the checkpoint.  Returns the directories to
-        delete now."""
+        """Stop waiting for a task that writes no more files for the checkpoint. Returns the
+        directories to delete now."""
         if not self.awaits(checkpoint_id, attempt_id):
             return []
         self._aborted[checkpoint_id].awaited.remove(attempt_id)
         return self._unused((checkpoint_id,))
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> list[str]:
-        """Note that these tasks have ended.  Returns the directories that can be deleted now."""
+        """Stop waiting for these task attempts, which have ended. Returns the directories to delete
+        now."""
         attempts = frozenset(attempts)
         for aborted in self._aborted.values():
             aborted.awaited -= attempts
         return self._unused(tuple(self._aborted))
 
     def job_ended(self) -> list[str]:
-        """Note that no task of the job runs any more.  Returns all remaining directories, to delete
-        now."""
+        """Return all remaining directories, to be deleted now, because no task of the job runs any
+        more."""
         directories = [aborted.directory for aborted in self._aborted.values()]
         self._aborted.clear()
         return directories

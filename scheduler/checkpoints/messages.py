@@ -35,7 +35,7 @@ class TriggerCheckpoint:
 
 @message
 class CheckpointCompleted:
-    """Orders all tasks that took part in the checkpoint to commit."""
+    """Orders all tasks that took part in the checkpoint to commit, because it is complete."""
 
     checkpoint_id: int
 

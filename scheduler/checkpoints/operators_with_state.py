@@ -17,21 +17,22 @@ def has_state(operator: CheckpointedOperator) -> bool:
 
 def has_keyed_state(operator: CheckpointedOperator) -> bool:
     """Return whether the operator has keyed state. If so, a job that is restored from the state
-    must use the operator's max parallelism.
-    """
+    must use the operator's max parallelism."""
     return any(subtask.state.keyed_state for subtask in operator.subtasks)
 
 
 def operators_by_own_id(metadata: CheckpointMetadata) -> dict[str, CheckpointedOperator]:
-    """Return the checkpoint's operators by their ids, as :func:`states_of` expects them."""
+    """Return operator id -> operator of the checkpoint, which :func:`states_of` takes as
+    *states*."""
     return {operator.operator_id: operator for operator in metadata.operators}
 
 
 def states_of(
     operators: Iterable[VertexOperator], states: Mapping[str, CheckpointedOperator]
 ) -> tuple[CheckpointedOperator | None, ...]:
-    """Return the checkpointed state of each operator; None if the operator has none. An operator's
-    uid hash set by the author is looked up first, then the generated id."""
+    """Return the checkpointed state of each operator; None if the operator has none. *states*:
+    operator id -> state. The uid hash that the author has set is looked up first, then the
+    generated id."""
     return tuple(
         states.get(operator.uid_hash or operator.operator_id, states.get(operator.operator_id))
         for operator in operators
@@ -54,8 +55,7 @@ def key_groups_of(
 
 def has_data_in_flight(metadata: CheckpointMetadata) -> bool:
     """Return whether the checkpoint has in-flight records. Such a checkpoint can be restored with
-    the same parallelism only.
-    """
+    the same parallelism only."""
     return any(
         subtask.state.input_channels or subtask.state.result_subpartitions
         for operator in metadata.operators
@@ -72,7 +72,8 @@ def operators_without_uid(metadata: CheckpointMetadata) -> tuple[str, ...]:
 
 
 def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
-    """Return the files of a checkpoint that later checkpoints may share."""
+    """Return the checkpoint's files that later checkpoints may refer to instead of writing them
+    again."""
     return [
         file
         for operator in metadata.operators

@@ -35,7 +35,7 @@ class PendingPhase(Enum):
 
 
 class Acknowledgement(Enum):
-    """Tells how a pending checkpoint has treated an acknowledgement."""
+    """What a pending checkpoint answers to an acknowledgement that it receives."""
 
     SUCCESS = "success"
     DUPLICATE = "duplicate"
@@ -122,7 +122,7 @@ class PendingCheckpoint:
 
     @property
     def is_triggered(self) -> bool:
-        """Whether the tasks have been triggered."""
+        """Whether the tasks have been told to take the checkpoint."""
         return self.phase in (PendingPhase.TASKS, PendingPhase.STORING)
 
     @property

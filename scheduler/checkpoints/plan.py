@@ -54,7 +54,8 @@ class CheckpointedVertex(Protocol):
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
+        """The edges from the vertices that this vertex reads, in the form that checkpoint metadata
+        stores."""
 
     @property
     def hands_over_to(self) -> Collection[str]:
@@ -112,7 +113,7 @@ def task_orders(
 
 @dataclass(frozen=True, slots=True)
 class PlannedVertex:
-    """A vertex as it was when the checkpoint began."""
+    """A vertex of the execution graph, as it was when the checkpoint began."""
 
     vertex_id: JobVertexID
     name: str
@@ -161,12 +162,12 @@ class TasksMissingError(FlinkRayError):
 
 
 def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> CheckpointPlan:
-    """Decide which tasks take part in a checkpoint that begins now.
-    *allows_finished*: checkpoints are possible although some tasks have finished.
+    """Decide which tasks take part in a checkpoint that begins now. *allows_finished*: the
+    checkpoint can be taken even if some tasks have finished.
 
     Raises:
-        TasksMissingError: all tasks have finished; or a task does not run, and has not finished or
-            *allows_finished* is False.
+        TasksMissingError: all tasks have finished; a task neither runs nor has finished; or a task
+            has finished although *allows_finished* is False.
     """
     planned: list[PlannedVertex] = []
     to_trigger: list[ExecutionAttemptID] = []

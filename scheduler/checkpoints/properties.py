@@ -56,9 +56,9 @@ class CheckpointProperties:
         return not self.is_savepoint
 
     def is_discarded_at(self, status: JobStatus) -> bool:
-        """Return whether the snapshot is discarded when the job ends with *status*. No snapshot is
-        discarded when the job is suspended, because the next JobMaster recovers from it.
-        """
+        """Return whether the snapshot is discarded when the job ends with *status*. A savepoint
+        never is. If the job is suspended, nothing is, because the next JobMaster recovers from
+        it."""
         return not self.is_savepoint and status in _DISCARDED_AT[self.retention]
 
 

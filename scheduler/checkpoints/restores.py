@@ -49,8 +49,8 @@ class _AwaitedRestore:
 
 
 class Restores:
-    """Restores a job: notes that a restart of tasks is awaited, and then computes the state from
-    which the tasks start.
+    """Computes the state from which restarted tasks start, and tracks whether a restart waits for
+    it.
 
     Args:
         coordinators: ids of the operators that have a coordinator.
@@ -77,25 +77,26 @@ class Restores:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a restart of tasks waits for :meth:`next`."""
+        """Whether tasks wait to be restarted, until :meth:`next` returns their state."""
         return self._awaited is not None
 
     def checkpoint_completed(self) -> None:
-        """Note that a checkpoint of this job is complete. Later checkpoints can share its files, so
-        they need not contain all state again."""
+        """Allow the next checkpoints to share files with this job's complete checkpoint. After a
+        restore from a savepoint, the first checkpoint had to contain all state."""
         self.must_be_whole = False
 
     def taken_over(self, of_coordinators: int, latest: CompletedCheckpoint | None) -> None:
-        """Note that tasks of an earlier JobMaster keep running, which it may have restored from
-        *latest*. *of_coordinators*: how often the operators' coordinators have been restored."""
+        """Continue after an earlier JobMaster whose tasks keep running, and which may have restored
+        them from *latest*. *of_coordinators*: how often the operators' coordinators have been
+        restored."""
         self.of_coordinators = of_coordinators
         if latest is not None:
             self.must_be_whole |= latest.properties.is_savepoint
 
     def prepare(self, cause: str, *, is_global: bool) -> Actions:
-        """Note that tasks are going to be restarted, for the reason *cause*. *is_global*: all tasks
-        restart. Returns the answer to a user who waits for the job to stop, as :meth:`not_stopped`
-        does."""
+        """Begin to wait for a restart of tasks, for the reason *cause*. *is_global*: all tasks
+        restart. Returns the answer to the user who waits for the job to stop (see
+        :meth:`not_stopped`)."""
         self._awaited = _AwaitedRestore(cause, is_global)
         return self.not_stopped()
 

@@ -49,7 +49,8 @@ class StateAssignment:
         *,
         allow_non_restored_state: bool = False,
     ) -> None:
-        """*vertices*: all vertices of the job.
+        """Find the state of all *vertices* of the job, and check that the job can be restored from
+        it.
 
         Raises:
             StateRestoreError: there is state that no operator of the job has; the max parallelism
@@ -75,8 +76,8 @@ class StateAssignment:
     # --- questions --------------------------------------------------------------------------------
 
     def of_subtask(self, vertex_id: JobVertexID, subtask_index: int) -> TaskState | None:
-        """Return the state with which a task starts (CP-35). None if the task has no state and its
-        vertex is not finished."""
+        """Return the state with which a task starts (CP-35). If its vertex had finished, the state
+        says only that. None if the task has no state."""
         if self._finished[vertex_id] is FinishedState.FULLY:
             return TaskState({}, is_finished=True)
         vertex = self._vertices[vertex_id]
@@ -342,8 +343,8 @@ OperatorsOfVertices = Mapping[JobVertexID, tuple[CheckpointedOperator | None, ..
 def check_finished_state(
     job_id: JobID, vertices: Iterable[RestoredVertex], found: OperatorsOfVertices
 ) -> dict[JobVertexID, FinishedState]:
-    """Check that finished operators fit the job.  Returns for each vertex how much of it was
-    finished.
+    """Check that operators which had finished fit the job. Returns for each vertex how many of its
+    subtasks had finished.
 
     Raises:
         StateRestoreError: finished operators are chained to unfinished ones; or a finished vertex
@@ -439,8 +440,7 @@ class _Chunks:
 
     def __init__(self, elements: int, parallelism: int, start: int) -> None:
         """Cut *elements* elements into chunks for *parallelism* subtasks. *start* is the index of
-        the subtask that gets the first chunk.
-        """
+        the subtask that gets the first chunk."""
         self._base, self._larger = divmod(elements, parallelism)
         self._parallelism = parallelism
         self._start = start
@@ -451,17 +451,16 @@ class _Chunks:
     @property
     def next_start(self) -> int:
         """Index of the subtask that gets the first chunk of the next list state. It follows the
-        last subtask that got one element more than others, so that larger chunks are spread evenly.
-        """
+        last subtask that got one element more than others, so that larger chunks are spread
+        evenly."""
         return (self._start + self._larger) % self._parallelism
 
     def _size(self, chunk: int) -> int:
         return self._base + (chunk < self._larger)
 
     def next(self, offsets: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (subtask, offsets) for the next elements of the state; *offsets* are those of the
-        elements.
-        """
+        """Yield (subtask, offsets of the elements that it gets) for the next elements of the state,
+        whose offsets are *offsets*."""
         taken = 0
         while taken < len(offsets):
             while not self._room:

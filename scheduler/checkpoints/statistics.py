@@ -26,7 +26,7 @@ _LONGEST = 1024
 
 
 class CheckpointStatsTracker:
-    """Counts checkpoints, and keeps statistics of the newest ones."""
+    """Counts completed and failed checkpoints, and keeps statistics of the newest ones."""
 
     def __init__(self, spans: SpanBook | None = None) -> None:
         """Make a tracker without checkpoints. *spans* receives a span for each checkpoint that has
@@ -63,7 +63,7 @@ class CheckpointStatsTracker:
         self._over(statistics)
 
     def discarded(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is being deleted: its statistics no longer show a path."""
+        """Remove the path from the statistics of a checkpoint that is being deleted."""
         latest = self._latest_completed
         if latest is not None and latest.checkpoint_id == checkpoint_id:
             self._latest_completed = replace(latest, path=None)

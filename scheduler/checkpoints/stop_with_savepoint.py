@@ -24,17 +24,15 @@ class StopWithSavepoint:
         """Answer for the user once the job has finished; None before the savepoint is complete."""
 
     def begin(self) -> None:
-        """Note that the savepoint with which the job is to be stopped begins."""
         self.is_under_way = True
 
     def over(self) -> None:
-        """Note that the savepoint with which the job was to be stopped is over: it was aborted, or
-        the tasks are restarted from it.
-        """
+        """Set that the job is not being stopped any more, because the savepoint was aborted, or the
+        tasks are restarted from it."""
         self.is_under_way = False
 
     def completed(self, answer: SnapshotFinished) -> None:
-        """Note that the savepoint is complete; *answer* is given when all tasks have ended."""
+        """Keep *answer*, which says that the savepoint is complete, until all tasks have ended."""
         self._answer = answer
 
     def job_ended(self, status: JobStatus) -> list[SnapshotFinished]:

@@ -99,11 +99,10 @@ CATCH_UP_PAUSE = 0.5
 
 
 class PeriodicTrigger:
-    """Decides when the next periodic checkpoint is due. Each timer replaces the one before, and
-    :attr:`number` is the number of the only valid one. While checkpoints could not be taken
-    (:attr:`are_missing`), the next one is due at once, and is tried again every
-    :data:`CATCH_UP_PAUSE` seconds until tasks are triggered, because sinks wait for it to commit.
-    """
+    """Decides when the next periodic checkpoint is due. Only the newest timer is valid, whose
+    number is :attr:`number`. While checkpoints could not be taken (:attr:`are_missing`), the next
+    one is due at once, and is tried again every :data:`CATCH_UP_PAUSE` seconds until tasks are
+    triggered, because sinks wait for a checkpoint to commit."""
 
     def __init__(self, configuration: CheckpointConfiguration, random: Callable[[], float]) -> None:
         """Make a trigger that is not started. *random* returns numbers in [0, 1), which let jobs
@@ -129,17 +128,18 @@ class PeriodicTrigger:
         return self._next(self._pause + self._random() * (self._period - self._pause))
 
     def catch_up(self, now: float) -> float | None:
-        """Note that checkpoints could not be taken, so that the next one is due soon. Returns the
-        delay, in seconds, of a timer that replaces the current timer; None if periodic checkpoints
-        are stopped."""
+        """Make the next checkpoint due as soon as the pause is over, because checkpoints could not
+        be taken. Returns the delay, in seconds, of a timer that replaces the current timer; None if
+        periodic checkpoints are stopped."""
         if not self.is_running:
             return None
         self.are_missing = True
         return self.put_off(now)
 
     def triggered(self) -> float | None:
-        """Note that tasks were told to take a checkpoint. Returns the delay, in seconds, of a timer
-        that replaces the current timer; None if the current timer stays."""
+        """Return to the usual period after a catch-up, because tasks were told to take a
+        checkpoint. Returns the delay, in seconds, of a timer that replaces the current timer; None
+        if the current timer stays."""
         if not self.are_missing or self._period is None:
             return None
         self.are_missing = False
@@ -150,28 +150,25 @@ class PeriodicTrigger:
         self.number += 1
 
     def fired(self, number: int) -> float | None:
-        """Handle that a timer has fired.  Returns the delay of the next timer. None if the timer
-        was replaced before."""
+        """Return the delay in seconds of the next periodic timer, because timer *number* has fired.
+        None if the timer was replaced before: then no checkpoint is due."""
         if number != self.number or not self.is_running or self._period is None:
             return None
         return self._next(min(self._period, CATCH_UP_PAUSE) if self.are_missing else self._period)
 
     def put_off(self, now: float) -> float:
         """Replace the current timer by one that fires when the pause is over. Returns the new
-        timer's delay in seconds.
-        """
+        timer's delay in seconds."""
         return self._next(self.remaining_pause(now))
 
     def checkpoint_over(self, now: float) -> None:
-        """Note that a checkpoint is complete: the minimum pause before the next one begins
-        (CP-09).
-        """
+        """Begin the minimum pause before the next checkpoint, because a checkpoint is complete
+        (CP-09)."""
         self._last_over = now
 
     def remaining_pause(self, now: float) -> float:
         """Return the remaining seconds of the pause after the last complete checkpoint; 0 if it is
-        over.
-        """
+        over."""
         if self._last_over is None:
             return 0.0
         return max(self._last_over + self._pause - now, 0.0)
@@ -201,8 +198,8 @@ class FinalCheckpoints:
         self._has_timer = False
 
     def add(self, attempt_id: ExecutionAttemptID, after: int) -> bool:
-        """Note that the attempt waits for a checkpoint with an id above *after*. Returns True if
-        the caller must start a timer with the current :attr:`number`, because none is running."""
+        """Add an attempt that waits for a checkpoint with an id above *after*. Returns True if the
+        caller must start a timer with the current :attr:`number`, because none is running."""
         self._waiting[attempt_id] = after
         return self._start_timer()
 
@@ -214,9 +211,9 @@ class FinalCheckpoints:
         return True
 
     def fired(self, number: int) -> bool:
-        """Note that timer *number* has fired. Returns True if it was the last timer and tasks still
-        wait. Then the caller must start the next timer, with the new :attr:`number`.
-        """
+        """Return whether a final checkpoint may be due, because timer *number* has fired and tasks
+        still wait. If True, the caller must start the next timer, with the new :attr:`number`. A
+        timer that was replaced by a later one is ignored."""
         if number != self.number or not self._has_timer:
             return False
         self._has_timer = False
@@ -231,8 +228,7 @@ class FinalCheckpoints:
             self._waiting.pop(attempt_id, None)
 
     def are_missing(self, pending: Collection[int]) -> bool:
-        """Return whether some task waits for a checkpoint that is later than all *pending*
-        checkpoints.
-        """
+        """Return whether a task waits for a checkpoint that has not begun: none of the *pending*
+        checkpoints (ids of those in progress) is late enough for the task."""
         latest = max(pending, default=0)
         return any(after >= latest for after in self._waiting.values())

@@ -50,8 +50,7 @@ from flinkray.scheduler.shared.transition import Phase, StartTimer, Transition
 @dataclass(frozen=True, slots=True)
 class ExecuteWith(Transition):
     """Build the execution graph with this parallelism and run it. This transition is applied when
-    no task runs, and after all transitions of the previous graph.
-    """
+    no task runs, and after all transitions of the previous graph."""
 
     parallelism: Parallelism
     reason: str
@@ -220,9 +219,8 @@ class ElasticJobScheduler(JobScheduler):
             raise CannotTakeOverError(f"its parallelism bounds have changed: {error}") from error
 
     def _adopted(self, now: float) -> Steps:
-        """Declare the job's slots after its tasks were adopted, and keep the parallelism that they
-        have until there is a reason for another one.
-        """
+        """Declare the job's slots after an earlier JobMaster's tasks were adopted, and keep the
+        tasks' parallelism until there is a reason for another one."""
         self._is_executing = True
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
@@ -259,9 +257,9 @@ class ElasticJobScheduler(JobScheduler):
     # decisions
 
     def _declare(self, is_total: bool = False) -> Steps:
-        """Return the step that declares to the SlotPool how many slots the job can use. By default,
-        slots for which requests will follow are left out, because each request raises the declared
-        number itself. *is_total*: all slots are declared, because the requests were made before."""
+        """Declare to the SlotPool how many slots the job can use. By default, slots for which
+        requests will follow are left out, because each request raises the declared number itself.
+        *is_total*: all slots are declared, because the requests were made before."""
         wanted: Counter[ResourceProfile] = Counter()
         for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
             wanted[requirement.profile] += requirement.count
@@ -305,7 +303,8 @@ def new_job_scheduler(
     random: Callable[[], float] = lambda: 0.5,
     scaling: ScalingSettings | None = None,
 ) -> JobScheduler:
-    """Create the scheduler for the job's scheduler mode.  *scaling* is for elastic jobs only."""
+    """Create the scheduler that fits the job's scheduler mode. *scaling* is for elastic jobs
+    only."""
     kind: Callable[..., JobScheduler] = JobScheduler
     if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
         kind = partial(ElasticJobScheduler, scaling=scaling)

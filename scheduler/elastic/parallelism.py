@@ -135,9 +135,9 @@ def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> Job
 
 
 def within(job_graph: JobGraph, max_parallelism: Parallelism) -> JobGraph:
-    """Return the graph with upper bounds lowered to the number of key groups of the state. State
-    cannot be divided among more subtasks than it has key groups.  The vertices of a co-location
-    group get the same upper bound."""
+    """Return the graph with upper bounds lowered to *max_parallelism*: the number of key groups of
+    each vertex with state, which cannot be divided among more subtasks. The vertices of a
+    co-location group get the same upper bound."""
     uppers = {
         vertex.vertex_id: min(
             vertex.parallelism, max_parallelism.get(vertex.vertex_id, vertex.parallelism)
@@ -169,9 +169,9 @@ def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:
 
 
 def parallelism_for(job_graph: JobGraph, slots: Sequence[ResourceProfile]) -> Parallelism | None:
-    """Return the parallelism of each vertex with these slots. None: the slots do not suffice for
-    the lower bounds.  Each vertex gets the number of slots of its group, within the vertex's
-    bounds.  Slots beyond the lower bounds go one at a time to the group with the smallest share of
+    """Return the parallelism of each vertex with these slots; None if they do not suffice for the
+    lower bounds. A vertex gets as many subtasks as its slot-sharing group gets slots, within its
+    bounds. Slots beyond the lower bounds go one at a time to the group with the smallest share of
     what it can use."""
     bounds = sharing_group_bounds(job_graph)
     counts = [group.lower for group in bounds]

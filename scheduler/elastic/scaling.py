@@ -134,9 +134,9 @@ class ElasticScaling:
         return self._decide(now)
 
     def slots_changed(self, slots: Sequence[ResourceProfile], now: float) -> list[ScalingAction]:
-        """Handle a change of the slots. *slots*: all slots that the job has, used or not. If used
-        slots are gone, tasks fail: then :meth:`nothing_runs` is called later, when all tasks have
-        ended."""
+        """Decide again about the parallelism, because the job's slots have changed. *slots*: all
+        slots that the job has, used or not. If used slots are gone, their tasks fail, and the
+        caller calls :meth:`nothing_runs` when all tasks have ended."""
         if sorted(map(str, slots)) == sorted(map(str, self._slots)):
             return []
         self._slots = tuple(slots)
@@ -145,17 +145,17 @@ class ElasticScaling:
         return self._decide(now)
 
     def resize(self, job_graph: JobGraph, now: float) -> list[ScalingAction]:
-        """Handle new bounds. If the job exceeds its upper bounds, it is made smaller at once.
-        Scaling up waits as usual.  A job below its lower bounds keeps running until there are more
-        slots."""
+        """Use the parallelism bounds of *job_graph* from now on. A job above its upper bounds is
+        scaled down at once; scaling up waits as usual. A job below its lower bounds keeps running
+        until there are more slots."""
         self._bounds = job_graph
         self._story.add(now, "other bounds")
         return self._decide(now)
 
     def nothing_runs(self, now: float) -> list[ScalingAction]:
-        """Handle that all tasks have ended, either after a failure and the delay of its restart, or
-        for scaling. The job starts at once if there are slots for the desired parallelism, for the
-        previous one, or for the one to which it is being scaled; otherwise it waits for slots."""
+        """Run the job again or wait for slots, because all tasks have ended: for scaling, or by a
+        failure whose restart delay is over. The job starts at once if there are slots for the
+        desired parallelism, for the previous one, or for the one to which it is being scaled."""
         if self._state is not _State.EXECUTING:
             return []
         self._state = _State.WAITING
@@ -164,7 +164,8 @@ class ElasticScaling:
         return self._decide(now)
 
     def timer(self, generation: int, now: float) -> list[ScalingAction]:
-        """Handle that the delay of a WaitFor is over."""
+        """Decide again, because the delay of a WaitFor is over. Only the newest *generation*
+        counts."""
         if generation != self._generation:
             return []
         self._deadline = None
@@ -224,8 +225,7 @@ class ElasticScaling:
         self, possible: Parallelism | None, desired: Parallelism, now: float
     ) -> list[ScalingAction]:
         """Decide whether a running job is scaled: down if it exceeds its upper bounds, or up if
-        there are more slots. Lost slots have an effect only when their tasks have failed.
-        """
+        there are more slots. Lost slots have an effect only when their tasks have failed."""
         assert self._parallelism is not None
         is_too_much = any(self._parallelism[v] > upper for v, upper in desired.items())
         if possible is not None and is_too_much:
@@ -245,8 +245,7 @@ class ElasticScaling:
         self, parallelism: Parallelism, reason: str, now: float
     ) -> list[ScalingAction]:
         """Run the job with another parallelism now, or when the snapshots are over that users had
-        asked for before scaling was first due.
-        """
+        asked for before scaling was first due."""
         under_way = self._snapshots()
         if self._awaited is None and under_way:
             self._story.add(now, f"waits for {len(under_way)} snapshots: {reason}")

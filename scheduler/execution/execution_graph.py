@@ -155,14 +155,13 @@ class Execution:
         return story
 
     def illegal(self, wanted: str) -> IllegalTransitionError:
-        """Return an error which says that the attempt cannot do *wanted*, followed by the attempt's
+        """Return an error that says that the attempt cannot do *wanted* and contains the attempt's
         history."""
         return self.story.illegal(wanted)
 
     def schedule(self, now: float) -> bool:
         """Change the attempt's state to SCHEDULED, in which it waits for a slot. Returns False if
-        the attempt was canceled before (EX-05).
-        """
+        the attempt was canceled before (EX-05)."""
         if self.state is ExecutionState.CANCELED:
             return False
         self._enter(ExecutionState.SCHEDULED, now)
@@ -170,8 +169,7 @@ class Execution:
 
     def deploy(self, slot: AllocatedSlot, now: float) -> None:
         """Change the attempt's state to DEPLOYING, in *slot*. Raises IllegalTransitionError if the
-        attempt was deployed before (EX-01).
-        """
+        attempt was deployed before (EX-01)."""
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 
@@ -188,8 +186,7 @@ class Execution:
 
     def initialize(self, now: float) -> None:
         """Change the attempt's state to INITIALIZING: the TaskExecutor restores the task's
-        state.
-        """
+        state."""
         self._enter(ExecutionState.INITIALIZING, now)
 
     def run(self, now: float) -> None:
@@ -201,9 +198,9 @@ class Execution:
         self._enter(ExecutionState.FINISHED, now)
 
     def begin_cancel(self, now: float) -> bool:
-        """Begin to cancel.  Returns whether the TaskExecutor must cancel the task and report.
-        An attempt that is not deployed yet is CANCELED at once (EX-03).  A second call changes
-        nothing, and a call after the attempt has ended changes nothing (EX-04)."""
+        """Cancel the attempt. Returns True if its task is on a TaskExecutor, which must be told to
+        cancel it and then reports its end. An attempt that is not deployed yet is CANCELED at once
+        (EX-03). If the attempt has ended or is being canceled, nothing changes (EX-04)."""
         if self.state.is_terminal or self.state is ExecutionState.CANCELING:
             return False
         is_deployed = self.slot is not None
@@ -258,12 +255,13 @@ class PartitionGroup:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all partitions are finished, so that a blocking consumer may begin."""
+        """Whether all partitions are finished, so that a consumer of a blocking result may
+        begin."""
         return self.unfinished == 0
 
     @property
     def producer_ordinals(self) -> range:
-        """Ordinals of the producing execution vertices in the execution graph."""
+        """Ordinals, in the execution graph, of the subtasks that produce the group's partitions."""
         first = self.edge.result.producer.first
         return range(first + self.partitions.start, first + self.partitions.stop)
 
@@ -323,8 +321,7 @@ class ResultEdge:
 
     def subpartition_of(self, subtask_index: int) -> int:
         """Return the index of the subpartition that the consumer's subtask reads of each
-        partition.
-        """
+        partition."""
         return distribution.subpartition_of(
             self.pattern,
             self.result.producer.parallelism,
@@ -394,7 +391,8 @@ class IntermediateResult:
         return done
 
     def lose(self, partition: int) -> bool:
-        """Mark the partition as gone.  Returns whether the partition existed until now."""
+        """Mark the partition as gone if it is finished. Returns whether it could be read until
+        now."""
         was_there = self.is_there(partition)
         if self._finished[partition]:
             self._gone[partition] = True
@@ -568,8 +566,8 @@ class ExecutionJobVertex:
         return current if current.attempt_number == attempt_id.attempt_number else None
 
     def execution_ended(self, state: ExecutionState) -> None:
-        """Count that the current attempt of a subtask has ended in *state*. Called only by the
-        attempt itself."""
+        """Count that the current attempt of a subtask has ended in *state*. Only the attempt calls
+        this."""
         self._unended -= 1
         self._finished += state is ExecutionState.FINISHED
 
@@ -582,7 +580,7 @@ class ExecutionJobVertex:
 
 class ExecutionGraph:
     """The execution state of a job: all vertices in topological order, and the edges between them.
-    Subtasks have consecutive numbers (*ordinals*), so that computations use integers."""
+    All subtasks are numbered consecutively (*ordinals*), so that computations use integers."""
 
     def __init__(
         self,
@@ -617,9 +615,10 @@ class ExecutionGraph:
         self._run_coordinated_vertices_one_after_another()
 
     def attach(self, vertices: Iterable[JobVertex], now: float) -> None:
-        """Add vertices; each vertex must come after the vertices that it reads (EG-01).
-        Raises JobSubmissionError if a vertex is attached already, reads an unattached one, or has
-        more subtasks than its max parallelism (EG-02).  The vertices before it stay attached."""
+        """Add vertices; each vertex must come after the vertices that it reads (EG-01). Raises
+        JobSubmissionError if a vertex is attached already, reads an unattached vertex, or has more
+        subtasks than its max parallelism (EG-02). Vertices that come before the refused vertex stay
+        attached."""
         for vertex in vertices:
             if vertex.vertex_id in self._by_id:
                 raise self._refusal(f"vertex {vertex.name!r} is attached already")

@@ -9,7 +9,8 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph, Partiti
 
 
 class PipelinedRegion:
-    """Execution vertices of a region, and the groups of blocking partitions at its border."""
+    """The subtasks (execution vertices) of a region, and the groups of blocking partitions at its
+    border."""
 
     __slots__ = ("index", "inputs", "outputs", "reads", "vertices")
 
@@ -50,8 +51,7 @@ class PipelinedRegions:
 
     def producers(self, group: PartitionGroup) -> list[int]:
         """Return the indices of the regions that produce the group's partitions, without
-        duplicates.
-        """
+        duplicates."""
         return _distinct(self.of, group.producer_ordinals)
 
     def readers(self, group: PartitionGroup) -> list[int]:
@@ -70,8 +70,8 @@ def _distinct(regions: list[int], ordinals: range) -> list[int]:
 
 
 def _regions_of(graph: ExecutionGraph) -> list[int]:
-    """Return for each execution vertex, by ordinal, the number of its region. Regions are numbered
-    in topological order."""
+    """Return for each subtask, by ordinal, the number of its region. Regions are numbered in
+    topological order."""
     joined = _join_pipelined(graph)
     while True:
         regions = _components_in_order(graph, joined)
@@ -111,8 +111,8 @@ def blocking_groups(graph: ExecutionGraph) -> Iterator[PartitionGroup]:
 
 
 def _join_pipelined(graph: ExecutionGraph) -> list[int]:
-    """Join execution vertices that pipelined edges connect (union-find). Returns for each ordinal
-    the smallest ordinal that is connected with it."""
+    """Join subtasks that pipelined edges connect (union-find). Returns for each ordinal the
+    smallest ordinal of the subtasks that are joined with it."""
     parent = list(range(len(graph.subtasks)))
 
     def find(node: int) -> int:
@@ -164,9 +164,8 @@ def _components_in_order(graph: ExecutionGraph, joined: list[int]) -> list[int]:
 
 
 def _tarjan(successors: list[list[int]]) -> list[int]:
-    """Return the number of each node's strongly connected component, in reverse topological
-    order.
-    """
+    """Return the number of each node's strongly connected component; components are numbered in
+    reverse topological order."""
     unseen = -1
     index = [unseen] * len(successors)
     low = [0] * len(successors)

@@ -35,8 +35,8 @@ class RestartBackoffTimeStrategy(ABC):
 
     @abstractmethod
     def notify_failure(self, now: float) -> bool:
-        """Count a failure. Returns False if a restart is pending already: then the failure belongs
-        to the earlier failure and is not counted."""
+        """Count a failure, and return True. If a restart is pending already, the failure belongs to
+        the earlier one: return False and count nothing."""
 
     @abstractmethod
     def can_restart(self) -> bool:
@@ -227,7 +227,8 @@ class RepeatedErrors:
 
 
 class PendingRestart:
-    """A restart of regions that failed together, by one or several failures."""
+    """A restart, not carried out yet, of regions that failed together, by one or several
+    failures."""
 
     __slots__ = ("delay_is_over", "generation", "is_global", "regions", "unended")
 
@@ -245,9 +246,9 @@ class PendingRestart:
 
 
 class PendingRestarts:
-    """All pending restarts. A region waits for at most one restart: that of its last failure. A
-    later failure takes over regions from an earlier restart, which then no longer restarts them
-    (EX-15)."""
+    """All restarts that are decided and not carried out yet. A region waits for at most one
+    restart: that of its last failure. A later failure takes over regions from an earlier restart,
+    which then no longer restarts them (EX-15)."""
 
     def __init__(self) -> None:
         self._by_generation: dict[int, PendingRestart] = {}
@@ -288,8 +289,8 @@ class PendingRestarts:
         return restart, due
 
     def delay_is_over(self, generation: int) -> PendingRestart | None:
-        """Note that the delay of a restart is over.
-        Returns the restart; None if it no longer exists."""
+        """Mark the delay of a restart as over, and return the restart; None if it no longer
+        exists."""
         restart = self._by_generation.get(generation)
         if restart is not None:
             restart.delay_is_over = True
@@ -304,8 +305,8 @@ class PendingRestarts:
         return self._by_generation.get(generation)
 
     def region_ended(self, index: int) -> PendingRestart | None:
-        """Note that all tasks of the region have ended. Returns the restart for which the region
-        waits; None if there is none."""
+        """Make the restart that waits for the region wait no longer for it, because all tasks of
+        the region have ended. Returns the restart; None if there is none."""
         restart = self._of_region.get(index)
         if restart is not None:
             restart.unended -= 1

@@ -71,8 +71,7 @@ class CheckpointConfiguration:
     @property
     def pause(self) -> float:
         """Seconds that must pass after a checkpoint before the next one: ``min_pause``, but at most
-        ``LONGEST_PAUSE``.
-        """
+        ``LONGEST_PAUSE``."""
         return min(self.min_pause, LONGEST_PAUSE)
 
     @property

@@ -37,10 +37,9 @@ class FixedDelayRestart:
 @stored("FailureRateRestart")
 @message
 class FailureRateRestart:
-    """Restart strategy that restarts after ``delay`` seconds, unless failures become too frequent.
-    The job fails after more than ``max_failures_per_interval`` failures within ``interval``
-    seconds.
-    """
+    """Restart strategy that restarts after ``delay`` seconds, unless failures become too frequent:
+    the job fails after more than ``max_failures_per_interval`` failures within ``interval``
+    seconds."""
 
     max_failures_per_interval: int
     interval: float = 60.0
@@ -187,7 +186,8 @@ class ResultMedium(Enum):
 @stored("DistributionPattern")
 @register
 class DistributionPattern(Enum):
-    """Determines which producers a consumer reads; see flinkray.scheduler.graph.distribution."""
+    """Determines which producers a consumer reads: all of them, or only the few that
+    :mod:`flinkray.scheduler.graph.distribution` computes (POINTWISE)."""
 
     ALL_TO_ALL = "ALL_TO_ALL"
     POINTWISE = "POINTWISE"
@@ -229,7 +229,7 @@ retired("MasterFormat")
 
 
 def _without_master_format(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert a stored JobVertex of version 4, which had a format with code of its own."""
+    """Drop the field ``master_format`` of a stored JobVertex of version 4."""
     return {name: value for name, value in values.items() if name != "master_format"}
 
 
@@ -301,9 +301,8 @@ class ParallelismRange:
 
 
 def _same_use(name: str) -> str:
-    """Convert the stored name of a JobFileUse of version 1, which had no archives: all
-    names stay.
-    """
+    """Return the stored name of a JobFileUse of version 1 unchanged; version 2 only added
+    archives."""
     return name
 
 

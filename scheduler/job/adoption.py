@@ -158,7 +158,7 @@ class JobAdoption:
         coordinated: Collection[JobVertexID],
         now: float,
     ) -> Steps:
-        """Adopt all attempts of *plan* as if this JobMaster had deployed them. What happened to
+        """Continue all attempts of *plan* as if this JobMaster had deployed them. What happened to
         them since, such as their ends, is then applied like later events.
 
         Args:

@@ -46,8 +46,7 @@ class ExecutedVertex:
 
     def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
         """Present *vertex*. *numbers*: index of a vertex in the execution graph -> its index in the
-        CheckpointedGraph.
-        """
+        CheckpointedGraph."""
         self._vertex = vertex
         self.inputs = [
             ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
@@ -75,7 +74,8 @@ class ExecutedVertex:
 
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
-        """The edges from the vertices that this vertex reads, as checkpoints describe edges."""
+        """The edges from the vertices that this vertex reads, in the form that checkpoint metadata
+        stores."""
         return tuple(_edges(self._vertex))
 
     @property
@@ -99,7 +99,7 @@ class ExecutedVertex:
         return self._vertex.subtasks[subtask_index].current.state
 
     def restored(self, *, is_max_parallelism_configured: bool) -> RestoredVertex:
-        """Describe the vertex for the assignment of restored state."""
+        """Describe the vertex for StateAssignment, which assigns restored state to its subtasks."""
         return RestoredVertex(
             self.vertex_id,
             self.name,
@@ -140,8 +140,7 @@ class CheckpointedGraph:
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
     ) -> None:
         """Present the part of *graph* that takes part in checkpoints. *with_own_max_parallelism*:
-        the vertices whose max parallelism is configured.
-        """
+        the vertices whose max parallelism is configured."""
         self._graph = graph
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}

@@ -76,7 +76,8 @@ class NoCheckpoints:
         """Do nothing. In :class:`Checkpoints`: load the checkpoints of an earlier JobMaster."""
 
     def overview(self) -> CheckpointsOverview | None:
-        """Return the checkpoint statistics that users see; None if the job takes no checkpoints."""
+        """Return the numbers of checkpoints, and statistics of the newest ones, for users. None if
+        the job takes no checkpoints."""
         return None
 
     @property
@@ -92,7 +93,7 @@ class NoCheckpoints:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about problems that users should fix."""
+        """Warnings to users about states or operators that may not be restorable later."""
         return ()
 
     @property
@@ -151,35 +152,34 @@ class NoCheckpoints:
         return (t.GlobalFailure(Failure(text, suppress_restarts=True)),)
 
     def adopted(self, transition: t.CheckpointsAdopted, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: continue the checkpoints of an earlier
-        JobMaster, whose tasks keep running."""
+        """Do nothing. In :class:`Checkpoints`: continue the checkpoints of an earlier JobMaster,
+        whose tasks keep running."""
         return ()
 
     def status_entered(self, transition: t.StatusEntered, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: start or stop periodic checkpoints, because the
-        job has entered another status."""
+        """Do nothing. In :class:`Checkpoints`: start or stop periodic checkpoints, because the job
+        has entered another status."""
         return ()
 
     def cancel_everything(self, transition: t.CancelEverything, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: take no further checkpoints, because the end of
-        the job has been decided."""
+        """Do nothing. In :class:`Checkpoints`: take no further checkpoints, because the end of the
+        job has been decided."""
         return ()
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Return no steps. In :class:`Checkpoints`: abort the checkpoints that still need an answer
-        of these attempts, which have ended."""
+        """Do nothing. In :class:`Checkpoints`: abort the checkpoints that still need an answer of
+        these attempts, which have ended."""
         return ()
 
     def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Steps:
-        """Return ReadyToRestore, because nothing delays a restart of tasks. In
-        :class:`Checkpoints`: abort incomplete checkpoints; ReadyToRestore follows when tasks can be
-        restored. *is_global*: all tasks restart, and the operators' coordinators are restored with
-        them."""
+        """Return ReadyToRestore, because tasks can restart at once. In :class:`Checkpoints`: abort
+        incomplete checkpoints; ReadyToRestore follows when tasks can be restored. *is_global*: all
+        tasks restart, and the operators' coordinators are restored with them."""
         return (ReadyToRestore(),)
 
     def restore(self, transition: t.RestoreState, now: float) -> Steps:
-        """Return the steps that follow a restore; new attempts start without state. In
-        :class:`Checkpoints`: first set the state with which new attempts start."""
+        """Return ``transition.then``: new attempts start without state. In :class:`Checkpoints`:
+        first set the state with which new attempts start."""
         return transition.then
 
 
@@ -200,9 +200,9 @@ class Checkpoints(NoCheckpoints):
         random: Callable[[], float],
         spans: SpanBook,
     ) -> None:
-        """Make the checkpoints of a job. *epoch_offset*: wall clock minus monotonic clock, in
-        seconds. *random* returns numbers in [0, 1), which spread the first checkpoints of different
-        jobs. *spans* receives a span for each checkpoint that is over."""
+        """Prepare to take the checkpoints of a job. *epoch_offset*: wall clock minus monotonic
+        clock, in seconds. *random* returns numbers in [0, 1), which spread the first checkpoints of
+        different jobs. *spans* receives a span for each checkpoint that is over."""
         super().__init__(job_graph)
         self._configuration = configuration
         self._outbox = outbox
@@ -248,7 +248,6 @@ class Checkpoints(NoCheckpoints):
         self._coordinator.recovered(checkpoints)
 
     def overview(self) -> CheckpointsOverview | None:
-        """Return the checkpoint statistics that users see."""
         return self._coordinator.overview()
 
     @property
@@ -257,7 +256,6 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def are_periodic(self) -> bool:
-        """Whether the job takes periodic checkpoints."""
         return self._configuration.interval is not None
 
     @property
@@ -271,7 +269,8 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about pickled states and about operators without uid."""
+        """Warnings to users about pickled states, and about operators without uid in the last
+        savepoint."""
         if not self._without_uid:
             return self._pickled_states.warnings
         names = ", ".join(map(repr, self._without_uid))
@@ -315,8 +314,8 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def _goes_on_from_another_job(self) -> bool:
-        """Whether the job would restart from another job's checkpoint or savepoint.
-        A savepoint that the job was to be stopped with, but was not, belongs to the job itself."""
+        """Whether a restart would use another job's checkpoint or savepoint. A savepoint that the
+        job was to be stopped with, but was not, belongs to the job itself."""
         latest = self._coordinator.latest
         return latest is not None and latest.metadata.job_id != self._job_graph.job_id
 
@@ -493,9 +492,9 @@ def checkpoints_of_job(
     random: Callable[[], float],
     spans: SpanBook,
 ) -> NoCheckpoints:
-    """Create the checkpoints as configured in the job graph. *spans* receives a span for each
-    checkpoint that is complete or has failed. *outbox* is told if restored state changes the max
-    parallelism of vertices."""
+    """Create the object that takes the job's checkpoints; if none are configured, it refuses to
+    take any. *spans* receives a span for each checkpoint that is complete or has failed. *outbox*
+    is told if restored state changes the max parallelism of vertices."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
     return Checkpoints(

@@ -39,8 +39,8 @@ class CoordinatorKind(Enum):
 
 @message
 class CoordinatorID:
-    """Identifies an attempt of an operator coordinator. Attempt numbers start at 0 and continue
-    after those that an earlier JobMaster has noted."""
+    """Identifies an attempt of an operator coordinator. Attempt numbers start at 0, or go on from
+    the number in an earlier JobMaster's notes."""
 
     kind: CoordinatorKind
     vertex_id: JobVertexID | None
@@ -68,7 +68,7 @@ class CoordinatorInput:
 
 @message
 class CoordinatorResult:
-    """Identifies a result that a vertex's coordinator writes as a whole."""
+    """Identifies a result of a vertex that the vertex's coordinator, not its subtasks, writes."""
 
     graph_id: ExecutionGraphID
     data_set_id: IntermediateDataSetID

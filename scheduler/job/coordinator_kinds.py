@@ -64,7 +64,8 @@ def coordinators_of_regions(
 
 
 def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoordinator, ...]:
-    """Create the coordinators that belong to the whole job."""
+    """Create the coordinators that belong to the whole job: a SourceEnumerators if the job has
+    streaming sources or output formats with code for the whole job, otherwise none."""
     return (SourceEnumerators(job_graph, record),) if job_graph.has_stream_coordinator else ()
 
 

@@ -98,13 +98,14 @@ class Deployments:
             self._vertices[index] = self._vertex_part(vertex, version)
 
     def deploy(self, executions: Iterable[Execution]) -> None:
-        """Collect deployments of attempts that have their slots."""
+        """Collect deployments of attempts, each in the slot that it has."""
         for execution in executions:
             resource_id = _slot_of(execution).location.resource_id
             self._deploy.setdefault(resource_id, []).append(execution)
 
     def cancel(self, executions: Iterable[Execution]) -> None:
-        """Collect cancellations.  An attempt deployed by the same event is canceled after that."""
+        """Collect cancellations. If the same event has deployed an attempt, the TaskExecutor gets
+        the deployment first, then the cancellation."""
         for execution in executions:
             location = _slot_of(execution).location
             is_just_deployed = execution in self._deploy.get(location.resource_id, ())
@@ -138,7 +139,8 @@ class Deployments:
         return tuple(self._known)
 
     def take(self) -> list[BulkAction]:
-        """Return and remove all collected actions, in the order of execution."""
+        """Return and remove all collected actions, in the order in which they must be carried
+        out."""
         actions: list[BulkAction] = []
         for location, attempts in self._cancel.values():
             actions.append(CancelTasks(location, tuple(attempts)))

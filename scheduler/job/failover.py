@@ -92,7 +92,8 @@ class Failover:
         self._is_restore_possible = True
 
     def next_generation(self) -> int:
-        """Return a new number for a timer, which tells its event from those of older timers."""
+        """Return a new number for a timer, by which its event is told apart from events of older
+        timers."""
         self._generation += 1
         return self._generation
 
@@ -108,8 +109,8 @@ class Failover:
         return (t.DecideFailover(),)
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Note that the results on the lost TaskExecutor must be produced again, as far as a region
-        still has to read them."""
+        """Collect for the decision the lost results that a region still has to read, because they
+        must be produced again."""
         producers = self._tracker.task_executor_lost(transition.resource_id)
         self._noted.lost += [(vertex.current, transition.cause) for vertex in producers]
         return (t.DecideFailover(),) if producers else ()
@@ -118,8 +119,8 @@ class Failover:
         return self.global_failure(t.GlobalFailure(Failure(transition.text)), now)
 
     def global_failure(self, transition: t.GlobalFailure, now: float) -> Steps:
-        """Note a failure of the whole job.  A suspended job has none: this JobMaster gives it up,
-        and the next one runs it."""
+        """Collect a failure of the whole job for the decision. A suspended job has none, because
+        this JobMaster gives the job up and the next one runs it."""
         if self._record.suspension is not None:
             return ()
         self._noted.failures.append(transition.failure)
@@ -129,7 +130,9 @@ class Failover:
     # --- the decision -----------------------------------------------------------------------------
 
     def decide(self, transition: t.DecideFailover, now: float) -> Steps:
-        """Restart the regions that the failures concern, or fail the job."""
+        """Restart the regions that the collected failures concern, or fail the job if no restart is
+        allowed. While the job is ending, failures are only recorded, except that a failure of the
+        whole job turns a cancellation into a failure."""
         noted, self._noted = self._noted, _Noted()
         self._add_lost_results(noted)
         if not noted.failures:
@@ -163,7 +166,7 @@ class Failover:
         return [*steps, *self._restart_later(noted, now)]
 
     def _add_lost_results(self, noted: _Noted) -> None:
-        """Add lost results to the failures, except those whose producers are going to run again
+        """Count the collected lost results as failures, except those whose producers run again
         anyway."""
         of = self._regions.of
         lost = [e for e in noted.lost if of[e[0].vertex.ordinal] not in self._restarts]
@@ -234,7 +237,8 @@ class Failover:
         return [t.ResultsTakenBack(indices), cancelled, *earlier]
 
     def stop_everything(self, transition: t.StopEverything, now: float) -> Steps:
-        """Restart all regions as soon as all tasks have ended, although nothing has failed."""
+        """Cancel all tasks, although nothing has failed, and restart all regions when the tasks
+        have ended."""
         steps = [*self._prepare_restore(transition.cause, now, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)
@@ -259,7 +263,8 @@ class Failover:
     # --- restarts ---------------------------------------------------------------------------------
 
     def delay_is_over(self, transition: t.RestartDelayOver, now: float) -> Steps:
-        """Handle that the delay of a restart is over."""
+        """Return the transition RestartDue for the restart whose delay is over; none if the restart
+        no longer exists."""
         restart = self._restarts.delay_is_over(transition.generation)
         return () if restart is None else (t.RestartDue(restart.generation),)
 
@@ -275,8 +280,8 @@ class Failover:
 
     def restart(self, transition: t.RestartDue, now: float) -> Steps:
         """Return the transition that resets the regions of a due restart, so that they run again.
-        Returns none while state cannot be restored, when the job is ending, and if later failures
-        have taken over all regions."""
+        Returns none while state cannot be restored, when the job is ending, or if later failures
+        have taken over all regions of the restart."""
         taken = self.take_due(transition.generation)
         return () if taken is None else (taken,)
 
@@ -296,7 +301,8 @@ class Failover:
 
 
 def _given_up(failure: Failure, attempts: int) -> Failure:
-    """Return the failure with a text that says why the job is not restarted."""
+    """Return *failure*, extended by a text that says why the job is not restarted: *attempts*
+    attempts have ended with the same error."""
     return replace(
         failure,
         text=f"{failure.text}\nThe job is not restarted any more: {attempts} attempts have ended "
@@ -306,7 +312,8 @@ def _given_up(failure: Failure, attempts: int) -> Failure:
 
 
 class FailoverStrategy(ABC):
-    """Decides which regions to restart.  Stateless; vertices are ordinals of the graph."""
+    """Decides which regions to restart. Stateless. Subtasks are given by their ordinals in the
+    graph."""
 
     def __init__(self, graph: ExecutionGraph, regions: PipelinedRegions) -> None:
         self._graph = graph
@@ -314,14 +321,14 @@ class FailoverStrategy(ABC):
 
     @abstractmethod
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Return the regions to restart after these vertices have failed: indices in ascending
-        order. *failed* contains ordinals. Before the call, mark as gone the partitions that a
-        failed vertex could not read.
-        """
+        """Return the indices of the regions to restart, in ascending order, because the subtasks
+        with the ordinals *failed* have failed. The caller must have marked as gone the partitions
+        that a failed subtask could not read."""
 
     def tasks_to_restart(self, failed: Iterable[int]) -> list[int]:
-        """Return the vertices to restart after these vertices have failed: ordinals in ascending
-        order. Vertices that are still CREATED are left out, because they have not begun (FO-06)."""
+        """Return the ordinals of the subtasks to restart, in ascending order, because the subtasks
+        with the ordinals *failed* have failed. Subtasks that are still CREATED are left out
+        (FO-06)."""
         subtasks = self._graph.subtasks
         return sorted(
             ordinal
@@ -339,13 +346,11 @@ class RestartAllFailoverStrategy(FailoverStrategy):
 
 
 class RestartPipelinedRegionFailoverStrategy(FailoverStrategy):
-    """Restarts the failed regions, and the regions that depend on the restart.  The default.
-    With each region it restarts the producers of input partitions that are gone (FO-04, FO-05), and
-    all readers of the region's results, because the results may differ the next time (FO-03).
+    """Restarts the failed regions, and the regions that depend on their restart. The default. With
+    each region it restarts the producers of input partitions that are gone (FO-04, FO-05), and all
+    readers of the region's results, because the results may differ the next time (FO-03).
 
-    The time is proportional to the concerned vertices and groups: each group is visited once, no
-    matter how many regions read or produce it.
-    """
+    The time is proportional to the concerned subtasks and partition groups."""
 
     def regions_to_restart(self, failed: Iterable[int]) -> list[int]:
         regions = self._regions

@@ -50,8 +50,7 @@ class JobExecution:
         outbox: Outbox,
     ) -> None:
         """Execute the regions of *graph*. *restarts*: regions that wait for their restart, which
-        are not scheduled.
-        """
+        are not scheduled."""
         self._graph = graph
         self._regions = regions
         self._record = record
@@ -90,7 +89,7 @@ class JobExecution:
     # --- starts -----------------------------------------------------------------------------------
 
     def start_scheduling(self, transition: t.StartScheduling, now: float) -> Steps:
-        """Schedule the regions that can run from the start."""
+        """Schedule the regions that need not wait for results of other regions."""
         return (t.ScheduleRegions(tuple(self._strategy.start())),)
 
     def schedule(self, transition: t.ScheduleRegions, now: float) -> Steps:
@@ -118,14 +117,14 @@ class JobExecution:
     def adopt(
         self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, since: float
     ) -> None:
-        """Adopt an attempt that an earlier JobMaster deployed at *since* (monotonic seconds). Its
-        region counts as begun."""
+        """Continue an attempt that an earlier JobMaster deployed at *since* (monotonic seconds).
+        Its region counts as begun."""
         execution.adopt(slot, state, since)
         self._adopted(execution)
 
     def adopt_missing(self, execution: Execution, now: float) -> None:
-        """Adopt an attempt that an earlier JobMaster deployed and that no longer exists. It counts
-        as begun; the caller lets it fail afterwards."""
+        """Count an attempt as begun that an earlier JobMaster deployed and that no longer exists.
+        The caller then lets the attempt fail."""
         execution.schedule(now)
         self._adopted(execution)
 
@@ -135,7 +134,7 @@ class JobExecution:
         self._began(index)
 
     def coordinator_began(self, index: int) -> None:
-        """Count that a coordinator of the region has begun. The region is over only when the
+        """Count a coordinator that has begun in the region. The region is over only when the
         coordinator has ended, too."""
         self._began(index)
 
@@ -168,7 +167,8 @@ class JobExecution:
         return steps
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Count that these attempts no longer run."""
+        """Count these attempts as ended. If nothing runs in a region any more, the consequences
+        follow."""
         of = self._regions.of
         return self._ended(of[execution.vertex.ordinal] for execution in transition.executions)
 
@@ -258,15 +258,16 @@ class JobExecution:
     # --- restarts ---------------------------------------------------------------------------------
 
     def reset(self, transition: t.ResetRegions, now: float) -> Steps:
-        """Create new attempts for the subtasks of these regions. Returns the steps that give them
-        their state and then schedule them (EX-16)."""
+        """Create new attempts for the subtasks of these regions. What follows gives them their
+        state and then schedules them (EX-16)."""
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)
         return (t.RestoreState(transition.vertices, (t.RegionsRestored(transition.regions),)),)
 
     def restored(self, transition: t.RegionsRestored, now: float) -> Steps:
-        """Schedule restored regions whose inputs are finished."""
+        """Schedule those regions whose inputs are finished, because the regions' new attempts have
+        their state. If no other restart is pending, the job becomes RUNNING."""
         indices = transition.regions
         for index in indices:
             self._runs[index].is_begun = False
@@ -286,7 +287,8 @@ class SchedulingStrategy(ABC):
 
     @abstractmethod
     def start(self) -> list[int]:
-        """Return the regions to schedule when the job begins."""
+        """Return the regions to schedule when the job begins: those that need not wait for
+        others."""
 
     @abstractmethod
     def restart(self, regions: Iterable[int]) -> list[int]:
@@ -299,8 +301,8 @@ class SchedulingStrategy(ABC):
 
     @abstractmethod
     def groups_unfinished(self, groups: Iterable[PartitionGroup]) -> None:
-        """Note that partitions of these partition groups, which were finished, will be produced
-        again."""
+        """Count these partition groups as unfinished again, because their partitions will be
+        produced again."""
 
 
 class EagerSchedulingStrategy(SchedulingStrategy):
@@ -349,7 +351,8 @@ class PipelinedRegionSchedulingStrategy(SchedulingStrategy):
 
 
 def new_scheduling_strategy(job_graph: JobGraph, regions: PipelinedRegions) -> SchedulingStrategy:
-    """Create the scheduling strategy for the type of the job."""
+    """Create the scheduling strategy of the job: eager for streaming jobs without Spark stages,
+    otherwise region by region."""
     if job_graph.job_type is JobType.STREAMING and not job_graph.has_coordinated_vertices:
         return EagerSchedulingStrategy(regions)
     return PipelinedRegionSchedulingStrategy(regions)

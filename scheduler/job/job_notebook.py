@@ -31,8 +31,7 @@ class JobNotebook:
 
     def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """Make the notebook of *graph*, with no attempt deployed. *takeovers*: how many JobMasters
-        have taken over the graph.
-        """
+        have taken over the graph."""
         self._graph = graph
         self._record = record
         self._takeovers = takeovers
@@ -61,14 +60,14 @@ class JobNotebook:
         return ()
 
     def deployed(self, executions: Iterable[Execution]) -> None:
-        """Note that these attempts are deployed. The notes must be stored before the deployments
-        are sent."""
+        """Add these attempts to the notes as deployed. The caller must store the notes before the
+        deployments are sent."""
         for execution in executions:
             self._attempts[execution.vertex.ordinal] = execution.attempt_number + 1
         self._is_new = True
 
     def regions_reset(self, transition: t.ResetRegions, now: float) -> Steps:
-        """Note the new attempts of reset subtasks."""
+        """Replace the attempts of reset subtasks in the notes by the new, not deployed attempts."""
         attempts = self._attempts
         for vertex in transition.vertices:
             if attempts[vertex.ordinal]:
@@ -77,19 +76,21 @@ class JobNotebook:
         return ()
 
     def everything_stopped(self, transition: t.StopEverything, now: float) -> Steps:
-        """Note that the job is being scaled. If the next JobMaster finds the tasks ended, it does
-        not count this as a failure."""
+        """Write into the notes that the job is being scaled, so that the next JobMaster does not
+        count the ended tasks as a failure."""
         self._is_new = self._is_being_scaled = True
         return ()
 
     def coordinator_told(self, transition: t.CoordinatorTold, now: float) -> Steps:
-        """Mark the notes as changed if the event contains the result of the job (a SparkResult)."""
+        """Mark the notes as changed if the coordinator has sent the result of the job (a
+        SparkResult)."""
         self._is_new |= isinstance(transition.event, SparkResult)
         return ()
 
     def begins_after(self, notes: JobNotes) -> None:
-        """Replace the notes of an earlier JobMaster, although nothing is deployed yet in this
-        execution graph. If the job was being scaled, the notes say so until tasks are deployed."""
+        """Make the next :meth:`take` return notes, in place of an earlier JobMaster's, although
+        nothing is deployed yet in this execution graph. If the job was being scaled, the notes say
+        so until tasks are deployed."""
         self._is_new, self._is_being_scaled = True, notes.is_being_scaled
 
     @property
@@ -106,7 +107,7 @@ class JobNotebook:
         return self.notes()
 
     def notes(self) -> JobNotes:
-        """Create the notes from the current state of the job."""
+        """Create the notes for the next JobMaster from the current state of the job."""
         graph = self._graph
         return JobNotes(
             graph.graph_id,
@@ -133,10 +134,10 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Return the TaskExecutors that run attempts; empty for a job without a StreamCoordinator.
-        Other jobs are deployed in many steps, and each step would note all TaskExecutors again.
-        Until an attempt has a slot, the TaskExecutors that an earlier JobMaster has noted are
-        returned, because it may have been about to deploy there."""
+        """Return the TaskExecutors that run attempts; until an attempt has a slot, those that an
+        earlier JobMaster has noted, because it may have been about to deploy there. Empty for a job
+        without a StreamCoordinator: it is deployed in many steps, and each would note all
+        TaskExecutors again."""
         if not self._graph.job_graph.has_stream_coordinator:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)

@@ -71,7 +71,8 @@ class JobRecord:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the job's end is decided, so that further failures change nothing."""
+        """Whether the job's end is decided: the job is failing, canceling or being suspended, or
+        has ended."""
         ending = (JobStatus.FAILING, JobStatus.CANCELLING)
         return self.status.is_terminal or self.status in ending or self.suspension is not None
 
@@ -88,7 +89,7 @@ class JobRecord:
         return str(self._machine.story)
 
     def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Change the status of the job without reporting it to any listener.
+        """Change the status of the job, and report the change to nobody.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -96,8 +97,8 @@ class JobRecord:
         self._machine.enter(status, now, cause)
 
     def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
-        """Change the status of the job. Returns the steps that report the new status to other
-        decision objects (StatusEntered) and to the JobMaster's listeners.
+        """Change the status of the job. Returns what must follow: an action that tells the
+        JobMaster's listeners the status, and a StatusEntered for the other decision objects.
 
         Raises:
             IllegalTransitionError: the current status does not allow this status.
@@ -107,11 +108,12 @@ class JobRecord:
 
     def since(self, time: float, now: float) -> float:
         """Convert *time*, seconds since the epoch by another JobMaster's clock, to monotonic
-        seconds of this one, at most *now*. Returns *now* if *time* is 0 (unknown)."""
+        seconds of this JobMaster, at most *now*. Returns *now* if *time* is 0 (unknown)."""
         return min(time - self.epoch_offset, now) if time else now
 
     def runs_since(self, time: float, now: float) -> None:
-        """Note that the job has been RUNNING since *time* under another JobMaster."""
+        """Set that the job has been RUNNING under another JobMaster since *time*, in seconds since
+        the epoch."""
         self._machine.entered[JobStatus.RUNNING] = self.since(time, now)
 
     @property
@@ -128,13 +130,14 @@ class JobRecord:
         return min(began, self.running_since or began)
 
     def fail(self, failure: Failure, now: float) -> list[Step]:
-        """Enter FAILING because of this failure. Returns the steps that report the new status."""
+        """Add the failure to the exceptions history, and change the status to FAILING. Returns what
+        must follow, as :meth:`change` does."""
         self.add_failure(failure, now)
         self.failure = failure
         return self.change(JobStatus.FAILING, now, failure.text)
 
     def count_restart(self, failure: Failure) -> str:
-        """Count a restart.  Returns its cause in one line, with the task."""
+        """Count a restart, and return its cause in one line that names the failed task."""
         self.restarts += 1
         cause = one_line_of(failure.text, failure.task)
         self.restart_causes.append(cause)
@@ -149,12 +152,13 @@ class JobRecord:
         self._history.add(failure, now + self.epoch_offset)
 
     def add_concurrent_failure(self, failure: Failure, now: float) -> None:
-        """Add a concurrent failure to the last failure in the exceptions history."""
+        """Add a failure to the last entry of the exceptions history, as a concurrent failure."""
         self._history.add_concurrent(failure, now + self.epoch_offset)
 
     @property
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The exceptions history, oldest first."""
+        """The exceptions history: failures that led to a restart or to the job's end, oldest
+        first."""
         return self._history.entries
 
     def details(
@@ -165,7 +169,8 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobDetails:
-        """Return the details of the job that clients see."""
+        """Return all that clients can get about the job: its status and times, and the given
+        parts."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
         return JobDetails(
             job_id=self._job_graph.job_id,
@@ -192,7 +197,8 @@ class JobRecord:
         warnings: tuple[str, ...],
         checkpoints: CheckpointsOverview | None,
     ) -> JobProgress:
-        """Return the progress of the job in a few numbers, for clients."""
+        """Return what clients poll while they wait for the job: its status, restarts, numbers of
+        tasks and of checkpoints, and why it waits."""
         return JobProgress(
             self._job_graph.job_id,
             self._job_graph.name,
@@ -208,7 +214,8 @@ class JobRecord:
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:
-        """Return a short overview of the job.  *tasks*: ExecutionState name -> number of tasks."""
+        """Return the job's line in a list of jobs. *tasks*: ExecutionState name -> number of
+        tasks."""
         ended = self._machine.entered[self.status] if self.status.is_terminal else None
         return JobOverview(
             self._job_graph.job_id,
@@ -226,7 +233,8 @@ class JobRecord:
         return max(self._machine.entered.values())
 
     def job_result(self, now: float) -> JobResult:
-        """Return the job's result.  The result of a canceled job contains no failure (JM-22)."""
+        """Return how the job has ended. The result of a canceled job contains no failure
+        (JM-22)."""
         failure = self.failure if self.status is JobStatus.FAILED else None
         result = self.result if self.status is JobStatus.FINISHED else None
         return JobResult(

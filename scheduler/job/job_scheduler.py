@@ -306,9 +306,9 @@ class JobScheduler:
         self._checkpoints.recovered(checkpoints)
 
     def forget_parts(self, resource_id: ResourceID) -> None:
-        """Forget which shared parts of deployments a TaskExecutor has, because it has connected
-        anew, or forgets the job, which no longer needs it (JM-15). They are sent again with the
-        next deployment."""
+        """Forget which information for many deployments (SharedPart) a TaskExecutor has, because it
+        has connected anew, or forgets the job, which no longer needs it (JM-15). The information is
+        sent again with the next deployment."""
         self._outbox.bulk.forget(resource_id)
 
     # --- questions of the scheduler and of other processes ----------------------------------------
@@ -404,7 +404,7 @@ class JobScheduler:
     # --- questions of clients ---------------------------------------------------------------------
 
     def details(self, running: Mapping[ExecutionAttemptID, IOMetrics] = NO_METRICS) -> JobDetails:
-        """Return all details of the job for clients. *running*: I/O metrics of running stream
+        """Return all that clients can get about the job. *running*: I/O metrics of running stream
         tasks, which their TaskExecutors have reported."""
         vertices = tuple(
             vertex_info(vertex, self._job.epoch_offset, progress, running)
@@ -419,12 +419,13 @@ class JobScheduler:
         )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
-        """Return the TaskExecutors of running stream tasks, to ask for metrics before
-        :meth:`details`."""
+        """Return the TaskExecutors that may run stream tasks now; the JobMaster asks them for the
+        metrics that it passes to :meth:`details`."""
         return places_of_streams(self._graph.vertices)
 
     def progress(self) -> JobProgress:
-        """Return the progress of the job in a few numbers, for clients."""
+        """Return what clients poll while they wait for the job: its status, restarts, numbers of
+        tasks and of checkpoints, and why it waits."""
         return self._job.progress(
             tuple(vertex_progress(*each) for each in self._with_progress()),
             self._why_pending(),
@@ -471,11 +472,12 @@ class JobScheduler:
         return self._checkpoints.overview()
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """Return the failures of the job, oldest first."""
+        """Return the failures that led to a restart or to the job's end, oldest first."""
         return self._job.exceptions
 
     def overview(self) -> JobOverview:
-        """Return a short overview of the job."""
+        """Return the job's line in a list of jobs: name, status, times, and number of tasks by
+        state."""
         return self._job.overview(task_counts(self._graph.vertices))
 
     @property
@@ -549,7 +551,8 @@ class JobScheduler:
         return graph
 
     def _adopted(self, now: float) -> Steps:
-        """Return the steps that end the job if it is over after its tasks were adopted."""
+        """Return NothingRuns, which ends the job if nothing of it runs after its tasks were
+        adopted."""
         return (t.NothingRuns(),)
 
     def _cancel(self, event: t.CancelJob, now: float) -> Steps:

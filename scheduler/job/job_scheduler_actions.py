@@ -92,14 +92,14 @@ class ReleasePartitions:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusChanged:
-    """Tell listeners the new status of the job."""
+    """Tell the JobMaster's listeners that the job has this status now."""
 
     status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class JobRestarts:
-    """Log that the job, or some of its regions, will be restarted."""
+    """Write a log line: the job, or some of its regions, will be restarted."""
 
     number: int
     """Number of this restart of the job."""

@@ -33,7 +33,7 @@ from flinkray.scheduler.shared.taking_over import CoordinatorAttempt
 
 
 class CoordinatorState(Enum):
-    """State of a coordinator.  NONE: the coordinator has no process."""
+    """Life cycle of a coordinator's process. NONE: there is no process."""
 
     NONE = "none"
     STARTING = "starting"
@@ -59,8 +59,7 @@ class OperatorCoordinator(ABC):
 
     def __init__(self, kind: CoordinatorKind, vertex_id: JobVertexID | None, name: str) -> None:
         """Make a coordinator without a process. *vertex_id* is None for a coordinator of the whole
-        job. *name*: text that describes the coordinator, for users.
-        """
+        job. *name*: text that describes the coordinator, for users."""
         self.kind = kind
         self.vertex_id = vertex_id
         self.state = CoordinatorState.NONE
@@ -96,7 +95,7 @@ class OperatorCoordinator(ABC):
         return (StartCoordinator(self.coordinator_id, slots, inputs, results, restores, graph_id),)
 
     def adopt(self, attempt_number: int, now: float) -> None:
-        """Adopt a running attempt that an earlier JobMaster has started."""
+        """Continue with a running attempt that an earlier JobMaster has started."""
         self.attempt_number = attempt_number
         self._enter(CoordinatorState.STARTING, now, "by an earlier JobMaster")
         self._enter(CoordinatorState.RUNNING, now)
@@ -111,16 +110,17 @@ class OperatorCoordinator(ABC):
     # --- events of the current attempt ------------------------------------------------------------
 
     def started(self, now: float) -> Steps:
-        """Handle that the process of the current attempt has started."""
+        """Change the state from STARTING to RUNNING, because the process of the current attempt has
+        started. Returns what :meth:`_on_running` decides."""
         if self.state is not CoordinatorState.STARTING:
             return ()
         self._enter(CoordinatorState.RUNNING, now)
         return self._on_running(now)
 
     def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
-        """Handle that the coordinator's process no longer exists. If a stop was requested, the
-        coordinator counts as stopped; otherwise as lost. *goes_on*: another attempt can replace it
-        without a failure."""
+        """Change the state to NONE, because the coordinator's process no longer exists. If a stop
+        was requested, the coordinator counts as stopped; otherwise as lost. *goes_on*: the next
+        attempt is started at once and the loss counts as no failure."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
@@ -130,7 +130,8 @@ class OperatorCoordinator(ABC):
         return self.start(now) if goes_on else self._on_lost(cause, now)
 
     def told(self, event: CoordinatorEvent, now: float) -> Steps:
-        """Handle an event of the coordinator, unless it is being stopped."""
+        """Apply an event that the coordinator has sent; ignored while the coordinator is being
+        stopped."""
         return self._on_told(event, now) if self.is_wanted else ()
 
     def _enter(self, state: CoordinatorState, now: float, cause: str = "") -> None:
@@ -143,26 +144,22 @@ class OperatorCoordinator(ABC):
     # --- decisions of each kind -------------------------------------------------------------------
 
     def _on_running(self, now: float) -> Steps:
-        """Handle that the coordinator's process has started. Returns the next steps; by default
-        none.
-        """
+        """Return what follows when the coordinator's process has started; by default nothing."""
         return ()
 
     @abstractmethod
     def _on_lost(self, cause: str, now: float) -> Steps:
-        """Handle that the coordinator's process was lost before a stop was requested. Returns the
-        next steps.
-        """
+        """Return what follows when the coordinator's process was lost although no stop was
+        requested."""
 
     def _on_stopped(self, now: float) -> Steps:
-        """Handle that the coordinator's process has stopped as requested. Returns the next
-        steps.
-        """
+        """Return what follows when the coordinator's process has stopped as requested; by default
+        nothing."""
         return ()
 
     @abstractmethod
     def _on_told(self, event: CoordinatorEvent, now: float) -> Steps:
-        """Handle an event that the coordinator has sent. Returns the next steps."""
+        """Apply an event that the coordinator has sent, and return what follows."""
 
 
 class RegionCoordinator(OperatorCoordinator):
@@ -187,10 +184,10 @@ class RegionCoordinator(OperatorCoordinator):
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
         """Continue the attempt numbers that an earlier JobMaster used, up to *attempt_number*, and
-        adopt the last of these attempts if it exists.
+        continue with the last of these attempts if it exists.
 
         Args:
-            is_there: whether the last attempt exists and obeys this JobMaster.
+            is_there: whether the last attempt exists and accepts this JobMaster's calls.
             finished_at: monotonic seconds when the vertex finished; None if it has not.
         """
 
@@ -209,7 +206,8 @@ class JobCoordinator(OperatorCoordinator):
         """Whether the next attempt starts as soon as the current attempt has ended."""
 
     def ensure(self, now: float) -> Steps:
-        """Make sure that the coordinator runs: start it, or restart it after a pending stop."""
+        """Make sure that the coordinator runs: start it now, or, if it is being stopped, as soon as
+        it has stopped. Nothing changes if it runs already."""
         if self.state is CoordinatorState.NONE:
             return self.start(now)
         self._is_awaited = self.state is CoordinatorState.STOPPING
@@ -240,20 +238,19 @@ class JobCoordinator(OperatorCoordinator):
         return False
 
     def prepare(self, graph: ExecutionGraph, now: float) -> Steps:
-        """Begin the work that must be done before tasks are deployed (see :attr:`tasks_wait`),
-        because the first regions have their slots. Returns the next steps."""
+        """Begin the work that must be done before tasks are deployed (see :attr:`tasks_wait`), such
+        as preparing outputs. Called when the first regions have their slots."""
         return ()
 
     def tasks_were_deployed(self) -> None:
-        """Note that an earlier JobMaster has deployed tasks, so that no preparation is needed any
-        more."""
+        """Skip :meth:`prepare`, because an earlier JobMaster has deployed tasks already."""
 
     has_finished = True
     """Whether the work that follows the end of all tasks is done, so that the job may finish."""
 
     def finish(self, graph: ExecutionGraph, now: float) -> Steps:
-        """Do the work that follows the end of all tasks, such as finishing outputs. It may be
-        called again, until :attr:`has_finished` is True."""
+        """Begin the work that follows the end of all tasks, such as finishing outputs. May be
+        called again until :attr:`has_finished` is True."""
         return ()
 
 
@@ -284,19 +281,19 @@ class OperatorCoordinators:
     # --- taking over ------------------------------------------------------------------------------
 
     def adopt(self, kind: CoordinatorKind, attempt_number: int, now: float) -> None:
-        """Adopt the running attempt of the job's coordinator of this kind, which an earlier
+        """Continue with the running attempt of the job's coordinator of this kind, which an earlier
         JobMaster started."""
         self._all[kind, None].adopt(attempt_number, now)
 
     def tasks_were_deployed(self) -> None:
-        """Note that an earlier JobMaster has deployed tasks, so that coordinators need not prepare
-        anything before the next deployments."""
+        """Make the job's coordinators skip their preparations, because an earlier JobMaster has
+        deployed tasks already."""
         for coordinator in self._of_job:
             coordinator.tasks_were_deployed()
 
     def replace_adopted(self, kind: CoordinatorKind, attempt_number: int, now: float) -> Steps:
-        """Adopt the running attempt of the coordinator of this kind, and stop it. The next attempt
-        starts when it has ended."""
+        """Stop the attempt of the job's coordinator of this kind that an earlier JobMaster started.
+        The next attempt starts when this one has ended."""
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
 
@@ -307,11 +304,11 @@ class OperatorCoordinators:
         finished: Mapping[JobVertexID, float],
         now: float,
     ) -> Steps:
-        """Adopt the coordinators of Spark stages that an earlier JobMaster has started.
+        """Continue with the coordinators of Spark stages that an earlier JobMaster has started.
 
         Args:
             attempts: the last attempt of each coordinator.
-            there: vertices whose coordinators obey this JobMaster; others no longer exist.
+            there: vertices whose coordinators accept this JobMaster's calls; others are gone.
             finished: vertex -> monotonic seconds when all its subtasks had finished, although they
                 were adopted as running.
         """
@@ -340,8 +337,8 @@ class OperatorCoordinators:
 
     @property
     def worker_group(self) -> WorkerGroupId | None:
-        """Worker group of the last Spark stage, in the order of the vertices, that has or had one;
-        None if no stage has had one."""
+        """The worker group that a Spark stage uses or last used; None if no stage has used one. If
+        there are several, that of the stage that comes last in the order of the vertices."""
         groups = (coordinator.worker_group for coordinator in reversed(self._of_regions))
         return next((group for group in groups if group is not None), None)
 
@@ -416,10 +413,10 @@ class OperatorCoordinators:
         return all(coordinator.has_finished for coordinator in self._of_job)
 
     def finish(self, now: float) -> Steps:
-        """Do the work that follows the end of all tasks, such as finishing outputs. Returns the
-        steps."""
+        """Begin the work that follows the end of all tasks, such as finishing outputs."""
         return [step for c in self._of_job for step in c.finish(self._graph, now)]
 
     def job_ends(self, now: float) -> Steps:
-        """Stop the coordinators of the job, because nothing else of the job runs any more."""
+        """Stop the coordinators that belong to the whole job, because nothing else of the job
+        runs."""
         return [step for c in self._of_job for step in c.give_up(now)]

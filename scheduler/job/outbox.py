@@ -23,14 +23,15 @@ class Outbox:
 
     @property
     def bulk(self) -> Deployments:
-        """Collects the bulk actions (deployments, cancellations, releases) of the current execution
-        graph."""
+        """The object that collects the bulk actions (deployments, cancellations, releases) of the
+        current execution graph."""
         assert self._bulk is not None
         return self._bulk
 
     @property
     def notebook(self) -> JobNotebook:
-        """Keeps the notes about the current execution graph for the next JobMaster."""
+        """The object that keeps the notes about the current execution graph for the next
+        JobMaster."""
         assert self._notebook is not None
         return self._notebook
 
@@ -58,7 +59,7 @@ class Outbox:
         self.bulk.deploy(executions)
 
     def take(self) -> list[JobSchedulerAction]:
-        """Return and remove all actions since the last call."""
+        """Return and remove the actions that were collected since the last call."""
         actions, self._actions = self._actions, []
         bulk = self._take_bulk()
         match actions:

@@ -71,7 +71,7 @@ class RegionSlots:
         self._held_on: dict[ResourceID, dict[AllocationID, None]] = {}
 
     def request(self, regions: Iterable[int]) -> Steps:
-        """Request slots for scheduled regions."""
+        """Request slots for the subtasks of these regions, which were just scheduled."""
         vertices = []
         for index in regions:
             ordinals = self._regions.regions[index].vertices
@@ -94,8 +94,8 @@ class RegionSlots:
         return AdoptSlots((*adopted.values(), *map(HeldSlot, free)))
 
     def cancel(self, transition: t.CancelRegions, now: float) -> Steps:
-        """Stop requesting slots for these regions. Return slots that they have got and do not use
-        yet."""
+        """Stop requesting slots for these regions, and give slots that they have got and do not use
+        yet back to the SlotPool."""
         waiting = []
         for index in transition.regions:
             if self._missing.pop(index, None) is not None:
@@ -110,14 +110,14 @@ class RegionSlots:
         return self._follow([*actions, *self._allocator.release(waiting, reason)])
 
     def attempts_over(self, transition: t.AttemptsOver, now: float) -> Steps:
-        """Return to the SlotPool the slot shares of ended attempts (EX-06). Shares of a Spark
+        """Give the slot shares of ended attempts back to the SlotPool (EX-06). Shares of a Spark
         stage's attempts are kept until its driver has ended, too."""
         return self._take_back(
             e for e in transition.executions if not e.vertex.job_vertex.coordinator_is_there
         )
 
     def coordinator_ended(self, transition: t.CoordinatorEnded, now: float) -> Steps:
-        """Return to the SlotPool the slot shares of a Spark stage's ended attempts, because the
+        """Give the slot shares of a Spark stage's ended attempts back to the SlotPool, because the
         stage's driver no longer uses the slots."""
         return self._take_back(e for e in transition.executions if e.state.is_terminal)
 
@@ -151,8 +151,9 @@ class RegionSlots:
     # events of the SlotPool and of TaskExecutors
 
     def slots_told(self, transition: t.SlotsTold, now: float) -> Steps:
-        """Handle events of the SlotPool, in their order: slots that were given, refused or lost. A
-        loss may be reported repeatedly."""
+        """Apply events of the SlotPool in their order: use slots that were given to requests, and
+        fail attempts whose request was refused or whose slot was lost. A loss may be reported
+        repeatedly."""
         return self._told(transition.events)
 
     def _told(self, events: tuple[SlotEvent, ...]) -> Steps:
@@ -170,7 +171,8 @@ class RegionSlots:
         return [*steps, t.RequestSlotsAgain(tuple(shares))] if shares else steps
 
     def task_executor_lost(self, transition: t.TaskExecutorLost, now: float) -> Steps:
-        """Handle the loss of all slots on a TaskExecutor."""
+        """Take away all slots on a lost TaskExecutor: attempts in them fail, and regions that still
+        wait request new slots."""
         lost = tuple(self._held_on.get(transition.resource_id, ()))
         return self._told((SlotsLost(lost, transition.cause),))
 
@@ -244,8 +246,8 @@ class RegionSlots:
         return steps
 
     def use(self, regions: Iterable[int]) -> Steps:
-        """Return the steps that deploy these regions in their slots. Regions that were canceled or
-        lost a slot are left out."""
+        """Return the transitions that deploy these regions in their slots. Regions that were
+        canceled or lost a slot are left out."""
         steps = []
         for index in regions:
             slots = self._give(index) if self._missing.get(index) == 0 else None
@@ -292,7 +294,7 @@ class RegionSlots:
 
 
 def failure_of(execution: Execution, text: str, traceback: str | None = None) -> Failure:
-    """Create a Failure that concerns one execution."""
+    """Create a Failure that names the task and the location of *execution*."""
     return Failure(text, traceback, task=execution.task_name, location=execution.location)
 
 

@@ -63,8 +63,8 @@ class PartitionTracker:
         return partitions
 
     def region_finished(self, index: int) -> list[PlacedPartition]:
-        """Note that a region is finished.  Returns the partitions that no unfinished region reads
-        any more. The caller must release these partitions."""
+        """Return the partitions that no unfinished region reads any more, because this region is
+        finished. The caller must release these partitions."""
         released: list[PlacedPartition] = []
         for group in self._regions.regions[index].reads:
             group.readers -= 1
@@ -79,7 +79,7 @@ class PartitionTracker:
         return released
 
     def region_unfinished(self, index: int) -> None:
-        """Note that a finished region is going to run again and to read its inputs again."""
+        """Count the region as a reader of its inputs again, because it is going to run again."""
         for group in self._regions.regions[index].reads:
             group.readers += 1
 
@@ -94,7 +94,7 @@ class PartitionTracker:
 
     def missing(self, missing: ResultPartitionID) -> Iterable[PlacedPartition]:
         """Mark as gone a partition that a reader could not read. Returns the partition if it was
-        there until now. Nothing changes if the producer has been executed again since."""
+        not gone before. Nothing changes if the producer has been executed again since."""
         result = self._graph.result(missing.data_set_id)
         if missing.graph_id != self._graph.graph_id or result is None or result.is_pipelined:
             return ()
@@ -109,9 +109,8 @@ class PartitionTracker:
         return self._take(result, missing.partition)
 
     def task_executor_lost(self, resource_id: ResourceID) -> list[ExecutionVertex]:
-        """Mark the partitions on a lost TaskExecutor as gone.
-        Returns the producers of partitions that a region still has to read.
-        """
+        """Mark the partitions on a lost TaskExecutor as gone. Returns the producers of partitions
+        that a region still has to read."""
         needed = []
         for ordinal in self._tracked.pop(resource_id, {}):
             vertex = self._graph.subtasks[ordinal]
@@ -140,8 +139,8 @@ class PartitionTracker:
         return bool(self._tracked.get(resource_id))
 
     def _take(self, result: IntermediateResult, partition: int) -> Iterable[PlacedPartition]:
-        """Stop tracking the partition. Returns it with its place, or nothing if the partition was
-        gone."""
+        """Mark the partition as gone and stop tracking it. Yields (location, id) of the partition,
+        which the caller must release; nothing if it was gone already."""
         if not result.lose(partition):
             return ()
         assert result.data_set_id is not None

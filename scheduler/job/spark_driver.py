@@ -99,7 +99,7 @@ class SparkDriverCoordinator(RegionCoordinator):
     def adopted(
         self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
-        """Adopt the driver that an earlier JobMaster started, with its attempts up to
+        """Continue with the driver that an earlier JobMaster started, and with its attempts up to
         *attempt_number*. The driver sends all its events again to this JobMaster."""
         vertex = self._vertex
         vertex.coordinator_attempt = attempt_number
@@ -149,8 +149,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         return [t.SubtasksFailed(((self._vertex.ordinals, failure),)), self._ended()]
 
     def _on_stopped(self, now: float) -> Steps:
-        """Return the end of the coordinator, preceded by the end of the stage's results if all its
-        subtasks have finished and the stage will not run again."""
+        """Return CoordinatorEnded. If all subtasks have finished and the stage will not run again,
+        ResultsFinished for the stage's results comes first."""
         ended = self._ended()
         if not self._vertex.is_finished or self.region in self._restarts:
             return (ended,)
@@ -176,8 +176,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         return ()
 
     def _executors_changed(self, event: SparkExecutors, now: float) -> None:
-        """Update the subtasks from the registered executors. A new attempt replaces the attempt of
-        each lost executor."""
+        """Mark the subtasks as running whose executors have registered. A subtask whose executor is
+        lost gets a new attempt."""
         by_subtask = {info.subtask_index: info for info in event.registered}
         self._unheard -= by_subtask.keys()
         for index in self._unheard & set(event.missing):

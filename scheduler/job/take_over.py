@@ -142,15 +142,14 @@ class TakeOverPlan:
     @property
     def ends(self) -> tuple[tuple[TaskExecutionState, ...], tuple[TaskExecutionState, ...]]:
         """The final states of the attempts in ``ended``, as a pair: (of the finished ones, of the
-        others).
-        """
+        others)."""
         states = [attempt.state for attempt in self.ended]
         finished = tuple(s for s in states if s.state is ExecutionState.FINISHED)
         return finished, tuple(s for s in states if s.state is not ExecutionState.FINISHED)
 
     @property
     def summary(self) -> str:
-        """The numbers of subtasks in the plan as one line, for users."""
+        """One line for users: how many subtasks keep running, have ended, are missing and so on."""
         counts = {
             "running": len(self.running) - len(self.contradicting),
             "ended": len(self.ended),
@@ -167,7 +166,8 @@ def _ended(ordinal: int, task: FinishedTask) -> EndedAttempt:
 
 
 def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
-    """Return why no task can keep running, whatever is reported; None if tasks may keep running."""
+    """Return the reason in the notes why no task can keep running, for users; None if
+    TaskExecutors' reports decide."""
     if notes is None:
         return "its last JobMaster has left no notes"
     if job_graph.has_stream_coordinator and notes.source_coordinator is None:
@@ -495,9 +495,9 @@ class TakeOver:
         reports: Iterable[TaskExecutorReport],
         seen: dict[int, None],
     ) -> None:
-        """Add the Spark stages that have finished as a whole. The tasks that occupied their slots
-        on TaskExecutors have been or will be canceled. The slots are in use as long as the stage's
-        driver exists."""
+        """Add to the plan the Spark stages of which all subtasks have finished. The tasks that
+        occupied their slots on TaskExecutors have been or will be canceled. The slots are in use as
+        long as the stage's driver exists."""
         slots = {slot.allocation_id: slot for report in reports for slot in report.slots}
         by_ordinal: dict[int, FinishedTask] = {}
         for task in finished:
@@ -529,8 +529,8 @@ class TakeOver:
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
     ) -> None:
-        """Add finished attempts that are only noted, because their TaskExecutor has forgotten them
-        or is lost."""
+        """Add to the plan finished attempts that no TaskExecutor has reported and that are only
+        noted, because their TaskExecutor has forgotten them or is lost."""
         for task in finished:
             attempt_id = task.state.attempt_id
             if attempt_id.graph_id != self._graph.graph_id:
@@ -547,11 +547,10 @@ class TakeOver:
     # --- missing attempts -------------------------------------------------------------------------
 
     def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
-        """Return whether the last JobMaster died after it noted deployments and before it sent
-        any. Then the tasks can be deployed as noted.  This is certain if no TaskExecutor to which
-        it could have sent a deployment has any of the tasks (TaskExecutors accept nothing from it
-        any more), and no source has begun.
-        """
+        """Return whether the last JobMaster certainly died after noting deployments and before
+        sending any, so that the tasks can be deployed as noted. Called if no task was reported. It
+        is certain if every TaskExecutor to which deployments could have been sent is in *there* (it
+        accepts nothing from that JobMaster any more), and no source has begun."""
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
             place is not None
@@ -563,8 +562,8 @@ class TakeOver:
         )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:
-        """Add noted attempts that were not reported.
-        A region is deployed as a whole, so its subtasks that were not deployed are missing, too."""
+        """Add to the plan, as missing, noted attempts that were not reported. A region is deployed
+        as a whole, so its subtasks that were not deployed are missing, too."""
         noted, of = self._noted, self._regions.of
         begun: dict[int, None] = {}
         for ordinal, number in enumerate(noted):

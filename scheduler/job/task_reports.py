@@ -45,8 +45,8 @@ class TaskReports:
         self._is_stopping = is_stopping
 
     def reported(self, transition: t.TasksReported, now: float) -> Steps:
-        """Divide the reports, in their order, into steps: states of tasks to apply, and answers
-        about checkpoints for the CheckpointCoordinator."""
+        """Divide the reports, in their order, into StatesReported (states of tasks to apply) and
+        CheckpointAnswered (answers for the CheckpointCoordinator)."""
         reports = groupby(transition.reports, lambda r: isinstance(r, TaskExecutionState))
         steps: list[Step] = []
         for are_states, alike in reports:
@@ -55,8 +55,8 @@ class TaskReports:
         return steps
 
     def states_reported(self, transition: t.StatesReported, now: float) -> Steps:
-        """Apply the reported states, in their order. Returns the steps; all failures among the
-        reports count as one failure of the job."""
+        """Apply the reported states, in their order, and return what follows. All failures among
+        the reports count as one failure of the job."""
         finished: list[Execution] = []
         finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []

@@ -50,8 +50,7 @@ class TransitionLoop:
         self, subject: str, carry_out: Callable[[JobSchedulerAction], None], kept: int = 200
     ) -> None:
         """Make a loop for *subject*, a text for errors. *carry_out* receives the actions, in the
-        order of the decisions. *kept*: number of transitions in the transcript.
-        """
+        order of the decisions. *kept*: number of transitions in the transcript."""
         self._subject = subject
         self._carry_out = carry_out
         self._handlers: dict[type[Any], tuple[Callable[[Any, float], Steps], ...]] = {}

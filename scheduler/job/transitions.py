@@ -182,7 +182,7 @@ class CoordinatorGone(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTold(JobEvent):
-    """A coordinator has sent an event."""
+    """The process of a coordinator has sent *event*."""
 
     coordinator: CoordinatorID
     event: CoordinatorEvent
@@ -190,8 +190,8 @@ class CoordinatorTold(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class SourceCoordinatorIsAt(JobEvent):
-    """The coordinator of the job's sources was started here.  This comes before CoordinatorStarted,
-    and not for a coordinator that was taken over."""
+    """This JobMaster has started the coordinator of the job's sources, at *place*.
+    CoordinatorStarted follows. A coordinator that was taken over is not reported."""
 
     place: SourceCoordinatorPlace
     counts_after_end = True
@@ -245,8 +245,9 @@ class StatesReported(Transition):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
-    """A snapshot that a user asked for is complete or aborted. It may be the savepoint of a stop.
-    The job continues, unless the same event ends or restarts the job."""
+    """A savepoint or checkpoint that a user asked for is complete or aborted; it may be the
+    savepoint with which the job was to be stopped. The job continues, unless the same event ends or
+    restarts it."""
 
     phase = Phase.RESTART
 
@@ -297,7 +298,7 @@ class RegionsReady(Transition):
 
 @dataclass(frozen=True, slots=True)
 class DeployRegion(Transition):
-    """Deploy a region, which has all its slots, in the order of its vertices."""
+    """Deploy a region in all its slots, which are in the order of the region's subtasks."""
 
     region: int
     slots: tuple[AllocatedSlot, ...]
@@ -327,7 +328,7 @@ class CoordinatorEnded(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsFailed(Transition):
-    """Attempts have ended without finishing."""
+    """Attempts have ended without finishing: they have failed, or were canceled."""
 
     ends: tuple[tuple[Execution, Failure], ...]
 
@@ -385,7 +386,8 @@ class DecideFailover(Transition):
 
 @dataclass(frozen=True, slots=True)
 class StopEverything(Transition):
-    """Restart all regions as soon as all tasks have ended, although nothing has failed."""
+    """Cancel all tasks, although nothing has failed, and restart all regions when the tasks have
+    ended."""
 
     cause: str
 

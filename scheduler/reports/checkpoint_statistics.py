@@ -11,7 +11,7 @@ from flinkray.core.schema import stored
 @stored("CheckpointStatus")
 @register
 class CheckpointStatus(Enum):
-    """Progress of a checkpoint."""
+    """Whether a checkpoint is in progress, is complete or has failed."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -21,7 +21,7 @@ class CheckpointStatus(Enum):
 @stored("CheckpointStatistics")
 @message
 class CheckpointStatistics:
-    """One checkpoint or savepoint.  Sizes are in bytes."""
+    """Sizes (in bytes), times and outcome of one checkpoint or savepoint."""
 
     checkpoint_id: int
     status: CheckpointStatus
@@ -45,7 +45,8 @@ class CheckpointStatistics:
 @stored("CheckpointsOverview")
 @message
 class CheckpointsOverview:
-    """All checkpoints of a job under the current JobMaster."""
+    """Numbers of a job's checkpoints under the current JobMaster, and the statistics of the newest
+    ones."""
 
     in_progress: int
     completed: int
@@ -62,8 +63,8 @@ class CheckpointsOverview:
 
     @property
     def _failed_in_a_row(self) -> int:
-        """Number of checkpoints in the history that failed or were declined in a row.
-        Checkpoints that failed before they had an id are not in the history."""
+        """Number of checkpoints that have failed since the last completed one. Savepoints do not
+        count, nor do checkpoints that failed before they had an id."""
         count = 0
         for each in self.history:
             if each.is_savepoint or each.status is CheckpointStatus.IN_PROGRESS:

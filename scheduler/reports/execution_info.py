@@ -76,8 +76,7 @@ _METRICS_IN_VERSION_1 = (
 
 def _from_version_1(values: dict[str, Any]) -> dict[str, Any]:
     """Convert a stored ExecutionTable of version 1, in which the columns of I/O metrics had no
-    names.
-    """
+    names."""
     columns = values.get("io_metrics", ())
     named = dict(zip(_METRICS_IN_VERSION_1, columns, strict=False))
     return {**values, "io_metrics": named}

@@ -49,7 +49,7 @@ class ExceptionEntry:
 @stored("StageProgressInfo")
 @message
 class StageProgressInfo:
-    """Progress of one running Spark stage."""
+    """Numbers of tasks of one running Spark stage: active, completed, failed."""
 
     stage_id: int
     name: str
@@ -62,7 +62,7 @@ class StageProgressInfo:
 @stored("VertexInfo")
 @message
 class VertexInfo:
-    """One vertex of a running or ended job."""
+    """One vertex of a job, running or ended, with the attempts of its subtasks."""
 
     vertex_id: JobVertexID
     name: str
@@ -86,7 +86,8 @@ class VertexInfo:
 @stored("JobDetails", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobDetails:
-    """All information about a job that clients can get."""
+    """All that clients can get about a job: status, vertices with attempts, failures, checkpoints,
+    plan."""
 
     job_id: JobID
     name: str
@@ -112,8 +113,8 @@ class JobDetails:
     """How many JobMasters of the job have died.  Running tasks survive such a death."""
 
     def without_executions(self) -> JobDetails:
-        """Return the details without the executions of the vertices. For jobs whose executions are
-        too large for a message, even as :class:`ExecutionTable`."""
+        """Return the details without the attempts of the subtasks, for jobs whose attempts are too
+        large for a message, even as :class:`ExecutionTable`."""
         bare = (replace(v, executions=(), prior_executions=()) for v in self.vertices)
         return replace(self, vertices=tuple(bare))
 
@@ -140,7 +141,8 @@ class JobDetails:
 
 @message
 class VertexProgress:
-    """The progress of a vertex in a few numbers, whatever its parallelism."""
+    """Number of tasks of one vertex by state, and the progress of its Spark stage, if it is one.
+    Its size does not depend on the parallelism."""
 
     name: str
     parallelism: int
@@ -154,7 +156,8 @@ class VertexProgress:
 
 @message
 class JobProgress:
-    """The progress of a job.  Its size does not depend on the number of tasks."""
+    """What clients poll while they wait for a job: its status, restarts, numbers of tasks and of
+    checkpoints, and why it waits. Its size does not depend on the number of tasks."""
 
     job_id: JobID
     name: str
@@ -182,7 +185,7 @@ class JobProgress:
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
-        """Create the progress of a job that no JobMaster runs, from the job's stored details."""
+        """Create this report for a job that no JobMaster runs, from the job's stored details."""
         checkpoints = details.checkpoints
         return cls(
             details.job_id,
@@ -204,9 +207,8 @@ class JobProgress:
 
 
 def _restart_causes(details: JobDetails) -> tuple[str, ...]:
-    """Return the causes of the restarts of a job that has ended or waits. Empty if JobMasters were
-    lost, because the failures then include the losses, too.
-    """
+    """Return why a job that has ended or waits was restarted, oldest first. Empty if JobMasters
+    died, because the history then also contains their deaths."""
     if details.failovers or not details.restarts:
         return ()
     led_to_end = 1 if details.status is JobStatus.FAILED else 0
@@ -215,15 +217,15 @@ def _restart_causes(details: JobDetails) -> tuple[str, ...]:
 
 
 def one_line_of(text: str, task: str | None) -> str:
-    """Return the failure as one line that names the task; *task* None: the failure of the whole
-    job."""
+    """Return *text*, which describes a failure, as one line that begins with the task if it does
+    not name it. *task*: None for a failure of the whole job."""
     told = in_one_line(text)
     return told if task is None or task in told else f"{task}: {told}"
 
 
 @message
 class JobOverview:
-    """One line of a job list.  Its size does not depend on the number of the job's tasks."""
+    """A job's line in a list of jobs. Its size does not depend on the number of the job's tasks."""
 
     job_id: JobID
     name: str
@@ -248,7 +250,8 @@ class NumberedOverview:
 @stored("JobResult", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class JobResult:
-    """The result of a job.  Only FINISHED is success."""
+    """How a job has ended, with its failure or the place of its result. Only the status FINISHED is
+    success."""
 
     job_id: JobID
     name: str
@@ -280,7 +283,8 @@ class JobResult:
             raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
 
     def with_savepoint(self, path: str, stopped_by: TriggerID) -> JobResult:
-        """Return the result, extended by the savepoint that the job was stopped with."""
+        """Return a copy that names the savepoint with which the request *stopped_by* stopped the
+        job."""
         return replace(self, savepoint=path, stopped_by=stopped_by)
 
     def shortened(self) -> JobResult:
@@ -299,7 +303,8 @@ class JobResult:
 
 @message
 class TaskExecutorInfo:
-    """One worker in the cluster's overview."""
+    """One TaskExecutor in the cluster's overview: its place, its slots, and the jobs that use
+    them."""
 
     location: WorkerLocation
     total_profile: ResourceProfile
@@ -323,8 +328,8 @@ class MasterInfo:
 
 @message
 class ClusterNumbers:
-    """Numbers of the cluster's TaskExecutors and slots.
-    The size of this message does not depend on the number of TaskExecutors."""
+    """How many TaskExecutors and slots the cluster has. The size of this message does not depend on
+    the number of TaskExecutors."""
 
     version: str
     task_executors: int
@@ -334,8 +339,8 @@ class ClusterNumbers:
 
 @message
 class ClusterOverview:
-    """The state of the cluster, with each TaskExecutor and job.
-    :class:`ClusterNumbers` contains only the totals."""
+    """All TaskExecutors, jobs, masters and resources of the cluster. :class:`ClusterNumbers`
+    contains only totals."""
 
     version: str
     task_executors: tuple[TaskExecutorInfo, ...]

@@ -23,8 +23,8 @@ class Blocklist:
         self._nodes: dict[str, tuple[BlockedNode, float]] = {}
 
     def block(self, node: BlockedNode, now: float) -> float:
-        """Block the node.  Returns the time until which it is blocked.
-        If the node was blocked before, the later of both times counts."""
+        """Block the node, and return the time until which it is blocked. If the node was blocked
+        before, the later of both times counts."""
         until = now + node.duration
         known = self._nodes.get(node.node_id)
         if known is not None and known[1] >= until:
@@ -48,5 +48,5 @@ class Blocklist:
         return node_id in self._nodes
 
     def all(self) -> tuple[BlockedNode, ...]:
-        """Return the blocked nodes; those blocked for the longest time come first."""
+        """Return the blocked nodes, in the order in which they were blocked."""
         return tuple(node for node, _ in self._nodes.values())

@@ -34,10 +34,10 @@ def room_is_missing(tracker: ResourceTracker, now: float, actions: list[SlotMana
 def idle_timeout_over(
     tracker: ResourceTracker, group: WorkerGroup, now: float, actions: list[SlotManagerAction]
 ) -> None:
-    """Handle a group that was not needed for the idle timeout. The TaskExecutors of a shared group
-    are asked whether they can be released (SM-15); a job's own group, or a group without
-    TaskExecutors, is released at once. A shared group stays if the reserve of free slots needs it.
-    """
+    """Release a group that was not needed for the idle timeout. A job's own group, or a group
+    without TaskExecutors, is released at once. The TaskExecutors of a shared group are first asked
+    whether they can be released (SM-15), unless the reserve of free slots needs the group: then it
+    stays."""
     if group.unneeded_since is None:
         return
     workers = tracker.workers_of(group) if group.is_shared else []
@@ -102,9 +102,8 @@ def _patience(tracker: ResourceTracker, group: WorkerGroup, now: float) -> float
 
 
 def _is_needed(tracker: ResourceTracker, group: WorkerGroup) -> bool:
-    """Return whether slots of the group are used or wanted, so that no timeout may release the
-    group.
-    """
+    """Return whether a job uses slots of the group or waits for them, so that no timeout may
+    release the group."""
     if not group.is_known:
         return False
     if group.owner is None:

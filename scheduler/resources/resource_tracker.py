@@ -234,8 +234,8 @@ class ResourceTracker:
         actions.append(CancelWorkerGroupRequest(request.number))
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """Remove and return a request that is answered or canceled. Returns None if it was removed
-        before."""
+        """Remove and return the request *number*, because it is answered or canceled. None if it
+        was removed before."""
         self.timetable.remove(("room", number))
         return self.groups.take_request(number)
 
@@ -264,7 +264,8 @@ class ResourceTracker:
     def empty_bundle(
         self, group: WorkerGroup, bundle: Bundle, cause: str, lived: float, now: float
     ) -> None:
-        """Note that the bundle's TaskExecutor no longer exists."""
+        """Mark the bundle as empty, because its TaskExecutor no longer exists. *lived*: seconds
+        since it registered; 0 if it never did."""
         if bundle.state is BundleState.STARTING:
             self.timetable.remove(("start", group.group_id, bundle.index))
             self.start_rate.failed(now)
@@ -288,8 +289,8 @@ class ResourceTracker:
         actions.append(ReleaseWorkerGroup(group.group_id, reason, resource_ids))
 
     def note_released(self, group_id: WorkerGroupId, now: float) -> None:
-        """Remember for a while that the group is released: if its TaskExecutors register, they are
-        stopped."""
+        """Remember for a while that the group is released, so that its TaskExecutors are stopped if
+        they register."""
         self.groups.released[group_id] = None
         self.timetable.set(("released", group_id), now + RELEASED_GROUP_MEMORY)
 
@@ -304,8 +305,8 @@ class ResourceTracker:
         self.group_changed(group)
 
     def give_from(self, worker: Worker, group: WorkerGroup) -> None:
-        """Update who may get slots of the worker: the owner of its group, or nobody if the group is
-        not known yet or the node is blocked. Called when the worker's group or node has changed."""
+        """Update which jobs may get slots of the worker: the job that owns its group (any job if
+        none owns it), or no job while the group is not known or the node is blocked."""
         self.index.remove_worker(worker)
         worker.owner = group.owner
         worker.is_usable = group.is_known and worker.location.node_id not in self.blocklist
@@ -313,8 +314,8 @@ class ResourceTracker:
         self.slots_changed(worker)
 
     def slots_changed(self, worker: Worker) -> None:
-        """Note that the next check must consider the worker's group, owner, and jobs with slots on
-        it."""
+        """Include the worker's group, its owner, and the jobs with slots on it in the next
+        check."""
         for slot in (*worker.slots.values(), *worker.dynamic.values()):
             if slot.job_id in self.jobs:
                 self.to_check[slot.job_id] = None
@@ -377,7 +378,7 @@ class ResourceTracker:
         )
 
     def free_slot(self, slot: ManagedSlot, cause: str, now: float) -> None:
-        """Mark the slot as free."""
+        """Mark the slot as free, and include its job and its group in the next check."""
         if slot.job_id in self.jobs:
             self.to_check[slot.job_id] = None
         self.to_look_after[slot.worker.location.worker_group] = None
@@ -397,23 +398,20 @@ INTERVAL = 60.0
 
 
 class StartWorkerFailureRate:
-    """Delays starts of workers after too many failed starts within a minute.
-    The back-off of each bundle and group handles problems of that bundle or group.  This rate
-    handles problems of all workers (no disk space, a bad image), so that they do not cause as many
-    starts as there are workers.
-    """
+    """Delays starts of all TaskExecutors after too many failed starts within a minute, because then
+    they have a common cause (no disk space, a bad image). The back-off of each bundle and group
+    handles problems of that bundle or group."""
 
     def __init__(self, max_failures_per_minute: float, retry_interval: float) -> None:
         """Make a rate without failures. After more failures within a minute than
-        *max_failures_per_minute*, the next start waits *retry_interval* seconds.
-        """
+        *max_failures_per_minute*, the next start waits *retry_interval* seconds."""
         self._max_failures = max_failures_per_minute
         self._retry_interval = retry_interval
         self._failures: deque[float] = deque()
         self._allowed_from = 0.0
 
     def failed(self, now: float) -> None:
-        """Count a worker that could not be started, or ended before it registered."""
+        """Count a TaskExecutor that could not be started, or ended before it registered."""
         while self._failures and self._failures[0] <= now - INTERVAL:
             self._failures.popleft()
         self._failures.append(now)

@@ -20,7 +20,8 @@ from flinkray.scheduler.shared.slots import (
 
 @dataclass(frozen=True, slots=True)
 class ClusterResources:
-    """Ray's current information about the cluster."""
+    """What Ray says about the cluster: its resources, its nodes, and the placement groups that
+    wait."""
 
     total: ResourceProfile
     available: ResourceProfile
@@ -48,7 +49,7 @@ def explain(
     now: float,
     cluster: ClusterResources,
 ) -> tuple[ResourceShortage, ...]:
-    """Explain why slots of a job are missing, one entry per profile; empty if no slot is
+    """Explain to users why slots of a job are missing, one entry per profile; empty if none is
     missing."""
     return tuple(
         _explain_one(tracker, requirements, missing, now, cluster)

@@ -14,7 +14,7 @@ from flinkray.scheduler.shared.slots import WorkerGroupOwner, size_of
 
 
 class Service(Enum):
-    """The ways in which a worker can provide a slot of a given profile (see :func:`service_of`)."""
+    """How a worker can provide a slot of a given profile, decided by :func:`service_of`."""
 
     STATIC = "by one of its static slots"
     DYNAMIC = "by a slot that is cut out of what is free"
@@ -77,8 +77,7 @@ class SlotIndex(WorkerListener):
 
     def __init__(self, spread_out: bool) -> None:
         """Make an empty index. *spread_out*: take slots from the least used worker instead of the
-        fullest (SM-13).
-        """
+        fullest (SM-13)."""
         self._spread_out = spread_out
         self._of_job: dict[JobID, dict[ManagedSlot, None]] = {}
         self._counts: dict[tuple[JobID, WorkerGroupOwner | None], Counter[ResourceProfile]] = {}
@@ -103,8 +102,8 @@ class SlotIndex(WorkerListener):
         return list(self._of_job.get(job_id, ()))
 
     def counts(self, job_id: JobID, owner: WorkerGroupOwner | None) -> Counter[ResourceProfile]:
-        """Count the job's slots on workers of the owner (None: shared workers).  Returns profile ->
-        number."""
+        """Return profile -> number of the job's slots on workers of *owner* (None: on shared
+        workers)."""
         return self._counts.get((job_id, owner), Counter())
 
     def workers_of_owner(self, owner: WorkerGroupOwner) -> list[Worker]:
@@ -187,7 +186,7 @@ class SlotIndex(WorkerListener):
             self.capacity_changed(slot.worker)
 
     def allow(self, slot: ManagedSlot) -> None:
-        """End the exclusion of a slot by :meth:`refuse`."""
+        """Let a free slot be given again that :meth:`refuse` has excluded."""
         if slot.is_refused:
             slot.is_refused = False
             slot.worker.refused_static -= 1

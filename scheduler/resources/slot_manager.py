@@ -69,7 +69,7 @@ class SlotManager:
     def set_all_requirements(
         self, declared: Iterable[ResourceRequirements], now: float
     ) -> list[SlotManagerAction]:
-        """Replace the requirements of several jobs, with one check for all of them (SM-16)."""
+        """Replace the requirements of several jobs, and check once for all of them (SM-16)."""
         for requirements in declared:
             self._tracker.set_requirements(requirements)
         return self.check(now)
@@ -110,9 +110,9 @@ class SlotManager:
         return actions + self.check(now)
 
     def set_fail_unfulfillable(self, fail: bool) -> None:
-        """Set whether requirements that no node can ever fulfil are reported as such, so that the
-        jobs' requests fail (SM-14, RM-09). Not while the cluster is starting up, when larger nodes
-        may still come."""
+        """Set whether requirements that no node can ever fulfil are reported to the jobs, whose
+        requests then fail (SM-14, RM-09). False while the cluster is starting up, because larger
+        nodes may still come."""
         self._tracker.fail_unfulfillable = fail
 
     # --- TaskExecutors ----------------------------------------------------------------------------
@@ -124,8 +124,8 @@ class SlotManager:
         report: SlotReport,
         now: float,
     ) -> list[SlotManagerAction]:
-        """Handle the registration of a TaskExecutor. If another process is registered under its
-        name, that one is removed (RM-01)."""
+        """Register a TaskExecutor, in place of another process that is registered under the same
+        name (RM-01). If the TaskExecutor is not wanted, it is stopped."""
         return self._after(
             register_task_executor(self._tracker, location, total_profile, report, now), now
         )
@@ -144,7 +144,7 @@ class SlotManager:
     def task_executor_lost(
         self, resource_id: ResourceID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a TaskExecutor that died or left. Its slots are lost, and the jobs that had them
+        """Remove a TaskExecutor that died or left. Its slots are lost, and the jobs that had them
         are notified. If its group is still needed, a new TaskExecutor is started in the same
         bundle."""
         worker = self._tracker.workers.get(resource_id)
@@ -157,17 +157,17 @@ class SlotManager:
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a failed StartTaskExecutor, or a process that died before it registered.
-        The start is retried with back-off."""
+        """Retry, with back-off, to start a TaskExecutor that could not be started, or that died
+        before it registered."""
         start_failed(self._tracker, group_id, bundle_index, cause, now)
         return self.check(now)
 
     def may_be_released(
         self, group_id: WorkerGroupId, agreed: bool, now: float
     ) -> list[SlotManagerAction]:
-        """Handle the answer of an idle group's TaskExecutors to AskWhetherReleasable. *agreed*:
-        whether all of them agreed to be released.  If not, they are asked again after another idle
-        timeout (SM-15)."""
+        """Release an idle group if all its TaskExecutors *agreed* in answer to
+        AskWhetherReleasable, and no job needs the group by now. Otherwise the group stays, and is
+        asked again after another idle timeout (SM-15)."""
         group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None and agreed:
@@ -179,7 +179,8 @@ class SlotManager:
     def slot_request_succeeded(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """Handle the allocation of a slot; *slot_id* is the new id of a dynamic slot."""
+        """Mark a requested slot as allocated, because its TaskExecutor says so. *slot_id*: for a
+        dynamic slot, the id that the TaskExecutor has given to it."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.job_id is not None:
             if slot.slot_id != slot_id:
@@ -194,8 +195,8 @@ class SlotManager:
     def slot_request_failed(
         self, slot_id: SlotID, allocation_id: AllocationID, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a slot request that was refused or not answered.
-        The slot is free again, and the job gets another try (SM-05)."""
+        """Free a slot whose request was refused or not answered, and request a slot for the job
+        again (SM-05)."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.state is SlotState.PENDING:
             self._refused(slot, f"refused: {cause}", now)
@@ -204,8 +205,8 @@ class SlotManager:
     def slot_freed(
         self, slot_id: SlotID, allocation_id: AllocationID, now: float
     ) -> list[SlotManagerAction]:
-        """Handle that a TaskExecutor has freed a slot. Ignored if the slot has another allocation
-        by now."""
+        """Mark a slot as free, because its TaskExecutor has freed it. Ignored if the slot has
+        another allocation by now."""
         slot = self._slot(slot_id, allocation_id)
         if slot is not None:
             self._tracker.free_slot(slot, "freed by its TaskExecutor", now)
@@ -216,23 +217,23 @@ class SlotManager:
     def worker_group_started(
         self, request_number: int, group_id: WorkerGroupId, now: float
     ) -> list[SlotManagerAction]:
-        """Handle that a placement group exists; if its request was canceled, the group is
-        released."""
+        """Start the TaskExecutors of a group whose placement group exists now. If the request for
+        the group was canceled, release it."""
         return self._after(group_started(self._tracker, request_number, group_id, now), now)
 
     def worker_group_failed(
         self, request_number: int, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a placement group that could not be created; it is requested again with back-off.
-        A placement group that only waits has not failed."""
+        """Request again, with back-off, a placement group that could not be created. (A placement
+        group that only waits for room has not failed.)"""
         group_failed(self._tracker, request_number, cause, now)
         return self.check(now)
 
     def worker_group_lost(
         self, group_id: WorkerGroupId, cause: str, now: float
     ) -> list[SlotManagerAction]:
-        """Handle a lost group, or one with a lost bundle (its node died).
-        The group is released, and requested again if still wanted."""
+        """Release a group that was lost, or that lost a bundle because a node died. It is requested
+        again if a job still needs it."""
         group = self._tracker.groups.started.get(group_id)
         actions: list[SlotManagerAction] = []
         if group is not None:
@@ -248,7 +249,7 @@ class SlotManager:
         live_bundles: tuple[int, ...],
         now: float,
     ) -> list[SlotManagerAction]:
-        """Adopt a worker group that an earlier ResourceManager started. If no job claims it, it is
+        """Add a worker group that an earlier ResourceManager started. If no job claims it, it is
         released after the idle timeout. *live_bundles*: bundles whose TaskExecutor is alive and
         will register again; until then they count as starting."""
         recovered = recover_group(
@@ -259,7 +260,8 @@ class SlotManager:
     # --- nodes ------------------------------------------------------------------------------------
 
     def block_nodes(self, nodes: Iterable[BlockedNode], now: float) -> list[SlotManagerAction]:
-        """Give no more slots on these nodes for a while.  Jobs keep their slots there."""
+        """Give no more slots on these nodes to jobs for a while. Jobs keep the slots that they
+        have."""
         for node in nodes:
             until = self._tracker.blocklist.block(node, now)
             self._tracker.timetable.set(("blocked", node.node_id), until)
@@ -274,13 +276,14 @@ class SlotManager:
         return self.check(now)
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
-        """Return the blocked nodes; those blocked for the longest time come first."""
+        """Return the blocked nodes, in the order in which they were blocked."""
         return self._tracker.blocklist.all()
 
     # --- time -------------------------------------------------------------------------------------
 
     def check(self, now: float) -> list[SlotManagerAction]:
-        """Handle timeouts, idle releases, delayed retries, and consequences of earlier events."""
+        """Carry out everything that is due: timeouts, releases of idle groups, delayed retries, and
+        consequences of earlier events."""
         tracker = self._tracker
         actions: list[SlotManagerAction] = []
         for key in tracker.timetable.pop_due(now):
@@ -328,23 +331,24 @@ class SlotManager:
     def shortages(
         self, job_id: JobID, now: float, cluster: ClusterResources
     ) -> tuple[ResourceShortage, ...]:
-        """Explain why the job's slots are missing; empty if no slot is missing or required."""
+        """Explain to users why the job's slots are missing; empty if the job requires no slots or
+        has all."""
         requirements = self._tracker.jobs.get(job_id)
         return () if requirements is None else explain(self._tracker, requirements, now, cluster)
 
     @property
     def has_shortage(self) -> bool:
-        """Whether any job misses slots now."""
+        """Whether any job has fewer slots than it requires."""
         return bool(self._tracker.short)
 
     def worker_groups_of(self, job_id: JobID) -> tuple[WorkerGroupId, ...]:
-        """Return the worker groups that the job owns."""
+        """Return the ids of the worker groups that belong to the job alone."""
         groups = self._tracker.groups
         owned = (groups.of_owner(owner) for owner in groups.owners_of_job(job_id))
         return tuple(group.group_id for group in owned if group is not None)
 
     def worker_groups(self) -> tuple[WorkerGroupId, ...]:
-        """Return all groups that are started and not released."""
+        """Return the ids of all groups that are started and not released."""
         return tuple(self._tracker.groups.started)
 
     def task_executors_of(self, job_id: JobID) -> tuple[ResourceID, ...]:

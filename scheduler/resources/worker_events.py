@@ -85,8 +85,8 @@ def apply_report(tracker: ResourceTracker, worker: Worker, report: SlotReport, n
 def start_failed(
     tracker: ResourceTracker, group_id: WorkerGroupId, bundle_index: int, cause: str, now: float
 ) -> None:
-    """Note that the TaskExecutor that is being started in the bundle could not be started. Ignored
-    if none is being started there."""
+    """Empty the bundle in which a TaskExecutor could not be started. Ignored if none is being
+    started there."""
     group = tracker.groups.started.get(group_id)
     bundle = group.bundles.get(bundle_index) if group else None
     if group is not None and bundle is not None and bundle.state is BundleState.STARTING:
@@ -94,7 +94,7 @@ def start_failed(
 
 
 def give_from_node(tracker: ResourceTracker, node_id: str) -> None:
-    """Update who may get slots of the workers on a node that was blocked or unblocked."""
+    """Update whether slots on this node can be given, because the node was blocked or unblocked."""
     for worker in tracker.workers.values():
         group = tracker.groups.started.get(worker.location.worker_group)
         if worker.location.node_id == node_id and group is not None:
@@ -134,8 +134,8 @@ def group_started(
 
 
 def group_failed(tracker: ResourceTracker, request_number: int, cause: str, now: float) -> None:
-    """Note that a worker group could not be created. It is requested again after a delay that grows
-    with each failure."""
+    """Set when a worker group that could not be created is requested again: after a delay that
+    grows with each failure."""
     request = tracker.take_request(request_number)
     if request is not None:
         tracker.start_rate.failed(now)
@@ -152,8 +152,8 @@ def recover_group(
     live_bundles: tuple[int, ...],
     now: float,
 ) -> list[SlotManagerAction]:
-    """Adopt a worker group that an earlier ResourceManager started. It is released if it was
-    released before, or if its owner has another group."""
+    """Add a worker group that an earlier ResourceManager started. If the group was released before,
+    or its owner has another group, release it instead."""
     if group_id in tracker.groups.released:
         return [ReleaseWorkerGroup(group_id, "it was released before")]
     known = tracker.groups.started.get(group_id)

@@ -86,15 +86,15 @@ class WorkerGroup:
         self.profiles = profiles
 
     def starting(self, bundle: Bundle) -> None:
-        """Note that a TaskExecutor is being started in the bundle."""
+        """Mark the bundle as STARTING: a TaskExecutor is being started in it."""
         self._enter(bundle, BundleState.STARTING, None)
 
     def registered(self, bundle: Bundle, resource_id: ResourceID) -> None:
         self._enter(bundle, BundleState.REGISTERED, resource_id)
 
     def emptied(self, bundle: Bundle, cause: str, lived: float) -> None:
-        """Note that the bundle's TaskExecutor no longer exists.
-        *lived*: seconds since it registered; 0 if it never did."""
+        """Mark the bundle as EMPTY, because its TaskExecutor no longer exists. *lived*: seconds
+        since it registered; 0 if it never did."""
         bundle.failures = 1 if lived >= STABLE_AFTER else bundle.failures + 1
         bundle.last_cause = cause
         self._enter(bundle, BundleState.EMPTY, None)
@@ -124,8 +124,7 @@ class GroupRequest:
 
     def waits_for_room(self, now: float) -> bool:
         """Return whether the request has been unanswered for so long that no node seems to have
-        room for it.
-        """
+        room for it."""
         return now >= self.since + ROOM_PATIENCE
 
 
@@ -234,8 +233,8 @@ class GroupBooks:
         return request
 
     def take_request(self, number: int) -> GroupRequest | None:
-        """Remove and return a request that is answered or canceled. Returns None if it was removed
-        before."""
+        """Remove and return the request *number*, because it is answered or canceled. None if it
+        was removed before."""
         request = self.requests.pop(number, None)
         if request is not None:
             self.number_of_slots_coming -= request.number_of_slots

@@ -38,16 +38,16 @@ class WorkerListener(ABC):
 
     @abstractmethod
     def before_change(self, slot: ManagedSlot) -> None:
-        """Handle that the slot is about to change or to be removed."""
+        """Called when the slot is about to change or to be removed."""
 
     @abstractmethod
     def after_change(self, slot: ManagedSlot) -> None:
-        """Handle that the slot is new or has changed."""
+        """Called when the slot is new or has changed."""
 
     @abstractmethod
     def capacity_changed(self, worker: Worker) -> None:
-        """Handle that the worker's available capacity may have changed. Called after every change
-        of its slots."""
+        """Called after every change of the worker's slots, which may have changed its free
+        capacity."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +123,7 @@ class ManagedSlot:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A registered TaskExecutor."""
+    """A registered TaskExecutor with its slots, as the SlotManager knows them."""
 
     location: WorkerLocation
     total_profile: ResourceProfile

@@ -84,8 +84,8 @@ class JobNotes:
 
 @message
 class FinishedTask:
-    """A finished attempt with its final state and its slot. Times are seconds since the epoch, by
-    the clocks of the job's JobMasters; 0 if unknown."""
+    """An attempt that has finished, with the TaskExecutor's last report about it and its slot.
+    Times are seconds since the epoch, by the clocks of the job's JobMasters; 0 if unknown."""
 
     state: TaskExecutionState
     slot: AllocatedSlot

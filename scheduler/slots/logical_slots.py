@@ -47,9 +47,10 @@ class _State(Enum):
 
 
 class LogicalSlot:
-    """A subtask's share of a physical slot: holds one attempt at a time, and is returned once. The
-    attempt's side returns the share with :meth:`release_slot`; the owner of the physical slot takes
-    the share away with :meth:`release`. Both fail an attempt that is still in the slot."""
+    """A subtask's share of a physical slot: holds one attempt at a time, and is given back once.
+    The attempt's side gives the share back with :meth:`release_slot`; the owner of the physical
+    slot takes the share away with :meth:`release`. Both fail an attempt that is still in the
+    slot."""
 
     __slots__ = ("_is_given_back", "_payload", "_payload_has_ended", "_state", "slot", "vertex")
 
@@ -77,7 +78,7 @@ class LogicalSlot:
 
     @property
     def wants_to_return(self) -> bool:
-        """Whether the owner of the physical slot can take the share back: it was returned, and no
+        """Whether the owner of the physical slot can take the share back: it was given back, and no
         attempt runs in it."""
         return self._state is _State.RELEASING and self._is_given_back and self._payload_has_ended
 
@@ -100,23 +101,24 @@ class LogicalSlot:
 
     def release(self, cause: str) -> list[FailPayload]:
         """Take the share away from its attempt, because the owner has lost the physical slot.
-        Returns the attempt to fail, if any. The share is not returned to the owner afterwards
+        Returns the attempt to fail, if any. The share is not given back to the owner afterwards
         (SP-19)."""
         return self._begin_release(cause)
 
     def release_slot(self, cause: str) -> list[FailPayload]:
-        """Return the share to the owner of the physical slot, which can take it when
-        :attr:`wants_to_return` is True. A second call changes nothing."""
+        """Give the share back to the owner of the physical slot, which can take it when
+        :attr:`wants_to_return` is True. Returns the attempt to fail, if one is still in the slot. A
+        second call changes nothing."""
         if self._state is not _State.RELEASED:
             self._is_given_back = True
         return self._begin_release(cause)
 
     def payload_ended(self) -> None:
-        """Note that the attempt in the slot is in a terminal state."""
+        """Note that the attempt in the slot has ended, so that the share can be taken back."""
         self._payload_has_ended = True
 
     def taken_back(self) -> None:
-        """Note that the owner of the physical slot has taken the share back."""
+        """Mark the share as released, because the owner of the physical slot has taken it back."""
         self._state = _State.RELEASED
 
     def _begin_release(self, cause: str) -> list[FailPayload]:
@@ -184,8 +186,7 @@ class ExecutionSlotAllocator:
     ) -> None:
         """Make an allocator without requests. *groups*: from
         :func:`~flinkray.scheduler.slots.slot_sharing.slot_sharing_groups`. *requests_made*: number
-        of requests by an earlier allocator, whose ids are not reused.
-        """
+        of requests by an earlier allocator, whose ids are not reused."""
         self._is_batch = is_batch
         self._shared: dict[ExecutionVertexID, _SharedSlot] = {}
         for group in groups:
@@ -253,7 +254,8 @@ class ExecutionSlotAllocator:
         return HeldSlot(slot, shared.group.constraint, self._new_request_id(), shared.group.profile)
 
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
-        """Handle events of the SlotPool, in their order."""
+        """Apply events of the SlotPool, in their order, and return the actions: shares for
+        subtasks, failed requests, and attempts to fail because their slots were lost."""
         actions: list[SlotAllocatorAction] = []
         for event in events:
             match event:
@@ -269,8 +271,8 @@ class ExecutionSlotAllocator:
     def cancel(
         self, vertices: Iterable[ExecutionVertexID], reason: str
     ) -> list[SlotAllocatorAction]:
-        """Cancel the requests of these subtasks.  Subtasks that do not wait for a slot are
-        ignored."""
+        """Make these subtasks wait for a slot no longer. A request is canceled when no subtask that
+        would share its slot waits any more. Subtasks that do not wait are ignored."""
         cancelled = []
         for vertex in vertices:
             shared = self._shared[vertex]
@@ -284,8 +286,8 @@ class ExecutionSlotAllocator:
     def release(
         self, vertices: Iterable[ExecutionVertexID], cause: str
     ) -> list[SlotAllocatorAction]:
-        """Return the slot shares of these subtasks.
-        Attempts in them fail, and their share is returned when they end (:meth:`payload_ended`)."""
+        """Give the slot shares of these subtasks back. Attempts in them fail, and their share is
+        given back when they end (:meth:`payload_ended`)."""
         actions: list[SlotAllocatorAction] = []
         returned: list[AllocationID] = []
         for vertex in vertices:
@@ -298,7 +300,8 @@ class ExecutionSlotAllocator:
     def payload_ended(
         self, attempts: Iterable[ExecutionAttemptID], cause: str = "its task has ended"
     ) -> list[SlotAllocatorAction]:
-        """Return the slot shares of ended attempts.  A slot is returned with its last share."""
+        """Give the slot shares of ended attempts back. A slot goes back to the SlotPool with its
+        last share."""
         returned: list[AllocationID] = []
         for attempt_id in attempts:
             logical = self._shared[attempt_id.vertex].logical.get(attempt_id.vertex)

@@ -99,8 +99,7 @@ class PooledSlots:
         return None if host is None else host.by_index.get(slot_index)
 
     def fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots are matched to the profile: they fulfil the job's requirement of
-        it."""
+        """Return how many slots count towards the job's requirement of this profile."""
         return self._fulfilled.get(profile, 0)
 
     def fulfilled_profiles(self) -> list[ResourceProfile]:
@@ -118,8 +117,8 @@ class PooledSlots:
         return any(n and profile.fits_into(held) for held, n in self._profiles.items())
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return all free slots; each with the fraction of its TaskExecutor's slots here that are
-        in use (SP-11)."""
+        """Return all free slots, each with the fraction of its TaskExecutor's slots in this pool
+        that are in use (SP-11)."""
         return tuple(
             FreeSlotInfo(pooled.slot, self._hosts[pooled.slot.location.resource_id].utilization)
             for pooled in self._slots.values()

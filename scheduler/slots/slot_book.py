@@ -33,15 +33,15 @@ class SlotBook(Protocol):
         """Number of unanswered requests."""
 
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """Return all slots that the book holds, oldest first."""
+        """Return all slots in the book, oldest first."""
 
     def slots_on(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """Return the slots that the book holds on one TaskExecutor, oldest first."""
+        """Return the book's slots on one TaskExecutor, oldest first."""
 
     def holds(self, allocation_id: AllocationID) -> bool: ...
 
     def slot(self, allocation_id: AllocationID) -> AllocatedSlot:
-        """Return the slot with this id, which the book must hold."""
+        """Return the slot with this id, which must be in the book."""
 
     def is_reserved(self, allocation_id: AllocationID) -> bool:
         """Return whether the slot is reserved for a request; False if it is free or not in this
@@ -57,7 +57,7 @@ class SlotBook(Protocol):
         *now*."""
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Serve requests from free slots. Requests without a fitting free slot wait for *timeout*
+        """Reserve free slots for these requests; requests without a fitting slot wait for *timeout*
         seconds.
 
         Raises:
@@ -65,7 +65,8 @@ class SlotBook(Protocol):
         """
 
     def serve(self) -> list[SlotAllocated]:
-        """Reserve free slots for waiting requests."""
+        """Reserve free slots for waiting requests, and return an answer for each request that got
+        one."""
 
     def cancel(self, request_ids: Collection[SlotRequestId], now: float) -> None:
         """Cancel requests.  Requests that are not pending are ignored."""
@@ -81,13 +82,14 @@ class SlotBook(Protocol):
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
-        """Fail requests that will get no slot because of these shortages (SP-16, SP-28)."""
+        """Fail requests that will get no slot because of these shortages, and return the answers to
+        them (SP-16, SP-28)."""
 
     def fail_late(self, now: float) -> list[SlotEvent]:
-        """Fail requests that have timed out (SP-14)."""
+        """Fail requests that have timed out, and return the answers to them (SP-14)."""
 
     def fail_all(self, failure: SlotRequestFailure, reason: str, now: float) -> list[SlotEvent]:
-        """Fail all requests."""
+        """Fail all requests, and return the answers to them."""
 
     def next_deadline(self) -> float:
         """Return when :meth:`fail_late` next fails a request. Infinite if another event must come
@@ -96,16 +98,16 @@ class SlotBook(Protocol):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that no longer exists, because its TaskExecutor offers *slot* in its
-        place; None if there is none. The answer does not depend on whether *slot* is wanted."""
+        """Return the slot in the book that no longer exists, because its TaskExecutor offers *slot*
+        in its place; None if there is none. Whether *slot* is wanted does not matter."""
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
         """Return the required profile that an offered slot would fulfil; None if the slot is not
         wanted."""
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot that must be removed before *slot*, which is wanted, can be added;
-        None if there is none."""
+        """Return the slot in the book that must be removed before *slot*, which is wanted, can be
+        added; None if there is none."""
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
         """Add a free slot that fulfils the required profile *matched*. Then the caller must call
@@ -117,10 +119,10 @@ class SlotBook(Protocol):
         :meth:`serve`."""
 
     def restore(self, restored: HeldSlot, now: float) -> None:
-        """Restore a slot that the job's previous pool held, reserved or free."""
+        """Add a slot of the job's previous pool, with its reservation if it was reserved."""
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """Remove a held slot that no longer exists, with the request that had the slot."""
+        """Remove a slot that no longer exists, with the request that had the slot."""
 
     def useless(self) -> tuple[AllocationID, ...]:
         """Return the free slots that no future request can get."""

@@ -88,7 +88,7 @@ class SlotLedger:
         self._worker_groups[constraint.name] = requirement
 
     def job_restarting(self, is_restarting: bool) -> None:
-        """Note that a restart of the job begins or ends. Worker groups that are required when it
+        """Record that a restart of the job begins or ends. Worker groups that are required when it
         begins stay required until it ends."""
         if not is_restarting:
             self._kept.clear()
@@ -118,8 +118,8 @@ class SlotLedger:
             self._constraints[slot.allocation_id] = constraint
 
     def adopted(self, slots: Iterable[HeldSlot]) -> None:
-        """Record slots that the job had before this JobMaster.
-        The caller must send the slots to the pool (:meth:`restored`)."""
+        """Record slots that the job had under an earlier JobMaster. The caller must send them to
+        the pool (:meth:`restored`)."""
         for restored in slots:
             allocation_id = restored.slot.allocation_id
             self.add(restored.slot, restored.constraint)
@@ -201,8 +201,8 @@ class SlotLedger:
         return replace(set_last, requirements=free + constrained)
 
     def restored(self) -> Iterator[HeldSlot]:
-        """Yield all slots, with the requests for which they are reserved, oldest first, for the
-        pool that replaces a dead one."""
+        """Yield all slots in the record, oldest first, each with the request for which it is
+        reserved, to be sent to the pool that replaces a dead one."""
         for allocation_id, slot in self._slots.items():
             use = self._used.get(allocation_id)
             constraint = self._constraints.get(allocation_id)
@@ -227,7 +227,7 @@ class SlotLedger:
     # --- questions --------------------------------------------------------------------------------
 
     def on(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """Return the allocations of the recorded slots on one TaskExecutor, oldest first."""
+        """Return the allocation ids of the recorded slots on one TaskExecutor, oldest first."""
         return tuple(self._on.get(resource_id, ()))
 
     def all(self) -> tuple[AllocatedSlot, ...]:

@@ -94,16 +94,16 @@ class DeclarativeSlotPool:
 
     @property
     def slots(self) -> tuple[AllocatedSlot, ...]:
-        """All slots held, oldest first."""
+        """All slots in the pool, used and free, oldest first."""
         return tuple(slot for book in self._books.values() for slot in book.slots())
 
     def slots_of(self, resource_id: ResourceID) -> tuple[AllocatedSlot, ...]:
-        """Return the slots held on one TaskExecutor, used and free (SP-10)."""
+        """Return the pool's slots on one TaskExecutor, used and free (SP-10)."""
         return tuple(slot for book in self._books.values() for slot in book.slots_on(resource_id))
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return the free slots without a constraint; each with the fraction of its TaskExecutor's
-        slots here that are in use (SP-11)."""
+        """Return the free slots without a constraint, each with the fraction of its TaskExecutor's
+        slots in this pool that are in use (SP-11)."""
         return self._unconstrained.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
@@ -111,8 +111,8 @@ class DeclarativeSlotPool:
         return self._unconstrained.number_required(profile)
 
     def number_fulfilled(self, profile: ResourceProfile) -> int:
-        """Return how many slots without a constraint, used or free, fulfil the job's requirement of
-        the profile."""
+        """Return how many slots without a constraint, used or free, count towards the job's
+        requirement of the profile."""
         return self._unconstrained.number_fulfilled(profile)
 
     @property
@@ -144,7 +144,7 @@ class DeclarativeSlotPool:
         return self._declare(now, always=True)
 
     def request_slots(self, wanted: SlotRequests, now: float) -> list[SlotPoolAction]:
-        """Serve requests from free slots. The other requests wait until TaskExecutors offer slots.
+        """Reserve free slots for these requests; the others wait until TaskExecutors offer slots.
 
         Raises:
             ValueError: a request is pending already.
@@ -163,8 +163,9 @@ class DeclarativeSlotPool:
         return self._declare(now)
 
     def return_slots(self, returned: ReturnSlots, now: float) -> list[SlotPoolAction]:
-        """Free reserved slots, which then serve pending requests (SP-02). Each returned slot lowers
-        the number of required slots by one (SP-28). Slots that are not reserved are ignored."""
+        """Free the reserved slots that the job gives back, which then serve pending requests
+        (SP-02). Each lowers the number of required slots by one (SP-28). Slots that are not
+        reserved are ignored."""
         for allocation_id in returned.allocations:
             book = self._book_with(allocation_id)
             if book is not None:
@@ -185,9 +186,9 @@ class DeclarativeSlotPool:
     def not_enough_resources(
         self, shortages: tuple[ResourceShortage, ...], now: float
     ) -> list[SlotPoolAction]:
-        """Handle the ResourceManager's complete list of shortages.
-        Requests that will not be fulfilled fail (SP-13, SP-16, SP-28).  While the job waits for
-        room in the cluster, excess slots are returned at once."""
+        """Fail the requests that will not be fulfilled because of these shortages, which are all
+        that the ResourceManager reports (SP-13, SP-16, SP-28). While the job waits for room in the
+        cluster, excess slots are returned at once."""
         self._is_room_missing = any(s.awaits_room or s.exhausted for s in shortages)
         actions: list[SlotPoolAction] = []
         for book in self._books.values():
@@ -213,10 +214,10 @@ class DeclarativeSlotPool:
         return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[HeldSlot], now: float) -> list[SlotPoolAction]:
-        """Restore slots of the job's last pool, which has died, with their reservations.
-        Call this before the requests that were pending in the last pool are made again, and before
-        TaskExecutors are registered. Slots that were lost in the meantime are restored, too, until
-        a report of their loss removes them."""
+        """Add the slots of the job's last pool, which has died, with their reservations. Call this
+        before the requests that were pending in the last pool are made again, and before
+        TaskExecutors are registered. Slots that were lost in the meantime are added, too, until a
+        report of their loss removes them."""
         self._require_open("restore slots")
         count = 0
         for restored in slots:
@@ -240,8 +241,8 @@ class DeclarativeSlotPool:
         self._story.add(now, f"{len(self._awaited)} slots of past JobMasters are awaited")
 
     def handed_over(self, now: float) -> tuple[AllocationID, ...]:
-        """Return the slots that the pool of the job's next JobMaster must wait for: all slots held
-        here, and those for which this pool itself still waits."""
+        """Return the slots that the pool of the job's next JobMaster must wait for: all slots in
+        this pool, and those that this pool itself still waits for."""
         awaited = (a for a, until in self._awaited.items() if until > now)
         return tuple(dict.fromkeys((*(s.allocation_id for s in self.slots), *awaited)))
 
@@ -333,7 +334,7 @@ class DeclarativeSlotPool:
         now: float,
         actions: list[SlotPoolAction],
     ) -> bool:
-        """Add the slot to the pool if it is wanted. Appends the resulting actions, and returns
+        """Add the slot to the pool if it is wanted, and append what follows to *actions*. Returns
         whether the slot was added."""
         name = _name_of(constraint)
         book = self._books.get(name)
@@ -356,13 +357,14 @@ class DeclarativeSlotPool:
     def fail_allocation(
         self, allocation_id: AllocationID, reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Release a slot that can no longer be used.  Unknown allocations are ignored."""
+        """Give a slot that can no longer be used back to its TaskExecutor. Unknown allocations are
+        ignored."""
         return self.release_slots((allocation_id,), reason, now)
 
     def release_slots(
         self, allocations: tuple[AllocationID, ...], reason: str, now: float
     ) -> list[SlotPoolAction]:
-        """Return slots to their TaskExecutors, whatever the requirements are. Each reserved slot
+        """Give slots back to their TaskExecutors, whatever the requirements are. Each reserved slot
         lowers the number of required slots by one; free slots do not (SP-25, SP-28)."""
         found = [slot for a in allocations if (slot := self._held(a)) is not None]
         lost = self._lose([slot.allocation_id for slot in found], reason, now)
@@ -384,8 +386,8 @@ class DeclarativeSlotPool:
     # --- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> list[SlotPoolAction]:
-        """Fail requests that have timed out (SP-14, SP-15).
-        Return slots that have been excess for the idle timeout (SP-07, SP-23)."""
+        """Fail requests that have timed out (SP-14, SP-15), and give slots that have been excess
+        for the idle timeout back to their TaskExecutors (SP-07, SP-23)."""
         if self._closed:
             return []
         actions: list[SlotPoolAction] = []
@@ -501,7 +503,7 @@ class FreeSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotsChanged:
-    """Tell the JobMaster which slots the pool has gained and lost."""
+    """Tell the JobMaster which slots were added to the pool, and which were removed."""
 
     gained: tuple[AllocatedSlot, ...]
     lost: tuple[AllocationID, ...]

@@ -83,8 +83,8 @@ class CancelSlotRequests:
 
 @message
 class ReturnSlots:
-    """Returns reserved slots in which no task runs any more; the pool may give them to other
-    requests. The number of slots that the job requires falls by their number (SP-28)."""
+    """Gives reserved slots in which no task runs any more back to the pool, which may use them for
+    other requests. The number of slots that the job requires falls by their number (SP-28)."""
 
     allocations: tuple[AllocationID, ...]
     reason: str
@@ -158,7 +158,7 @@ IDS_PER_MESSAGE = 40_000
 
 
 def in_messages(wanted: SlotRequests) -> Iterator[SlotRequests]:
-    """Divide the requests into messages of limited size."""
+    """Divide *wanted* into several SlotRequests, each small enough for one message."""
     largest = max((_number_of_ids(request) for request in wanted.requests), default=1)
     number = max(1, IDS_PER_MESSAGE // largest)
     for first in range(0, len(wanted.requests), number):

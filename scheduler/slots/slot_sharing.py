@@ -18,7 +18,7 @@ Producers = Callable[[ExecutionVertexID], Iterable[ExecutionVertexID]]
 
 @dataclass(frozen=True, slots=True)
 class SharingVertex:
-    """Describes a job vertex as far as slot sharing depends on it."""
+    """The properties of a job vertex that decide which subtasks share a slot."""
 
     vertex_id: JobVertexID
     parallelism: int

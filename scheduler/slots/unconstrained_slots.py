@@ -36,8 +36,7 @@ class UnconstrainedSlots(SlotBook):
     def __init__(self, *, late_slots_for: float, spread_out: bool) -> None:
         """Make a book without slots and requests. *late_slots_for*: seconds for which a slot for a
         timed-out request is still accepted. *spread_out*: serve requests from the least utilised
-        TaskExecutor.
-        """
+        TaskExecutor."""
         self._slots = PooledSlots()
         self._needs = PoolRequirements(self._slots)
         self._reservations = SlotReservations(
@@ -76,8 +75,8 @@ class UnconstrainedSlots(SlotBook):
         return pooled is not None and not pooled.is_free
 
     def free_slots(self) -> tuple[FreeSlotInfo, ...]:
-        """Return all free slots; each with the fraction of its TaskExecutor's slots here that are
-        in use (SP-11)."""
+        """Return all free slots, each with the fraction of its TaskExecutor's slots in this pool
+        that are in use (SP-11)."""
         return self._slots.free_slots()
 
     def number_required(self, profile: ResourceProfile) -> int:
@@ -139,8 +138,8 @@ class UnconstrainedSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the held slot with the index on the TaskExecutor that the offered *slot* has; None
-        if there is none. The held slot no longer exists, because an index has one allocation at a
+        """Return the slot in the book that has the same index on the TaskExecutor as the offered
+        *slot*; None if there is none. It no longer exists, because an index has one allocation at a
         time."""
         older = self._slots.at(slot.location.resource_id, slot.slot_index)
         return None if older is None else older.slot
@@ -159,8 +158,7 @@ class UnconstrainedSlots(SlotBook):
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
         """Return None: no slot must be removed to add another one, because there is room for any
-        number.
-        """
+        number."""
         return None
 
     def add(self, slot: AllocatedSlot, matched: ResourceProfile, now: float) -> None:
@@ -169,9 +167,8 @@ class UnconstrainedSlots(SlotBook):
         self._reservations.slot_came(slot.profile)
 
     def take_over(self, restored: HeldSlot, now: float) -> bool:
-        """Add a slot that the job had under an earlier JobMaster. The slot is kept until it has
-        been idle for too long. Always returns True.
-        """
+        """Add a slot that the job had under an earlier JobMaster, and return True. The slot is kept
+        until it has been idle for too long."""
         self.add(restored.slot, restored.slot.profile, now)
         return True
 
@@ -183,8 +180,8 @@ class UnconstrainedSlots(SlotBook):
             self._slots.reserve(pooled, restored.request_id)
 
     def remove(self, allocation_id: AllocationID, now: float) -> None:
-        """Remove a slot. If the slot was reserved, one slot less is required of its profile (SP-25,
-        SP-28)."""
+        """Remove a slot. If the slot was reserved, the job then requires one slot less of the
+        profile whose requirement it fulfilled (SP-25, SP-28)."""
         pooled = self._held(allocation_id)
         if not pooled.is_free:
             self._needs.decrease(pooled.matched, 1)
@@ -194,8 +191,7 @@ class UnconstrainedSlots(SlotBook):
 
     def useless(self) -> tuple[AllocationID, ...]:
         """Return no slots: any free slot may be required later, until it has been idle for too
-        long.
-        """
+        long."""
         return ()
 
     # --- time -------------------------------------------------------------------------------------
@@ -508,9 +504,9 @@ class SlotReservations:
         return len(self._pending)
 
     def request(self, wanted: SlotRequests, timeout: float, now: float) -> list[SlotAllocated]:
-        """Serve requests from free slots, and let the others wait.
-        Requests with a preferred allocation choose first, so that no other request takes a slot
-        with their state.
+        """Reserve free slots for these requests; requests without a fitting slot wait. Requests
+        with a preferred allocation choose first, so that no other request takes a slot with their
+        state.
 
         Raises:
             ValueError: a request is pending already.

@@ -64,7 +64,8 @@ class WorkerGroupSlots(SlotBook):
 
     @property
     def is_required(self) -> bool:
-        """Whether the job requires the whole worker group."""
+        """Whether the job requires the worker group now; if it does, it requires all of its
+        bundles."""
         return bool(self._pending) or self._reserved > 0 or self._is_kept or self._is_declared
 
     @property
@@ -165,8 +166,8 @@ class WorkerGroupSlots(SlotBook):
     # --- requests that end without a slot ---------------------------------------------------------
 
     def fail_short(self, shortages: Sequence[ResourceShortage], now: float) -> list[SlotEvent]:
-        """Fail all requests if the group is unfulfillable or exhausted (SP-16, SP-28).
-        Only a whole group can be used."""
+        """Fail all requests if the group is unfulfillable or exhausted, because only a whole group
+        can be used (SP-16, SP-28)."""
         failed: list[SlotEvent] = []
         for shortage in shortages:
             if shortage.constraint is None or shortage.constraint.name != self._name:
@@ -203,19 +204,19 @@ class WorkerGroupSlots(SlotBook):
     # --- slots that come and go -------------------------------------------------------------------
 
     def outdated_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return None: an offer never shows that a held slot is gone. The held slot stays until a
-        wanted slot of the same bundle replaces it."""
+        """Return None: an offer never shows that a slot in the book is gone. That slot stays until
+        a wanted slot of the same bundle replaces it."""
         return None
 
     def match(self, slot: AllocatedSlot, now: float) -> ResourceProfile | None:
         """Return the profile of the worker group's slots if the offered slot is wanted; None if it
-        is not. Slots of another worker group are wanted, too, even if the pool holds some of the
+        is not. A slot of another worker group is wanted, too, even if the pool has slots of the
         current one."""
         return self._profile if self.is_required and self._fits(slot) else None
 
     def replaced_by(self, slot: AllocatedSlot) -> AllocatedSlot | None:
-        """Return the slot that is held for the same bundle of the group; None if there is none. Its
-        TaskExecutor was replaced."""
+        """Return the book's slot for the same bundle of the group, whose TaskExecutor was replaced;
+        None if there is none."""
         held = self._groups.get(slot.location.worker_group, {}).get(slot.location.bundle_index)
         return None if held is None else held.slot
 
@@ -228,16 +229,15 @@ class WorkerGroupSlots(SlotBook):
 
     def take_over(self, restored: HeldSlot, now: float) -> bool:
         """Add a slot that the job had under an earlier JobMaster, and return True. Return False if
-        the job requires the group already, or the book holds a slot for the same bundle.
-        """
+        the job requires the group already, or the book has a slot for the same bundle."""
         if self.is_required or self.replaced_by(restored.slot) is not None:
             return False
         self.restore(restored, now)
         return True
 
     def restore(self, restored: HeldSlot, now: float) -> None:
-        """Restore a slot that the job's previous pool held. The slot's constraint and the profile
-        of its request tell the size and profile of the worker group."""
+        """Add a slot of the job's previous pool. The slot's constraint and the profile of its
+        request tell the size and profile of the worker group."""
         assert restored.constraint is not None
         slot, size = restored.slot, restored.constraint.size
         self.add(slot, slot.profile, now)
@@ -259,8 +259,8 @@ class WorkerGroupSlots(SlotBook):
         self._note_idle(now)
 
     def useless(self) -> tuple[AllocationID, ...]:
-        """Return the free slots that no request can get. They belong to a worker group that was
-        replaced, or to bundles that are not requested now."""
+        """Return the free slots that no request can get, because their worker group was replaced by
+        another one, or their bundle is beyond the required size or too small."""
         present = self._present()
         return tuple(
             allocation_id
@@ -291,8 +291,8 @@ class WorkerGroupSlots(SlotBook):
         return slot.location.bundle_index < self._size and self._profile.fits_into(slot.profile)
 
     def _present(self) -> dict[int, _Held]:
-        """Return the held slots of one worker group, by bundle: of the group whose bundles are
-        reserved, otherwise of the newest group."""
+        """Return bundle index -> slot for one worker group: the group whose bundles are reserved,
+        otherwise the newest group."""
         if self._reserved:
             for bundles in self._groups.values():
                 if any(held.request_id is not None for held in bundles.values()):

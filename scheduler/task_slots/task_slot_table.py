@@ -53,8 +53,8 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class SlotDifference:
-    """Differences between the slots that a JobMaster knows and the slots in the TaskExecutor's
-    table (TM-16)."""
+    """Slots of a job that only its JobMaster knows, and slots that only the TaskExecutor's table
+    has (TM-16)."""
 
     unknown_here: tuple[AllocationID, ...]
     """Allocations that the table does not have; they are reported to the JobMaster as failed."""
@@ -104,10 +104,10 @@ def _names(slot: _TaskSlot) -> str:
 
 class TaskSlotTable:
     """Decides about the slots of a TaskExecutor: allocates, offers, activates and frees them. A
-    slot is *active* when its JobMaster has accepted it. If the JobMaster is lost, active slots are
-    *held* with their tasks until the next one adopts some; the others are *vacated* (their tasks
-    are ended) and then *kept* empty, to be offered again. Methods return actions to be carried out.
-    ``now`` is in monotonic seconds."""
+    slot is *active* when its JobMaster has accepted it. If the JobMaster is lost, its active slots
+    are *held* with their tasks. The next JobMaster adopts some of them; the rest are *vacated*
+    (their tasks are ended) and then *kept* empty, to be offered again. Methods return actions to be
+    carried out. ``now`` is in monotonic seconds."""
 
     def __init__(
         self,
@@ -317,9 +317,9 @@ class TaskSlotTable:
         )
 
     def slot_cleaned(self, allocation_id: AllocationID) -> SlotID | None:
-        """Handle that a CleanSlot was carried out. Returns the id of the slot if it is free now,
-        which must be reported to the ResourceManager. None if the slot is kept empty for its job
-        and can be offered."""
+        """Free a slot whose CleanSlot was carried out, and return its id, which must be reported to
+        the ResourceManager. None if the slot is kept empty for its job: then it can be offered
+        again."""
         slot = self._slots.get(allocation_id)
         if slot is None:
             return None
@@ -377,7 +377,8 @@ class TaskSlotTable:
     def compare_with_job_master(
         self, job_id: JobID, allocations: tuple[AllocationID, ...]
     ) -> SlotDifference:
-        """Compare a JobMaster's slots with the table (TM-16)."""
+        """Compare the slots that a JobMaster says it has (*allocations*) with this table
+        (TM-16)."""
         here = {slot.allocation_id: slot for slot in self._slots_of(job_id)}
         return SlotDifference(
             unknown_here=tuple(a for a in allocations if a not in here),
@@ -401,7 +402,8 @@ class TaskSlotTable:
         return None if slot is None else slot.job_id
 
     def contains(self, allocation_id: AllocationID) -> bool:
-        """Return whether the allocation has a slot here, even while it is being freed."""
+        """Return whether this table has a slot with the allocation, even while the slot is being
+        freed."""
         return allocation_id in self._slots
 
     def is_being_freed(self, allocation_id: AllocationID) -> bool:
@@ -446,7 +448,7 @@ class TaskSlotTable:
         return tuple(slot.allocation_id for slot in self._slots_of(job_id))
 
     def jobs(self) -> tuple[JobID, ...]:
-        """Return the ids of the jobs that have a slot here."""
+        """Return the ids of the jobs that have a slot on this TaskExecutor."""
         return tuple(dict.fromkeys(slot.job_id for slot in self._slots.values()))
 
     def close(self, reason: str) -> list[SlotTableAction]:

@@ -174,10 +174,8 @@ class ZooKeeperClient:
 
     def add_listener(self, listener: Callable[[bool], None]) -> None:
         """Call *listener* with True when the connection is made, and with False when it is lost.
-
         Most calls come from a thread of kazoo; *listener* must not block. If breaks are tolerated,
-        False comes late or not at all.
-        """
+        False comes late or not at all."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -201,10 +199,8 @@ class ZooKeeperClient:
 
     def _give_up_later(self, tolerance: PatientDeadlines, epoch: int) -> None:
         """Report the connection as lost after the session timeout, unless its state changes before.
-
         Time for which this process was paused does not count: the connection may be back. Waiting
-        is safe, because changes in an ended session are fenced.
-        """
+        is safe, because changes in an ended session are fenced."""
 
         def give_up() -> None:
             if self._epoch == epoch:
@@ -224,10 +220,8 @@ class ZooKeeperClient:
         return "/".join((self.root, *names)).replace("//", "/")
 
     def to_loop(self, callback: Callable[[], None]) -> None:
-        """Run *callback* on the event loop, from a thread of kazoo.
-
-        Does nothing if the loop is closed.
-        """
+        """Run *callback* on the event loop, from a thread of kazoo. Does nothing if the loop is
+        closed."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(callback)
@@ -236,10 +230,8 @@ class ZooKeeperClient:
                 raise
 
     async def do(self, begin: Callable[[KazooClient], Any]) -> Any:
-        """Run an ``…_async`` method of kazoo, which *begin* starts, and return its result.
-
-        Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
-        """
+        """Run an ``…_async`` method of kazoo, which *begin* starts, and return its result. Raises a
+        KazooException; one of :data:`AWAY` if the outcome is unknown."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def settle(result: Any) -> None:
@@ -259,10 +251,7 @@ class ZooKeeperClient:
 
     def blocking(self, work: Callable[[KazooClient], T]) -> T:
         """Run *work* with kazoo's client in the calling thread, where it may block; return its
-        result.
-
-        Raises a KazooException; one of :data:`AWAY` if the outcome is unknown.
-        """
+        result. Raises a KazooException; one of :data:`AWAY` if the outcome is unknown."""
         return work(self._kazoo)
 
     def ask(self, read: Callable[[KazooClient], T]) -> T:
@@ -292,10 +281,8 @@ class ZooKeeperClient:
 
 
 def _so_often(hosts: str, least: int) -> str:
-    """Return a host list of at least *least* servers, by repeating *hosts*.
-
-    So kazoo tries each server several times before it gives up.
-    """
+    """Return a host list of at least *least* servers, by repeating *hosts*, so that kazoo tries
+    each server several times before it gives up."""
     return ",".join([hosts] * math.ceil(least / len(hosts.split(","))))
 
 
@@ -317,10 +304,7 @@ _PAUSE = 0.1
 
 class Watching(ABC):
     """Calls :meth:`look` to read the znodes again whenever a watch or the connection reports a
-    change.
-
-    A missed change is noticed with the next one, and no change is handled twice.
-    """
+    change. A missed change is noticed with the next one, and no change is handled twice."""
 
     def __init__(self, client: ZooKeeperClient, on_error: Callable[[Exception], None]) -> None:
         self.client = client
@@ -360,7 +344,8 @@ class Watching(ABC):
 
     @abstractmethod
     def connection_changed(self, is_connected: bool) -> None:
-        """Handle a made or lost connection; called in a thread of kazoo, before the next look."""
+        """Called in a thread of kazoo, before the next look, when the connection was made or
+        lost."""
 
     def _connection_changed(self, is_connected: bool) -> None:
         self.connection_changed(is_connected)

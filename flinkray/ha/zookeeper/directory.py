@@ -1,10 +1,9 @@
 """Implements directories whose entries count only if ZooKeeper points to them.
 
 The content of an entry is in storage under a name of its own; a znode points to it. A pointer is
-set in one transaction that checks that the writer's *fence* (see :mod:`.election_driver`) still
+set in one transaction that checks that the writer's *fence* (see :mod:`.leader_drivers`) still
 exists: a paused leader whose session has expired changes nothing. Content that the leader wrote and
-to which no znode points is deleted, unless the leader dies before.
-"""
+to which no znode points is deleted, unless the leader dies before."""
 
 from __future__ import annotations
 
@@ -240,9 +239,7 @@ def _answers(
     ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
 ) -> list[Any]:
     """Send one of kazoo's ``…_async`` requests for each path; return the answers in the same order.
-
-    The answer is None if there is no such znode.
-    """
+    The answer is None if there is no such znode."""
     found = []
     for begin in range(0, len(paths), _AT_ONCE):
         for asked in [ask(zk, path) for path in paths[begin : begin + _AT_ONCE]]:

@@ -125,10 +125,8 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
                     await self._client.until_connected()
 
     async def _put(self, fence: str, data: bytes) -> bool:
-        """Publish *data* as the leader's information, if the znode *fence* still exists.
-
-        Return False if another process was faster, or has taken over.
-        """
+        """Publish *data* as the leader's information, if the znode *fence* still exists. Return
+        False if another process was faster, or has taken over."""
         path = f"{self._path}/{CONNECTION_INFO}"
         stat = await self._client.do(lambda zk: zk.exists_async(path))
         session = self._client.session
@@ -179,8 +177,7 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
 
 class _Latch(Watching):
     """The znode by which one contender takes part in an election. It is created again if its
-    session ends.
-    """
+    session ends."""
 
     def __init__(
         self,
@@ -255,11 +252,8 @@ class _Latch(Watching):
             self._dead.watch(path, bytes(identity).decode())
 
     async def _leave(self) -> None:
-        """Delete this contender's znode, and choose a new name for the next one.
-
-        Each grant of leadership has a znode of its own, so writes that began under an earlier grant
-        fail.
-        """
+        """Delete this contender's znode, and choose a new name for the next one. Each grant of
+        leadership has a znode of its own, so writes that began under an earlier grant fail."""
         own = await self._own()
         if own is not None:
             with suppress(NoNodeError):  # its session has expired
@@ -272,10 +266,8 @@ class _Latch(Watching):
             self._fence = None
 
     async def _own(self) -> str | None:
-        """Return the name of this contender's znode in the election; None: there is none.
-
-        This also finds a znode whose creation succeeded although the answer was lost.
-        """
+        """Return the name of this contender's znode in the election; None: there is none. This also
+        finds a znode whose creation succeeded although the answer was lost."""
         of_own = [name for name in await self._children() if name.startswith(self._name)]
         return of_own[0] if of_own else None
 
@@ -344,11 +336,8 @@ _LONGEST_PAUSE = 1.0
 
 
 class DeadContenders:
-    """Watches the process of the contender that is next in line before this one. Runs on the event
-    loop.
-
-    If the process dies, the contender's znodes are removed.
-    """
+    """Watches the process of the contender that is next in line before this one, and removes that
+    contender's znodes if the process dies. Runs on the event loop."""
 
     def __init__(self, client: ZooKeeperClient, information: str, processes: RpcService) -> None:
         """Watch contenders of one election, with no contender to watch yet.
@@ -363,10 +352,8 @@ class DeadContenders:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, latch: str, identity: str) -> None:
-        """Watch the contender that is now next in line before this one.
-
-        *latch* is the path of the contender's znode, *identity* the identity of its process.
-        """
+        """Watch the contender that is now next in line before this one. *latch* is the path of its
+        znode, *identity* the identity of its process."""
         if latch != self._latch or self._task is None or self._task.done():
             self.stop()
             self._latch = latch
@@ -389,11 +376,8 @@ class DeadContenders:
             await self._remove(latch)
 
     async def _until_lost(self, process: str) -> bool:
-        """Wait until the connection to *process* is lost, or cannot be made.
-
-        Return True if this took longer than ``_LONGEST_PAUSE``, so that the process was alive at
-        first.
-        """
+        """Wait until the connection to *process* is lost, or cannot be made. Return True if this
+        took longer than ``_LONGEST_PAUSE``, so that the process was alive at first."""
         began = self._processes.clock.monotonic()
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watch = self._processes.watch_process(process, lambda _: _set(lost))
