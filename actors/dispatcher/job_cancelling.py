@@ -67,9 +67,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """Begin to store the job without its cancellation, after storing the cancellation has
-        failed. The client was told that the job continues. The failed write may have taken effect
-        all the same, and then the next Dispatcher would cancel the job.
+        """Begin to store the job as not cancelled, because storing its cancellation has failed and
+        the client was told so. The failed write may have taken effect all the same, and then the
+        next Dispatcher would cancel the job.
         """
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
@@ -133,17 +133,15 @@ class _Lease:
 
 
 class ClientLeases:
-    """One lease for each job that ends with its client.
-    A lease runs out if the client sends no heartbeat for the job's timeout.
+    """One lease for each job that is cancelled when its client is lost. A lease runs out if the
+    client sends no heartbeat for the job's timeout.
 
-    All methods and the callback run on the endpoint's main thread. Unlike in
-    :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is not asked
-    for heartbeats, and a wrong timeout cancels a job.
+    All methods and the callback run on the endpoint's main thread.
     """
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
-        """Create the collection of leases, without leases.
-        *on_silence* is called when a lease has run out. The lease has been removed then.
+        """Create the collection, without leases. *on_silence* is called for a lease that has run
+        out.
         """
         self._endpoint = endpoint
         self._on_silence = on_silence

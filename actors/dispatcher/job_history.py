@@ -69,8 +69,6 @@ class JobHistory:
     def __contains__(self, job_id: JobID) -> bool:
         """Return whether an ended job has this id. True also for an expired job that is not deleted
         yet.
-
-        A new graph that is stored under such an id would not be run.
         """
         return job_id in self._jobs or job_id in self._forgotten
 
@@ -129,9 +127,9 @@ class JobHistory:
         self._endpoint.schedule_run_async(self._until_late, self._delete_what_is_due)
 
     def _forget_old(self) -> None:
-        """Stop showing expired jobs and jobs beyond the capacity. Their data is deleted later.
-        All jobs are checked, because a wrong clock may have given the first job an end in the
-        future.
+        """Remove expired jobs and jobs beyond the capacity from the shown jobs. Their data is
+        deleted later. All jobs are checked, because a wrong clock may have given the first job an
+        end in the future.
         """
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
@@ -143,9 +141,8 @@ class JobHistory:
             self._forgotten[job.job_id] = job.result.name
 
     async def _delete_what_is_due(self) -> None:
-        """Delete late results and expired jobs, one after the other, so that they cannot interfere.
-        Once an expired job is deleted, a new job may have its id, whose results must not be
-        deleted.
+        """Delete late results and expired jobs, one after the other: a new job may get the id of an
+        expired job once that is deleted, and the results of the new job must not be deleted.
         """
         self._is_due = True
         if self._is_deleting:

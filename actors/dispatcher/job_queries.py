@@ -75,9 +75,7 @@ class JobQueries:
         return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
 
     async def status(self, job_id: JobID) -> JobStatus:
-        """Return the status of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return the status of a running or ended job. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.status
         job = self.managed(job_id)
@@ -85,8 +83,8 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Return the progress of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
+        """Return the status, numbers of tasks and progress of each vertex of a running or ended
+        job. Raises the errors of :meth:`managed`.
         """
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
@@ -97,9 +95,7 @@ class JobQueries:
         return replace(progress, failovers=max(progress.failovers, job.deaths.count))
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
-        """Return the exceptions of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return the failures of a running or ended job. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.exceptions
         job = self.managed(job_id)
@@ -107,8 +103,8 @@ class JobQueries:
         return job.with_own_exceptions(*(found or ()))
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """Return the details of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
+        """Return all that is known about a running or ended job. Raises the errors of
+        :meth:`managed`.
         """
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
@@ -117,7 +113,7 @@ class JobQueries:
         return job.details() if details is None else job.with_failovers(details)
 
     def settings(self, job_id: JobID) -> JobSettings:
-        """Return the settings of a running or ended job.
+        """Return the settings with which a running or ended job runs or ran.
 
         Raises:
             JobNotFoundError: there is no such job, or the settings of the ended job were not kept.

@@ -123,9 +123,8 @@ class JobSnapshots:
         return tuple(dict.fromkeys(filter(None, found)))
 
     async def _dispose_unless_needed(self, path: str, location: str, taken_of: JobID) -> None:
-        """Delete the savepoint.
-        Raises JobStateError if a job would recover from the savepoint, or is about to start from
-        it.
+        """Delete the savepoint. Raises JobStateError if a job would recover from the savepoint, or
+        is about to start from it.
         """
         if self._being_given[location]:
             text = f"its savepoint {path} is what a job is about to start from"

@@ -90,8 +90,8 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def request_job_result(self, job_id: JobID) -> JobResult:
-        """Wait until the job has ended and its resources are released, and return its result.
-        If the release takes too long, the result is returned before its end.
+        """Wait until the job has ended and its resources are released, and return its result. If
+        the release takes too long, the result is returned before it is done.
         """
 
     @abstractmethod
@@ -103,8 +103,8 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
-        """Receive a heartbeat of the client of these jobs. Jobs that end with their client go on.
-        Unknown jobs, and jobs that do not end with their client, are ignored.
+        """Receive a heartbeat of the client of these jobs. A job that is to end with its client is
+        cancelled if these heartbeats stop. Other jobs, and unknown jobs, are ignored.
         """
 
     @abstractmethod
@@ -194,10 +194,8 @@ class DispatcherGateway(FencedRpcGateway):
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a JobMaster. A JobMaster calls this at its start and whenever a new Dispatcher
-        leads.
-
-        A JobMaster is rejected if another JobMaster leads the job by now. It ends itself then.
+        """Register a JobMaster. Called at its start and whenever a new Dispatcher leads. A
+        JobMaster is rejected, and ends itself, if another JobMaster leads the job by now.
         """
 
     @abstractmethod

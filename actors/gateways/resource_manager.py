@@ -126,7 +126,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:
-        """Return workers, slots and resources. The field ``jobs`` of the result is empty."""
+        """Return the cluster's workers, slots and resources, with an empty field ``jobs``."""
 
     @abstractmethod
     @ask_timeout(60.0)

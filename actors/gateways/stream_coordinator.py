@@ -191,8 +191,8 @@ class AdoptedCoordinator:
 
 @message
 class ReaderProgress:
-    """Says which attempt of a source's subtask calls the coordinator, and how far it is:
-    how many splits it has requested, and how many events it has received.
+    """Names an attempt of a source's subtask that calls the coordinator, and says how many splits
+    it has requested and how many events it has received.
     """
 
     job_master_id: JobMasterId
@@ -245,7 +245,7 @@ class PrintedText:
 
 @message
 class PrintedPart:
-    """Texts that tasks have printed, as one read of the client returns them."""
+    """What one read of the client returns: texts that tasks have printed, and where to read on."""
 
     coordinator: str
     """Id of the coordinator that has kept these texts.
@@ -352,8 +352,8 @@ class StreamCoordinatorGateway(RpcGateway):
     async def await_hold(
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Return whether any consumer in *holders* is behind: the calling task must not read its
-        source.
+        """Return True if a consumer in *holders* is behind, so that the calling task must not read
+        its source; otherwise False.
 
         Waits until the source's master hook is restored, and until the answer differs from *known*,
         the last answer that the task has got. *known* None: the task has no answer yet.

@@ -80,7 +80,7 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return True if no slot is allocated and no result is stored here, so that the
+        """Return whether no slot is allocated and no result is stored here, so that the
         TaskExecutor can be ended.
         """
 

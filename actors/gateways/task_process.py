@@ -119,8 +119,8 @@ class PartitionData:
 
 @message
 class PartitionPlaces:
-    """The task processes of a TaskExecutor that have partitions of a data set, for reading them by
-    messages: calls of ``read_partition`` to *addresses*.
+    """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
+    which partitions each has. They are read by messages: calls of ``read_partition``.
     """
 
     addresses: tuple[str, ...]
@@ -131,8 +131,8 @@ class PartitionPlaces:
 
 @message
 class ChannelPlaces:
-    """The task processes of a TaskExecutor that have partitions of a data set, for reading them
-    through channels (direct connections) to *addresses*.
+    """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
+    which partitions each has. They are read through channels (direct connections).
     """
 
     addresses: tuple[DataAddress, ...]
@@ -194,7 +194,7 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def free_slot(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """Drop the user code that only ended tasks of this slot have used."""
+        """Drop the user code that no task uses except ended tasks of this slot."""
 
     @abstractmethod
     @oneway

@@ -118,11 +118,10 @@ class CheckpointCarrier:
             self._recovered.set_result(None)
 
     async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
-        """Return the directories of checkpoints begun after the last of *recovered*, by checkpoint
-        id.
-
-        Only the last ``MOST_GIVEN_UP`` ids are included, as tasks may still write to these
-        checkpoints. Raises CheckpointsLostError if the stored counter of ids cannot be read.
+        """Return (id -> directory) of the checkpoints begun after the last of *recovered*, at most
+        the last ``MOST_GIVEN_UP``. Tasks may still write to these checkpoints. Empty if another
+        JobMaster has taken over. Raises CheckpointsLostError if the stored counter of ids cannot be
+        read.
         """
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
@@ -188,9 +187,8 @@ class CheckpointCarrier:
         return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return the directory into which the requested savepoint is written.
-        If an earlier JobMaster has completed the savepoint for the same request, return this
-        savepoint.
+        """Return the directory into which the requested savepoint is to be written. Returns the
+        savepoint instead if an earlier JobMaster has completed it for the same request.
 
         Raises:
             JobError, CheckpointStorageError: the directory cannot be used.
@@ -201,9 +199,8 @@ class CheckpointCarrier:
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Request a snapshot from the checkpoint coordinator. Returns the snapshot or an error.
-        With *properties* the snapshot is a savepoint in *directory*. With both None it is a
-        checkpoint.
+        """Request a savepoint in *directory* with these *properties*, or a checkpoint if both are
+        None. Returns once the snapshot is finished, with the snapshot or its error.
         """
         self._last_request += 1
         number = self._last_request
@@ -233,8 +230,9 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """A future that completes when this JobMaster may end: no checkpoint is being written or,
-        if the job may continue under another JobMaster, deleted any more.
+        """A future that completes when this JobMaster may end: no checkpoint is being written any
+        more. If the job may continue under another JobMaster, no checkpoint is being deleted
+        either.
         """
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 

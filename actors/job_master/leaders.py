@@ -130,8 +130,8 @@ class JobMasterLeaders:
         )
 
     async def stop(self) -> ResourceManagerGateway | None:
-        """Stop following the leaders. Returns the ResourceManager, to be given to
-        :meth:`say_goodbye`, or None.
+        """Stop following the leaders. Returns the ResourceManager for :meth:`say_goodbye`; None if
+        the JobMaster is not registered there.
         """
         self._resource_manager_heartbeats.stop()
         self._dispatcher_heartbeats.stop()
@@ -141,10 +141,11 @@ class JobMasterLeaders:
         return manager
 
     async def say_goodbye(self, manager: ResourceManagerGateway | None) -> None:
-        """Disconnect from the ResourceManager, because this JobMaster stops.
+        """Disconnect from the ResourceManager *manager*, because this JobMaster stops. None: do
+        nothing.
 
-        Call this before the job's slots are freed: otherwise the ResourceManager would give them to
-        the job again.
+        Must be called before the job's slots are freed: otherwise the ResourceManager would give
+        them to the job again.
         """
         if manager is not None:
             try:
@@ -172,8 +173,8 @@ class JobMasterLeaders:
         self._listener.resource_manager_lost()
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether the leading ResourceManager has this id.
-        True even if the registration at it is still under way.
+        """Return whether the ResourceManager that leads now has this id. This JobMaster may not be
+        registered there yet.
         """
         return self._resource_manager.leader_id == resource_manager_id
 

@@ -65,7 +65,7 @@ class PastCoordinators:
         self._process = process
 
     async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
-        """Take over the coordinator at *place*. Returns None if the coordinator is lost.
+        """Take over the coordinator at *place*. None if it is gone or cannot be taken over.
 
         *patience*: seconds to wait while the coordinator still counts its last JobMaster as alive.
         """

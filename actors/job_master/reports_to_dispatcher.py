@@ -42,9 +42,7 @@ class OverviewNews:
         return self._number
 
     def give(self) -> NumberedOverview:
-        """Return the present overview for the Dispatcher, with its number.
-        Remember that it was sent.
-        """
+        """Return the job's present overview with its number, to be sent to the Dispatcher."""
         self.changed()
         self._given = self._scheduler.overview_state
         return NumberedOverview(self._number, self._scheduler.overview())

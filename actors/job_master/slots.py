@@ -159,7 +159,7 @@ class JobMasterSlots:
         self.pool.tell(lambda pool: pool.set_resource_requirements(requirements))
 
     def status_changed(self, status: JobStatus) -> None:
-        """Tell the pool whether the job restarts. If so, the pool keeps its slots (SP-26)."""
+        """Tell the pool whether the job is restarting: then the pool keeps its slots (SP-26)."""
         is_restarting = status is JobStatus.RESTARTING
         if is_restarting != self._is_restarting:
             self._is_restarting = is_restarting
@@ -180,9 +180,9 @@ class JobMasterSlots:
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Process a ``slots_changed`` message of the pool: gained slots, lost slots, and other
-        events. Late messages of a dead pool, and slots of TaskExecutors that were lost since, are
-        ignored.
+        """Process a ``slots_changed`` message of the pool; see
+        :meth:`JobMasterGateway.slots_changed`. Messages of a dead pool, and slots of TaskExecutors
+        that were lost since, are ignored.
         """
         if not self.pool.is_next(pool_number, news_number):
             return
@@ -199,8 +199,8 @@ class JobMasterSlots:
                     self.let_go(resource_id)
 
     def count(self) -> None:
-        """Tell the scheduler which slots the job has, if the job is elastic.
-        Called after a takeover, because the pool does not report slots that were taken over.
+        """If the job is elastic, tell the scheduler which slots the job has now. Called after a
+        takeover, because the pool does not report slots that were taken over.
         """
         if self._scheduler.wants_all_slots:
             self._handle(t.PoolSlotsChanged(self.ledger.all()))
@@ -262,16 +262,16 @@ class JobMasterSlots:
         self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin to tell a TaskExecutor which of its slots this JobMaster uses.
-        Runs in the background.
+        """Begin to tell a TaskExecutor which of its slots this JobMaster uses, in the background.
+        Runs on until it answers.
         """
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
         """Tell a TaskExecutor which of its slots this JobMaster uses, repeatedly until it answers.
 
-        These slots include those that were taken over from an earlier JobMaster. The TaskExecutor
-        ends the tasks in slots that it has kept for a lost JobMaster and that are not in the list.
+        These slots include slots that were taken over. The TaskExecutor ends the tasks in all other
+        slots that it has kept for a lost JobMaster of the job.
         """
         while self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
@@ -340,8 +340,8 @@ class JobMasterSlots:
         self._handle(t.ResourcesShort(()))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Store the ResourceManager's reasons why slots are missing now, in place of earlier
-        reasons. An empty list means that no slots are missing.
+        """Store why slots are missing now, as the ResourceManager says, in place of earlier
+        reasons, and tell the scheduler and the pool. An empty list means that no slots are missing.
         """
         self._shortages = shortages
         self._handle(t.ResourcesShort(shortages))

@@ -146,9 +146,9 @@ class SourceCoordination:
     # --- the process ------------------------------------------------------------------------------
 
     def beginning(self, coordinator: CoordinatorID, graph_id: ExecutionGraphID) -> SourcesBeginning:
-        """Return the state with which the next attempt, *coordinator*, begins: stored parts of its
-        predecessor's state or, if they must not be used, the last restored state.
-        Must be called once per attempt. *graph_id*: the execution graph of the sources' tasks.
+        """Return what the next attempt, *coordinator*, begins with: stored parts of its
+        predecessor's state or, if they must not be used, the last restored state. Must be called
+        once per attempt. *graph_id*: the execution graph of the sources' tasks.
         """
         kept: tuple[KeptPart, ...] = ()
         restores = 0
@@ -164,10 +164,9 @@ class SourceCoordination:
             self._call_next()
 
     def adopted(self, coordinator: CoordinatorID, owner: JobMasterId, restores: int) -> None:
-        """Note that this JobMaster has taken over the coordinator that *owner*, an earlier
-        JobMaster, has started. *restores* says how often the sources had been restored. Orders are
-        sent to this coordinator or, if it dies, to the process that replaces it. The stored parts
-        of its state contain everything that readers have received.
+        """Note that this JobMaster has taken over *coordinator*, which an earlier JobMaster,
+        *owner*, has started. *restores* says how often the sources had been restored. Orders go to
+        this coordinator or, if it dies, to the process that replaces it.
         """
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
@@ -180,8 +179,8 @@ class SourceCoordination:
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
         """Note that a coordinator has died, was stopped, or will not start.
 
-        *goes_on*: another process continues from the stored parts of its state, and gets the
-        waiting orders. If False, the waiting orders fail with *cause*.
+        *goes_on*: True if another process continues from the stored parts of its state, and gets
+        the waiting orders. If False, the waiting orders fail with *cause*.
         """
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
@@ -227,7 +226,9 @@ class SourceCoordination:
 
     @property
     def has_readers(self) -> bool:
-        """Whether any task has requested splits since the last restore, as far as is stored."""
+        """Whether any task has requested splits since the sources were last restored. Judged by the
+        stored parts of the coordinator's state.
+        """
         parts = self._notes.parts(self._restores)
         known = (part.progress.readers for part in parts if part.progress is not None)
         return any(reader.is_added for readers in known for reader in readers)
@@ -250,9 +251,10 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Order all sources to fix the events before a checkpoint, and to return their states.
-        *tell* is called with the state or the failure for each operator. If a master hook fails,
-        *tell* gets its failure first, and then the states. Later orders do not wait for the hooks.
+        """Order all sources to fix which events readers get before a checkpoint, and to return
+        their states. *tell* is called with the state or the failure of each source. If a master
+        hook fails, *tell* gets this failure first, and then the states. Later orders do not wait
+        for the hooks.
         """
         token = self._job_master.fencing_token
 

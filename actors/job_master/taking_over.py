@@ -166,11 +166,10 @@ class TakingOver:
         await self._reconciliation.all_reported(places, self._patience, self._longest)
 
     async def _copied(self, left: Left) -> Left:
-        """Return the latest notes: those of a copy at a TaskExecutor or, if there is none, *left*.
-
-        Returns *left* also if a TaskExecutor does not answer, because it may have a later copy.
-        Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot change the
-        copy there.
+        """Return the latest notes and what belongs to them: from a copy at a TaskExecutor or, if
+        there is no copy, *left*. Also *left* if a TaskExecutor does not answer, because it may have
+        a later copy. Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot
+        change the copy there.
         """
         await self._all_reported(await self._past_copies.places())
         if not self._reconciliation.all_have_answered:
@@ -280,8 +279,9 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """Return the source coordinator that *notes* name, which has died and will be replaced.
-        None if *notes* name none, or if it may not be replaced: the job must begin anew then.
+        """Return the source coordinator that *notes* name, as one that has died and will be
+        replaced. None if *notes* name none, or if it may not be replaced: all sources must begin
+        anew then.
         """
         place = notes.source_coordinator
         if place is None:
@@ -305,9 +305,8 @@ class TakingOver:
         return True
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
-        """Return orders that take back splits of earlier attempts, for all source tasks that
-        continue. The last JobMaster may have died after it deployed a task and before it gave this
-        order.
+        """Return orders to take back the splits that earlier attempts have received, for all source
+        tasks that continue. The last JobMaster may have died before it gave these orders.
         """
         operators = {
             vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
@@ -438,7 +437,9 @@ class Reconciliation:
         self._expect_no_more(resource_id)
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Drop the report of a lost TaskExecutor. It counts as not having answered from now on."""
+        """Note that a TaskExecutor is lost: its report is dropped, and it counts as silent from now
+        on.
+        """
         if self._reports.pop(resource_id, None) is not None:
             self._silent.append(resource_id)
 

@@ -200,7 +200,7 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
 
     async def release_job(self, job_id: JobID) -> None:
-        """Release an ended job. Returns when its worker groups are gone."""
+        """Release the slots and worker groups of an ended job. Returns when its groups are gone."""
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, True, self._now()))
         await self._launcher.released(job_id)
@@ -246,8 +246,8 @@ class SlotAllocation(WorkerEvents):
                 )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
-        """Pass a TaskExecutor's slot report to the SlotManager. Its first report comes with
-        :meth:`add_task_executor`.
+        """Pass a TaskExecutor's slot report to the SlotManager, except its first report, which goes
+        to :meth:`add_task_executor`.
         """
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
@@ -277,8 +277,8 @@ class SlotAllocation(WorkerEvents):
         return self._slot_manager.task_executors()
 
     def numbers_of_slots(self) -> tuple[int, int]:
-        """Return the numbers of all and of free slots.
-        Only TaskExecutors that have sent a slot report are counted.
+        """Return (number of slots, number of free slots). Only TaskExecutors that have sent a slot
+        report are counted.
         """
         return self._slot_manager.numbers_of_slots()
 
@@ -353,9 +353,8 @@ class SlotAllocation(WorkerEvents):
         self._launcher.release_group(action.group_id)
 
     async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
-        """Ask the TaskExecutors of a group whether the group can be released.
-        If one of them does not answer, the group stays. Its death, if it is dead, is detected by
-        the watch or by heartbeats.
+        """Ask the TaskExecutors of a group whether the group can be released, and tell the
+        SlotManager. The group stays if one of them does not answer.
         """
         agreed = True
         for resource_id in action.task_executors:

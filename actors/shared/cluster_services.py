@@ -102,9 +102,8 @@ TokenT = TypeVar("TokenT", bound=FencingToken)
 
 
 class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
-    """Knows which process leads a component, and refuses calls from any other process.
-    Used by an endpoint that the component calls with its fencing token, but that does not call the
-    component.
+    """Knows the fencing token of a component's leader, and refuses calls with another token. Used
+    by an endpoint that this component calls, but that does not call the component.
     """
 
     def __init__(self, token_type: type[TokenT], endpoint: RpcEndpoint) -> None:

@@ -66,9 +66,7 @@ class _Contender(LeaderContender):
 
 
 class Leadership:
-    """The leadership of one component that this process has won: tells others who leads, and knows
-    whether it is lost.
-    """
+    """A leadership that this process has won. Announces the leader, and knows of its loss."""
 
     def __init__(
         self, election: LeaderElection, contender: _Contender, session_id: LeaderSessionID

@@ -228,12 +228,12 @@ def environment_of(pid: int) -> str:
 
 
 def remove_note(host: TaskProcessHost) -> None:
-    """Remove the note of a process, after everything that the process had left was removed."""
+    """Remove the note of a process whose leftovers are removed."""
     _note(host).unlink(missing_ok=True)
 
 
 def noted_processes() -> Iterator[tuple[TaskProcessHost, str]]:
-    """Yield each noted process, with the digest of its environment from the note.
+    """Yield (process, digest of its environment) for each note of a task process on this machine.
     Only processes of this user and of this process's pid namespace are included.
     """
     for note in _folder().glob(f"{_PREFIX}*"):

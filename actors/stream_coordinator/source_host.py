@@ -208,7 +208,7 @@ class SourceHost:
         self._changed()
 
     async def kept(self) -> None:
-        """Return when the present progress is stored at other processes, or cannot be stored."""
+        """Wait until the present progress is stored at other processes, or cannot be stored."""
         self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
@@ -261,9 +261,9 @@ class SourceHost:
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Await *prepare*, and run the function that it returns in a thread, as user code.
-        Waiting calls of readers then look for new events. If anything fails, the job fails, and
-        this call never returns.
+        """Await *prepare*, and run the function that it returns in a thread, as user code. Then let
+        the waiting calls of readers look for new events. If anything fails, the job fails, and this
+        call never returns.
         """
         async with self._calls:
             if self._is_closed:
@@ -290,20 +290,24 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """Make the subtask's waiting call look for events again. It waits on if there are none."""
+        """Make the subtask's waiting call look for events again. If there are none, it continues to
+        wait.
+        """
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
-        """End the subtask's waiting call, because it made a later call or the source is closed."""
+        """End the subtask's waiting call without events: it made a later call, or the source is
+        closed.
+        """
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """Run *call*, and return after how many seconds the source wants to discover splits next.
-        None: no discovery is planned. Called in the thread of the user code.
+        """Run *call*. Returns the number of seconds after which the source wants to look for new
+        splits. None: never. Called in the thread of the user code.
         """
         call()
         at = self._hosted.next_discovery_time()
@@ -326,7 +330,9 @@ class SourceHost:
         return self._hosted.discover
 
     async def close(self) -> None:
-        """End the enumerator. Waits for the call that is under way, unless the call has failed."""
+        """Close the enumerator, unless a call of it is under way or has failed. Waiting readers get
+        no events.
+        """
         self._is_closed = True
         self._has_begun.set()
         self._plan_discovery(None)

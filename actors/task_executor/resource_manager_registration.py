@@ -101,7 +101,7 @@ class ResourceManagerRegistration:
         self._heartbeats.stop()
 
     def check(self, resource_manager_id: ResourceManagerId) -> None:
-        """Raise unless this TaskExecutor is registered at the ResourceManager that requests slots
+        """Check that this TaskExecutor is registered at the ResourceManager that requests slots
         (TM-08).
 
         Raises:
@@ -115,8 +115,8 @@ class ResourceManagerRegistration:
             )
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether the leading ResourceManager has this id.
-        True even if the registration at it is still under way.
+        """Return whether the ResourceManager that leads now has this id. This TaskExecutor may not
+        be registered there yet.
         """
         return self._leader.leader_id == resource_manager_id
 
@@ -144,9 +144,7 @@ class ResourceManagerRegistration:
             self._heartbeats.request_heartbeat(resource_manager, None)
 
     def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again at the ResourceManager, which has ended this TaskExecutor's
-        registration.
-        """
+        """Register again at the ResourceManager, if it leads: it has ended the registration."""
         if self.is_led_by(resource_manager_id):
             self._leader.reconnect(reason)
 

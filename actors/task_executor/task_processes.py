@@ -165,7 +165,7 @@ class TaskProcesses:
                 log.info("ended %d processes that lost task processes had started", count)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
-        """Return the process for the job's tasks in that slot. If there is none, a start begins."""
+        """Return the process for the job's tasks in that slot; a missing process is started."""
         key = slot_index // self._slots_per_process, job_id
         place = self._places.get(key)
         if place is None:
@@ -285,8 +285,9 @@ class TaskProcesses:
             return ()
 
     def led_anew(self, job_id: JobID) -> None:
-        """Send the job's shared information again from now on, because another JobMaster leads the
-        job. Its keys do not mean the same as the keys of the last JobMaster.
+        """Send the job's shared information (``SharedPart``) to its processes again from now on:
+        another JobMaster leads the job, and its keys mean other parts than those of the last
+        JobMaster.
         """
         for place in self._places.values():
             if place.job_id == job_id:
@@ -300,13 +301,14 @@ class TaskProcesses:
                 self.tell(place, lambda process: process.forget_job(job_id))
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
-        """Kill a process, and report its death with *cause*. Its tasks fail."""
+        """Kill a process. Its death is reported with *cause*, as if it had died, and its tasks
+        fail.
+        """
         self._died(place, cause)
 
     def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
-        """End a process that its job does not need any more.
-        The returned task is done when the process and everything it started are gone. None if there
-        is no process.
+        """End a process that its job does not need any more. Returns a task that is done when the
+        process and everything it started are gone. None if there is no process.
         """
         if place.is_over:
             return None

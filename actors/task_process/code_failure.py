@@ -106,7 +106,9 @@ class CodeFailure:
 
 
 def _record_of(error: BaseException) -> str:
-    """Return a name for the record on which the code failed. Empty if the record is not known."""
+    """Return a text that names the record on which the code failed, and its origin. Empty if
+    unknown.
+    """
     if not isinstance(error, OperatorError) or not error.record or not error.origin:
         return ""
     return f"{error.record} from {error.origin}"

@@ -70,7 +70,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
         self._loop.call_soon_threadsafe(self._announce)
 
     def put(self, values: Sequence[Any]) -> None:
-        """Write results.
+        """Queue results for the client.
 
         Raises:
             UnpicklableRecordsError, BatchTooLargeError: a result cannot be sent.
@@ -91,8 +91,8 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._unread.popleft()
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """Return (number, piece) of the unread pieces for a checkpoint.
-        The last entry has the number of the next piece and an empty piece.
+        """Return (number, piece) of each piece of results that the client has not read, as state of
+        the task in a checkpoint. The last entry has the number of the next piece, and no content.
         """
         self._forget_read()
         self._captured[checkpoint_id] = self._number
@@ -100,8 +100,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         """Continue with the unread pieces of a checkpoint, as :meth:`capture` has returned them.
-        Does nothing if the checkpoint is of another job: that job's client has received the
-        results. This job's client counts from 0, however often the job is restored.
+        Does nothing if the checkpoint was taken by another job, whose client has received them.
         """
         if self._is_foreign:
             return
@@ -112,7 +111,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: the task will not be restored to an earlier state, so
+        """Note that a checkpoint is complete. The task will not be restored to an earlier state, so
         results before this checkpoint are never written again.
         """
         number = self._captured.get(checkpoint_id)

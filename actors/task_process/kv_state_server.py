@@ -149,8 +149,8 @@ class KvStateReporter(KvStateRegistryListener):
     async def _tell_of_unregistered(
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
-        """Report once that states are gone.
-        The JobMaster itself drops the states of ended attempts.
+        """Report that states are gone. Not repeated if it fails: the JobMaster drops the states of
+        ended attempts by itself.
         """
         notify = self._task_executor.notify_kv_states_unregistered
         try:

@@ -138,8 +138,8 @@ class HeldPartition:
         self._subpartitions[subpartition].begin_at(position)
 
     def commit(self, subpartition: int, position: int) -> None:
-        """Note that the task will not be restored to a state before *position*: buffers before it
-        are never written again.
+        """Note that buffers before number *position* are never written again, because the task will
+        not be restored to a state before them.
         """
         self._subpartitions[subpartition].commit(position)
 
@@ -158,8 +158,8 @@ class HeldPartition:
             subpartition.remove()
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
-        """Return buffers as :meth:`TaskProcessGateway.read_partition` does.
-        None if the buffers there are gone.
+        """Return buffers as :meth:`TaskProcessGateway.read_partition` does. None if the requested
+        ones are gone.
         """
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
@@ -182,7 +182,7 @@ class ResultPartitions:
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:
-        """Remove a partition. Idempotent. Readers that wait for its buffers learn it at once."""
+        """Remove a partition. Idempotent. Waiting readers of its buffers get an error at once."""
         partition = self._partitions.pop(partition_id, None)
         if partition is not None:
             partition.remove()

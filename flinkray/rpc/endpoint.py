@@ -92,16 +92,13 @@ class RpcEndpoint(RpcGateway):
         self._mailbox.start()
 
     async def on_start(self) -> None:
-        """Run once, before any handler.
+        """Hook for subclasses: runs once, before any handler.
 
         An exception in it terminates the endpoint, whose ``terminated`` fails with the exception.
         """
 
     async def on_stop(self) -> None:
-        """Run once, when the endpoint is closed.
-
-        The endpoint terminates only after this is done.
-        """
+        """Hook for subclasses: runs once, when the endpoint is closed, and before it terminates."""
 
     def close(self) -> asyncio.Future[None]:
         """Request the stop of the endpoint (idempotent); return :attr:`terminated`."""
@@ -121,7 +118,7 @@ class RpcEndpoint(RpcGateway):
         return self._mailbox.is_running
 
     def on_fatal_error(self, error: BaseException) -> None:
-        """Handle an exception that nobody awaits; called on the main thread.
+        """Hook, called on the main thread with an exception that nobody awaits.
 
         The default closes the endpoint, whose ``terminated`` then fails with *error*, and logs the
         error.

@@ -229,10 +229,8 @@ class Mailbox:
         self._complete()
 
     def _cancelled(self, what: str) -> HandlerCancelledError:
-        """Return the error with which the endpoint ends if *what* was cancelled.
-
-        Without an error the endpoint would never end.
-        """
+        """Return the error with which the endpoint ends, because *what* (``on_start`` or
+        ``on_stop``) was cancelled. Without an error the endpoint would never end."""
         return HandlerCancelledError(
             f"{self._endpoint.address}: {what} was cancelled, or something that it awaited"
         )
@@ -451,7 +449,8 @@ class Handling(Protocol):
         """Called when the handler has failed with *error*, or was not begun because of *error*."""
 
     def cancelled(self) -> bool:
-        """Called when the handler was cancelled; return False to end its task as cancelled, too."""
+        """Called when the handler was cancelled. Return True to handle further calls in its task;
+        False to end the task as cancelled, too."""
 
     def abandoned(self) -> None:
         """Called when the handler is not begun because the endpoint has terminated."""

@@ -109,7 +109,7 @@ class ConnectionPool:
         return list(self._connections.values())
 
     def get(self, process_name: str) -> ClientConnection | None:
-        """Return the existing connection, which may still be opening; None: there is none."""
+        """Return the connection to the process, which may still be opening; None: there is none."""
         return self._connections.get(process_name)
 
     async def connect(self, process_name: str) -> ClientConnection:

@@ -111,6 +111,6 @@ def _label(text: str) -> str:
 
 
 def since(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:
-    """Return the latencies that a histogram has gained since its state *before*."""
+    """Return the latencies that were recorded between two states of one histogram."""
     counts = tuple(one - other for one, other in zip(now.counts, before.counts, strict=True))
     return LatencyHistogram(counts, now.seconds - before.seconds)

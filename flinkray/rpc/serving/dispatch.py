@@ -60,8 +60,8 @@ MAX_PENDING_BYTES = 67_108_864
 
 
 class _Lane(AtMostOnce):
-    """The requests of one connection to one endpoint, in order; or to the process itself (number
-    0)."""
+    """The state of one connection's requests to one endpoint, or to the process itself (number 0):
+    which requests have come, and how the endpoint is called."""
 
     __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
@@ -434,11 +434,8 @@ class HandlerCall:
             self._connection.expire_at(self.ask_deadline, self)
 
     def expire(self) -> None:
-        """Cancel the handler because nobody waits for its answer any more.
-
-        If the handler has not begun, the call fails with RpcTimeoutError. A handler that runs to
-        completion is not cancelled.
-        """
+        """Cancel the handler, because nobody waits for its answer any more. If it has not begun,
+        the call fails with RpcTimeoutError. A handler that runs to completion is not cancelled."""
         if self._task is None:
             self.failed(self._timeout_error())
         elif self.ask_deadline is not None and not self._has_expired:

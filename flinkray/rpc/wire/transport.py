@@ -242,9 +242,8 @@ class OpeningTransport(Transport):
         """Do nothing, as no frame arrives here."""
 
     def take(self) -> list[tuple[bytes, int | None]]:
-        """Return the frames sent so far, with lanes.
-        Callers that wait in :meth:`drain` continue.
-        """
+        """Return (frame, lane) of the frames sent so far. Callers that wait in :meth:`drain`
+        continue."""
         self._let_senders_go()
         frames, self._frames = self._frames, []
         return frames
