@@ -126,7 +126,8 @@ class SparkDriverProcess(CoordinatorProcess):
         return self._connected(await service.connect(address, SparkDriverGateway))
 
     async def adopt(self, address: str) -> ConnectedCoordinator:
-        """Take over a driver that an earlier JobMaster has started.
+        """Take over a driver that an earlier JobMaster has started, and return the connection to
+        it.
 
         Raises:
             RpcError: the driver is not there, or does not answer.

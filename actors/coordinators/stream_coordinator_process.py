@@ -153,7 +153,8 @@ class StreamCoordinatorProcess(CoordinatorProcess):
     async def adopt(
         self, address: str, owner: JobMasterId
     ) -> tuple[ConnectedCoordinator, AdoptedCoordinator]:
-        """Take over the coordinator that an earlier JobMaster, *owner*, has started.
+        """Take over the coordinator that an earlier JobMaster, *owner*, has started. Returns the
+        connection to it and its state.
 
         Raises:
             RpcError: the coordinator is not there, or does not answer.

@@ -171,7 +171,9 @@ class JobMasterSupervision:
     async def register(
         self, job_id: JobID, job_master_id: JobMasterId, address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a JobMaster. Only the JobMaster that leads its job is accepted."""
+        """Register a JobMaster, and return the answer for it. Only the JobMaster that leads its job
+        is accepted.
+        """
         rejection = self._why_not_led_by(job_id, job_master_id)
         if rejection is not None:
             return RegistrationRejection(rejection)

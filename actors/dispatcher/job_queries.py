@@ -83,8 +83,8 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Return the status, numbers of tasks and progress of each vertex of a running or ended
-        job. Raises the errors of :meth:`managed`.
+        """Return the status of a running or ended job, with the progress of each vertex while it
+        runs. Raises the errors of :meth:`managed`.
         """
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)

@@ -489,7 +489,8 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def stop(self, job_master_id: JobMasterId) -> None:
-        """Close the enumerators and remove the job's files. The process ends afterwards.
+        """End the coordinator: wait until the client has read the printed lines or is gone, close
+        the enumerators, and remove the job's unpacked files from this machine.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.

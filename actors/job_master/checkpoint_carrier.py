@@ -253,9 +253,8 @@ class CheckpointCarrier:
         await self.closed
 
     async def until_end_is_stored(self) -> None:
-        """Return when the job's end is stored.
-        Until then a later JobMaster may continue the job from the last checkpoint, or from the
-        savepoint that the job has ended with.
+        """Wait until the job's end is stored. Until then a later JobMaster may continue the job
+        from the last checkpoint, or from the savepoint that the job has ended with.
         """
         await asyncio.shield(self._end_is_stored)
 

@@ -108,7 +108,7 @@ class PastPools:
         self._ended.add_done_callback(lambda _: callback())
 
     async def ended(self) -> None:
-        """Return when the past pools have ended."""
+        """Wait until the past pools have ended."""
         await asyncio.shield(self._ended)
 
 

@@ -176,8 +176,8 @@ class NotesForSuccessor:
     # --- waiting ----------------------------------------------------------------------------------
 
     async def acknowledged(self) -> None:
-        """Return when all notes so far are stored, and the next JobMaster cannot find earlier
-        notes. Calls return in the order in which they were made.
+        """Wait until all notes so far are stored, and the next JobMaster cannot find earlier notes.
+        Calls return in the order in which they were made.
         """
         await self._until_kept(self._noted, is_of_part=False)
 

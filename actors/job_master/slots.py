@@ -262,8 +262,8 @@ class JobMasterSlots:
         self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin to tell a TaskExecutor which of its slots this JobMaster uses, in the background.
-        Runs on until it answers.
+        """Begin to tell a TaskExecutor, in the background, which of its slots this JobMaster uses.
+        Repeated until it answers.
         """
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 

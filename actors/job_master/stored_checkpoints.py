@@ -393,9 +393,7 @@ class StoredCheckpoints:
         await self._try("delete what is not needed any more", work, PATIENCE)
 
     async def discarded(self) -> None:
-        """Return when everything in the queue was deleted, or was given up because the
-        storage fails.
-        """
+        """Wait until everything in the queue is deleted, or given up because the storage fails."""
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
 

@@ -405,7 +405,7 @@ class Reconciliation:
         return self._decided.done()
 
     async def decided(self) -> None:
-        """Return when the JobMaster has decided which tasks continue."""
+        """Wait until the JobMaster has decided which tasks continue."""
         await asyncio.shield(self._decided)
 
     def when_decided(self, happen: Callable[[], None]) -> None:
@@ -467,9 +467,9 @@ class Reconciliation:
     async def all_reported(
         self, places: Mapping[ResourceID, str], patience: float, longest: float
     ) -> None:
-        """Return when each TaskExecutor has reported, has nothing of the job, or is given up.
-        A TaskExecutor is given up if it is dead, or silent for too long. The TaskExecutors are
-        asked to register, so that neither Dispatcher nor ResourceManager is needed.
+        """Wait until each TaskExecutor has reported, has nothing of the job, or is given up: it is
+        dead, or silent for too long. The TaskExecutors are asked to register, so that neither
+        Dispatcher nor ResourceManager is needed.
 
         Args:
             places: addresses of the TaskExecutors.

@@ -115,7 +115,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
-        """Return when every bundle is reserved on a node, also after a bundle was lost.
+        """Wait until every bundle is reserved on a node, also after a bundle was lost.
 
         Waits without a limit. Cancelling the wait leaves the group as it is. Raises
         WorkerGroupLostError if the group was removed.

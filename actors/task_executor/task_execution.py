@@ -175,8 +175,8 @@ class TaskExecution:
         return by_kind
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """Return when the processes and code that ended tasks have left in the slot are gone.
-        Called before the slot is free.
+        """Remove the processes and code that ended tasks have left in the slot, and wait until they
+        are gone. Called before the slot is free.
         """
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)

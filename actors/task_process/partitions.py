@@ -164,7 +164,7 @@ class HeldPartition:
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:
-        """Return when all readers of a pipelined partition have read all of it."""
+        """Wait until all readers of a pipelined partition have read all of it."""
         if self._is_pipelined:
             for subpartition in self._subpartitions:
                 await subpartition.wait_until_read()
