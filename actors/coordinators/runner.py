@@ -31,7 +31,7 @@ class CoordinatorListener(Protocol):
     """
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        """Called when the process of the coordinator has started."""
+        """Called when the coordinator runs and this process is connected to it."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
         """Called when a coordinator that should run has died, or could not be started.
@@ -181,8 +181,8 @@ class CoordinatorRunner:
         return self._kinds[coordinator.kind].outlives_its_job_master
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
-        """Kill the coordinator's process, for example because it misbehaves, and report it as lost.
-        Does nothing if the coordinator does not run or is being stopped.
+        """Begin to kill the coordinator's process, for example because it misbehaves, and then
+        report it as lost. Does nothing if the coordinator does not run or is being stopped.
         """
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:

@@ -39,7 +39,7 @@ def source_operator_of(vertex: JobVertex) -> str:
 
 
 def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
-    """Yield the vertices that begin with a stream source."""
+    """Yield the vertices whose chain of operators begins with a stream source."""
     for vertex in graph.vertices:
         if vertex.invokable.kind == STREAM and not vertex.inputs:
             yield vertex

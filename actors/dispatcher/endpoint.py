@@ -606,7 +606,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._job_ended(job, outcome)
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        """Store how the job ended, and return when it is stored. The first outcome counts."""
+        """Wait until it is stored how the job ended. Only the first outcome of a job is stored."""
         if job.ending is None:
             job.ending = self.create_task(self._store(job, outcome), f"store {job.job_id}")
         await asyncio.shield(job.ending)

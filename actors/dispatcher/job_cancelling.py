@@ -100,7 +100,7 @@ class JobCancelling:
         self._clients.end(job.job_id)
 
     def stop(self) -> None:
-        """End the leases of all clients."""
+        """End the leases of all clients: no job is cancelled because of a lost client any more."""
         self._clients.stop()
 
     def _client_is_lost(self, job_id: JobID) -> None:

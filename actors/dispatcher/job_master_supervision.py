@@ -246,7 +246,7 @@ class JobMasterSupervision:
         return job_master_resource_id(job_master_process(job_id), job_master_id)
 
     def heartbeat(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """Receive a heartbeat. Heartbeats of past JobMasters are ignored."""
+        """Note a JobMaster's heartbeat. Heartbeats of past JobMasters of the job are ignored."""
         self._heartbeats.receive_heartbeat(self._target(job_id, job_master_id), None)
 
     def forget(self, job: ManagedJob) -> None:

@@ -68,7 +68,7 @@ class JobQueries:
         return job
 
     async def overviews(self) -> tuple[JobOverview, ...]:
-        """Return the overviews of all jobs, oldest first."""
+        """Return one overview for each running and remembered job, by start time, oldest first."""
         running = await asyncio.gather(*map(self._overview_of, tuple(self._jobs.values())))
         overviews = {overview.job_id: overview for overview in running}
         overviews.update((ended.job_id, overview_of(ended.details)) for ended in self._ended)

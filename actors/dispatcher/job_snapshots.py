@@ -100,7 +100,7 @@ class JobSnapshots:
             _one_less(self._being_given, location)
 
     async def dispose(self, path: str) -> None:
-        """Dispose of a savepoint; see :meth:`DispatcherGateway.dispose_savepoint`."""
+        """Delete a savepoint; see :meth:`DispatcherGateway.dispose_savepoint`."""
         try:
             location = metadata_path(path)
         except ValueError as error:

@@ -121,7 +121,9 @@ class ManagedJob:
         return overview_of(self.details())
 
     def details(self) -> JobDetails:
-        """Return the details that are known without the JobMaster."""
+        """Return all that the Dispatcher itself knows about the job. If the job has ended, its last
+        details; otherwise nothing about vertices and tasks.
+        """
         if self.outcome is not None:
             return self.outcome.details
         return JobDetails(
@@ -195,7 +197,7 @@ class ManagedJob:
 
 
 def overview_of(details: JobDetails) -> JobOverview:
-    """Return the overview of a job with these details, as a list of jobs shows it."""
+    """Return the line that a list of jobs shows for the job with these details."""
     tasks: Counter[str] = Counter()
     for vertex in details.vertices:
         tasks.update(vertex.tasks)

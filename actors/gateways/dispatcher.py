@@ -159,7 +159,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_cluster_numbers(self) -> ClusterNumbers:
-        """Return how many TaskExecutors and slots the cluster has."""
+        """Return how many TaskExecutors the cluster has, and how many slots in all and free."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...
@@ -168,7 +168,9 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def shut_down_cluster(self) -> None:
-        """Cancel all jobs and end every process and placement group of the cluster."""
+        """Cancel all jobs, kill those that do not end in time, and end every process and placement
+        group of the cluster.
+        """
 
     @abstractmethod
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:

@@ -48,7 +48,7 @@ def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str
 
 @message
 class CoordinatorSnapshot:
-    """State of one source's split enumerator in a checkpoint."""
+    """State that one source's split enumerator had at a checkpoint. ``state`` None: no state."""
 
     operator_id: str
     state: StateLocation | None
@@ -284,7 +284,7 @@ class AggregateUpdate:
 
 @message
 class AggregateAnswer:
-    """Answer to an update of a global aggregate."""
+    """Answer to an AggregateUpdate: the new value of the aggregate."""
 
     coordinator: str
     """Id of the coordinator that keeps the aggregates."""
@@ -398,7 +398,7 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer at once, whatever the enumerators do at the moment.
+        """Answer at once: this shows that the process lives, even while enumerators are busy.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.

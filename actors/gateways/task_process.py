@@ -72,7 +72,7 @@ class TaskProcessArguments:
 
 @message
 class TaskProcessHost:
-    """The operating system process of a task process."""
+    """Identifies a task process for its operating system, even if its pid is reused later."""
 
     pid: int
     started: int
@@ -169,7 +169,7 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def cancel_tasks(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
-        """Cancel tasks. Idempotent; tasks that have ended are ignored."""
+        """Begin to cancel tasks. Idempotent; tasks that have ended are ignored."""
 
     @abstractmethod
     @oneway
@@ -199,7 +199,7 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
-        """Drop results that are not needed any more."""
+        """Drop the stored results of these partitions: nobody needs them any more."""
 
     @abstractmethod
     @oneway

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointScheduler(Protocol):
-    """The part of the JobScheduler that concerns checkpoints."""
+    """The attributes of the JobScheduler that a CheckpointCarrier uses."""
 
     @property
     def status(self) -> JobStatus: ...
@@ -245,9 +245,9 @@ class CheckpointCarrier:
         return replace(result, keeps_checkpoints=True)
 
     async def forget(self) -> None:
-        """Note that the job's end is stored, and delete the checkpoints that are not retained.
-        They must not be deleted earlier: a JobMaster that replaces this one would have to begin
-        without state.
+        """Note that the job's end is stored, and wait until the checkpoints that are not retained
+        are deleted. They must not be deleted earlier: a JobMaster that replaces this one would have
+        to begin without state.
         """
         _set(self._end_is_stored)
         await self.closed

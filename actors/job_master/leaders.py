@@ -185,7 +185,9 @@ class JobMasterLeaders:
             self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again at this ResourceManager, which has disconnected this JobMaster."""
+        """Register again at this ResourceManager, if it leads: it has disconnected this
+        JobMaster.
+        """
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 

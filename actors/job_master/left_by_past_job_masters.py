@@ -104,7 +104,7 @@ class PastPools:
         return self._ended.done()
 
     def on_ended(self, callback: Callable[[], None]) -> None:
-        """Call *callback* when the past pools have ended."""
+        """Call *callback* once the past pools have ended, soon if they already have."""
         self._ended.add_done_callback(lambda _: callback())
 
     async def ended(self) -> None:

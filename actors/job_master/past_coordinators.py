@@ -110,8 +110,8 @@ class PastCoordinators:
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
     async def end_others(self, kept: JobMasterId) -> None:
-        """End the coordinators of past JobMasters, except the coordinator that was started by the
-        JobMaster *kept*.
+        """End the coordinators that past JobMasters have started, except that of the JobMaster
+        *kept*, and except those that another JobMaster has taken over.
         """
         for name, owner in await self._all():
             if owner not in (kept, self._job_master.fencing_token):

@@ -215,8 +215,8 @@ class SourceCoordination:
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
         """Store a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
 
-        Raises CoordinatorReplacedError if the part comes from another coordinator than the present
-        one. *owner* is compared too, because attempt numbers begin again when the job begins anew.
+        Raises CoordinatorReplacedError if the part does not come from the present coordinator.
+        *owner* is compared too, because attempt numbers begin again when the job begins anew.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
@@ -236,8 +236,7 @@ class SourceCoordination:
     def may_go_on(self, now: float) -> bool:
         """Count the coordinator's death, and return whether another process can continue in its
         place. False if readers may have received events that are not in the stored parts, if a
-        source has a master hook, if the coordinator has not run yet, or if too many coordinators
-        have died.
+        source has a master hook, if the coordinator has not run yet, or if too many have died.
         """
         parts = self._notes.parts(self._restores)
         is_known = not self._unknown and all(
@@ -295,7 +294,7 @@ class SourceCoordination:
         self._add(_Waiting(call, failed, may_be_repeated=False))
 
     def restore(self, action: RestoreCoordinators) -> None:
-        """Restore all sources to a checkpoint, or to their beginning."""
+        """Order the coordinator to restore all sources to a checkpoint, or to their beginning."""
         states = tuple(CoordinatorSnapshot(*item) for item in action.states.items())
         restored = RestoredCoordinators(
             action.restores, action.checkpoint_id or 0, states, action.master_states
@@ -306,12 +305,12 @@ class SourceCoordination:
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
     def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
-        """Take back the splits that earlier attempts of restarted subtasks have received.
-        The earlier attempts are ignored from then on.
+        """Order the coordinator to take back the splits that earlier attempts of restarted subtasks
+        have received, and to ignore these attempts from then on.
 
-        Waits until the numbers of the new attempts are stored for the next JobMaster, unless they
-        run already (*are_known*). Otherwise the next JobMaster could deploy an earlier attempt,
-        which would wait for splits for ever.
+        The order is sent once the numbers of the new attempts are stored for the next JobMaster,
+        unless they run already (*are_known*). Otherwise the next JobMaster could deploy an earlier
+        attempt, which would wait for splits for ever.
         """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
 

@@ -398,9 +398,9 @@ class StoredCheckpoints:
             await asyncio.wait([self._discarding])
 
     async def forget_job(self) -> None:
-        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids: the job
-        is over for good, and no JobMaster will recover it. Retained checkpoints stay, and belong to
-        the user. A checkpoint that is being prepared is dropped.
+        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids, because
+        the job has ended and no JobMaster will recover it. Retained checkpoints stay for the user.
+        A checkpoint that is being prepared is dropped.
         """
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory

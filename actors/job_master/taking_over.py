@@ -90,8 +90,8 @@ class TakingOver:
         *,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
-        """Create the object that takes over the job in :meth:`run`.
-        *apply* carries out the actions that the scheduler decides.
+        """Create the object; :meth:`run` takes over the job. *apply* carries out the scheduler's
+        actions.
         """
         graph = arguments.job_graph
         self._job_master = job_master
@@ -186,8 +186,8 @@ class TakingOver:
         return self._job_master.clock.monotonic()
 
     async def _recovered(self, recover: Recover) -> dict[int, str] | None:
-        """Recover the checkpoints, and return the directories of later, incomplete ones by id.
-        None if the job does not start, because its state cannot be read.
+        """Recover the checkpoints. Returns (id -> directory) of checkpoints that were begun after
+        them and are incomplete. None if the job does not start, because its state cannot be read.
         """
         recovered = await recover()
         if recovered is None or not self._scheduler.takes_checkpoints:

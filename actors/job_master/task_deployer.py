@@ -227,14 +227,14 @@ class DeploymentReconciliation:
         self._places: dict[ExecutionAttemptID, ResourceID] = {}
 
     def deploying(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts that are being sent to a TaskExecutor."""
+        """Note that attempts are being sent to a TaskExecutor, which may not have them yet."""
         record = self._task_executors.setdefault(resource_id, _TaskExecutor())
         for attempt_id in attempts:
             record.deployed[attempt_id] = False
             self._places[attempt_id] = resource_id
 
     def deployed(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts that the TaskExecutor has acknowledged."""
+        """Note that the TaskExecutor has acknowledged attempts: heartbeats must list them now."""
         record = self._task_executors.get(resource_id)
         if record is not None:
             for attempt_id in attempts:

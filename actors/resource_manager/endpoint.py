@@ -69,7 +69,7 @@ _RETRIEVAL_PATIENCE = 2.0
 
 
 class ResourceManagerError(FlinkRayError):
-    """Raised when the ResourceManager cannot do its work."""
+    """Raised, and ends the ResourceManager, when it cannot find out who leads a job."""
 
 
 async def create_resource_manager(
@@ -285,7 +285,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._task_executor_lost(resource_id, reason)
 
     def _disconnect(self, worker: RegisteredTaskExecutor, reason: str) -> None:
-        """Tell a TaskExecutor to register again."""
+        """Tell a TaskExecutor that its registration has ended and that it must register again."""
         order = worker.gateway.disconnect_resource_manager(self.fencing_token, reason)
         tell(self, order, worker.location.resource_id)
 

@@ -138,10 +138,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
-        """Remove the group and wait until its resources are back.
+        """Remove the group and wait until its resources are back, for some time at most.
 
-        The group is not removed while Ray is placing it: Ray 2.60 would lose the group's resources
-        until its node ends (ray-project/ray#64693 is a similar fault).
+        The group is not removed while Ray is placing it, unless this takes too long: Ray 2.60 would
+        lose the group's resources until its node ends (ray-project/ray#64693 is a similar fault).
         """
         with contextlib.suppress(asyncio.TimeoutError):  # Ray may never say how placement ended
             await within(_RELEASE_TIMEOUT, self._attempts.answer_for(group.value))

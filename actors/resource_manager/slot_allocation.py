@@ -130,8 +130,8 @@ class SlotAllocation(WorkerEvents):
     def job_master_registered(
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> None:
-        """Note which JobMaster leads a job, and tell the TaskExecutors that have slots of the job.
-        They offer these slots, which may come from an earlier JobMaster, to this JobMaster.
+        """Tell the TaskExecutors that have slots of a job which JobMaster leads the job now. They
+        offer these slots, which may come from an earlier JobMaster, to this JobMaster.
         """
         self._shortages.forget(job_id)  # it may not know earlier reports
         for resource_id in self._slot_manager.task_executors_of(job_id):
@@ -266,14 +266,14 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
 
     def unblock_node(self, node_id: str) -> None:
-        """Assign slots on the node again. Idempotent."""
+        """End the block of a node, so that slots are assigned there again. Idempotent."""
         self._carry_out(self._slot_manager.unblock_node(node_id, self._now()))
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
         return self._slot_manager.blocked_nodes()
 
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
-        """Return the TaskExecutors that have sent a slot report."""
+        """Return a description of each TaskExecutor that has sent a slot report."""
         return self._slot_manager.task_executors()
 
     def numbers_of_slots(self) -> tuple[int, int]:

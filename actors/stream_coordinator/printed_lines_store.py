@@ -98,7 +98,9 @@ class PrintedLines:
         return data
 
     async def read(self, known: str | None, position: int) -> PrintedPart:
-        """Return texts from *position* on; see :meth:`StreamCoordinatorGateway.read_printed`."""
+        """Wait for printed texts from *position* on and return them; see
+        :meth:`StreamCoordinatorGateway.read_printed`.
+        """
         if known != self._coordinator:
             position = 0
         self._reads += 1

@@ -63,8 +63,7 @@ class SourceHost:
             load: returns the source; its argument is the address of the blob server.
             keep: stores the source's progress at other processes. Returns True when the progress is
                 stored, and False if that is impossible. None in place of the progress says that
-                later
-                progress will not be stored.
+                later progress will not be stored.
             state: state of the enumerator in the restored checkpoint, if any.
             progress: progress that an earlier coordinator has stored; takes precedence over
                 *state*.
@@ -104,7 +103,9 @@ class SourceHost:
     # --- readers ----------------------------------------------------------------------------------
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """Return new events for a reader; see :meth:`StreamCoordinatorGateway.exchange`."""
+        """Wait for events for a reader and return them; see
+        :meth:`StreamCoordinatorGateway.exchange`.
+        """
         subtask, attempt = reader.subtask_index, reader.attempt_number
         self._wake(subtask)
         await self._run(partial(self._heard, reader))
@@ -177,7 +178,9 @@ class SourceHost:
         return await self._asked(lambda: self._hosted.snapshot(checkpoint_id))
 
     async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """Take back splits; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError."""
+        """Take back the splits that earlier attempts of the subtask have received after a
+        checkpoint; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError.
+        """
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:

@@ -106,7 +106,7 @@ class Job(Generic[S, C]):
 
 
 class JobTable(Generic[S, C]):
-    """The jobs of a TaskExecutor, one entry per job."""
+    """The jobs that have slots or results in a TaskExecutor, one :class:`Job` each."""
 
     def __init__(self, close_services: Callable[[S], None]) -> None:
         """Create a table without jobs.

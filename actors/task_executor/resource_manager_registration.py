@@ -121,7 +121,7 @@ class ResourceManagerRegistration:
         return self._leader.leader_id == resource_manager_id
 
     def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
-        """Raise FencingTokenError unless *resource_manager_id* is the leader's id."""
+        """Raise FencingTokenError unless *resource_manager_id* leads, as far as is known here."""
         leader = self._leader.leader_id
         if leader != resource_manager_id:
             address = self._task_executor.address
@@ -139,7 +139,7 @@ class ResourceManagerRegistration:
     def heartbeat_requested(
         self, resource_manager: ResourceID, resource_manager_id: ResourceManagerId
     ) -> None:
-        """Answer a heartbeat of the ResourceManager."""
+        """Answer the ResourceManager's request for a heartbeat with the slot report."""
         if self.is_led_by(resource_manager_id):
             self._heartbeats.request_heartbeat(resource_manager, None)
 

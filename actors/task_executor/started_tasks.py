@@ -69,7 +69,7 @@ class StartedTask:
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
-    """A task that has ended, with its final state."""
+    """A task that ran here and has ended, with its final state."""
 
     task: StartedTask
     state: TaskExecutionState

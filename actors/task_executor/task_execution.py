@@ -160,7 +160,7 @@ class TaskExecution:
     # --- orders of the slot table -----------------------------------------------------------------
 
     def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Cancel these tasks, because their slots are being freed."""
+        """Begin to cancel these tasks, because their slots are being freed."""
         for runs_in, of_kind in self._by_kind(attempts).items():
             runs_in.cancel(of_kind)
 

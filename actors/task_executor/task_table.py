@@ -259,7 +259,7 @@ class TaskTable:
             job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
-        """Drop the job and its unsent reports."""
+        """Drop the job's ended tasks and unsent reports."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._end_sender(job)

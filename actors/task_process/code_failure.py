@@ -39,7 +39,7 @@ class Cancellation:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Request the cancellation. Called on the process's main thread."""
+        """Tell the task's code that the task is cancelled. Called on the process's main thread."""
         self._requested.set()
         for listener in self._listeners:
             listener()
@@ -90,7 +90,7 @@ class CodeFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> CodeFailure:
-        """Return the description of an exception. Never raises."""
+        """Return the description of *error*. Never raises, whatever its class does."""
         if isinstance(error, _CANCELLED):
             return cls("its code has cancelled itself", is_consequence=True)
         outlook = outlook_of(error, _record_of(error))

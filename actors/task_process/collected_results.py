@@ -120,7 +120,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._loop.call_soon_threadsafe(self._partition.commit, 0, number)
 
     def end_of_data(self) -> None:
-        """Finish the partition, because everything was written."""
+        """Mark the partition as complete: all results were written."""
         self._loop.call_soon_threadsafe(self._end)
 
     def is_processed(self) -> bool:
@@ -148,7 +148,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
         self._on_room()
 
     def close(self) -> None:
-        """Drop unread results: the task has ended."""
+        """Drop the results that the client has not read, because the task has ended."""
         self._is_closed = True
         for waiting in (self._sending, self._reading):
             if waiting is not None:
@@ -157,7 +157,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
 
 def read_results(piece: bytes) -> list[Any]:
-    """Unpickle the results in a piece, and return them."""
+    """Return the results that *piece* holds in pickled form."""
     return pickle.loads(piece)  # type: ignore[no-any-return]
 
 

@@ -73,7 +73,7 @@ class SplitClient:
         self._call(self._ask_anew)
 
     def request_split(self) -> None:
-        """Request one more split. Called by the task's thread."""
+        """Ask the coordinator for one more split. Called by the task's thread."""
         self._call(self._count_request)
 
     def checkpointed(self, checkpoint_id: int) -> None:

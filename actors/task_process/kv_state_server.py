@@ -37,7 +37,7 @@ _RETRY_DELAY = 0.1
 
 
 class KvStateRequestStats:
-    """Counts the queries of queryable states by their outcome."""
+    """Number of queries of queryable states: all, answered and failed."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -178,7 +178,7 @@ class ResultPartitions:
         self._partitions: dict[JobPartition, HeldPartition] = {}
 
     def add(self, partition_id: JobPartition, partition: HeldPartition) -> None:
-        """Make a partition readable for other processes, until :meth:`remove`."""
+        """Let other processes read a partition, until :meth:`remove`."""
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:

@@ -407,7 +407,7 @@ class StreamTaskResources:
         )
 
     def ended(self, state: TaskExecutionState) -> None:
-        """Release everything after the attempt has ended with *state*."""
+        """Release all resources, because the attempt has ended with *state*."""
         reason = None
         if state.state is not ExecutionState.FINISHED:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"

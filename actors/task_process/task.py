@@ -74,7 +74,7 @@ class Task:
         self._endpoint.create_task(self._run(), name)
 
     def cancel(self) -> None:
-        """Cancel the task. Idempotent."""
+        """Begin to cancel the task. Idempotent."""
         if not self._cancellation.is_requested:
             self._cancellation.request()
             self._interrupt_code()

@@ -473,7 +473,9 @@ class TaskCheckpointOrders:
             self.order(order)
 
     def ended(self) -> None:
-        """Note that the task's thread has ended."""
+        """Note that the task's thread has ended: later orders to begin a checkpoint are declined,
+        and the other orders no longer reach the task.
+        """
         self._has_ended = True
         self._task = None
         self._early.clear()

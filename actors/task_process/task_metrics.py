@@ -92,7 +92,7 @@ class TaskMetrics:
             del self._tasks[task]
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the samples of all tasks that run now."""
+        """Yield the metrics of all tasks that run now, as samples for Ray's endpoint."""
         shown: dict[tuple[str, ...], MetricSample] = {}
         for name, task in self._tasks.items():
             for sample in self._of_task(name.tags, task):

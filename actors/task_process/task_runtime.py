@@ -61,7 +61,7 @@ class TaskRuntime(Protocol):
         """Run *work*, which may block, to close what a simulated process has left at its end."""
 
     def close(self) -> None:
-        """Start nothing more, because the process ends."""
+        """Begin no further work of :meth:`submit`, because the process ends."""
 
 
 class ThreadedRuntime(TaskRuntime):
@@ -124,7 +124,7 @@ class WriterThreads:
             self._executor.submit(work)
 
     def close(self) -> None:
-        """Start nothing more, because the process ends."""
+        """Begin no further work, because the process ends. Work under way continues."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -69,7 +69,7 @@ class UserCode:
                 self._functions.pop(key).cancel()
 
     async def close(self) -> None:
-        """Drop all functions and close the caches."""
+        """Drop all functions and cached blobs, and cancel downloads under way."""
         for loading in self._functions.values():
             loading.cancel()
         self._functions.clear()

@@ -82,7 +82,7 @@ class RpcEndpoint(RpcGateway):
 
     @property
     def mailbox(self) -> Mailbox:
-        """The endpoint's mailbox; for services only."""
+        """The object that runs the endpoint's life cycle and handlers; for RPC services only."""
         return self._mailbox
 
     # --- life cycle ---------------------------------------------------------------------------
@@ -101,7 +101,8 @@ class RpcEndpoint(RpcGateway):
         """Hook for subclasses: runs once, when the endpoint is closed, and before it terminates."""
 
     def close(self) -> asyncio.Future[None]:
-        """Request the stop of the endpoint (idempotent); return :attr:`terminated`."""
+        """Begin to stop the endpoint (idempotent); return :attr:`terminated`, to wait
+        for the end."""
         return self._mailbox.close()
 
     @property
@@ -275,7 +276,7 @@ class FencedRpcEndpoint(RpcEndpoint, FencedRpcGateway, Generic[TokenT]):
 
 @dataclass(frozen=True, slots=True)
 class ImplementedGateways:
-    """The gateways of an endpoint class and their methods."""
+    """The gateway classes that an endpoint class implements, and their methods by name."""
 
     gateways: frozenset[str]
     """The type names of the gateways."""

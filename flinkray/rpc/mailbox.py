@@ -48,7 +48,7 @@ class _Cancellable(Protocol):
 
 
 class TimerHandle:
-    """A scheduled call of an endpoint; ``cancel`` is idempotent."""
+    """A scheduled call of an endpoint's function; ``cancel`` withdraws it and is idempotent."""
 
     __slots__ = ("_handle", "_timers")
 
@@ -186,7 +186,7 @@ class Mailbox:
         return self.terminated
 
     def fail(self, error: BaseException) -> None:
-        """Log *error* and close the endpoint with that error."""
+        """Log *error* and begin to close the endpoint; ``terminated`` will fail with *error*."""
         logger.error("%s failed: %r", self._endpoint.address, error, exc_info=error)
         self._ends_with(error)
         self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
@@ -562,8 +562,8 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
 
 
 class _Rest:
-    """Awaitable that runs the rest of a handler, which waits already, in the handler's own
-    context."""
+    """Awaitable that runs the remainder of a handler, which is waiting already, in the handler's
+    own context."""
 
     __slots__ = ("_awaited", "_context", "_coroutine")
 

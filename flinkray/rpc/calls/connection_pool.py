@@ -36,7 +36,7 @@ _PING_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection to a process that a service has just opened."""
+    """A transport that was just opened to another process, and which incarnation it has reached."""
 
     transport: Transport
     """The open transport; nobody receives from it yet."""

@@ -48,7 +48,7 @@ _SHORTEST_PAUSE = 1e-6
 
 
 class Deadline:
-    """A scheduled call of a function; ``cancel`` is idempotent."""
+    """A function to be called when a deadline has passed, unless it is cancelled."""
 
     __slots__ = ("_call", "_context", "is_over")
 

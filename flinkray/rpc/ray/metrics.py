@@ -61,7 +61,8 @@ class MetricsExporter:
         connections: int,
         samples: Iterable[MetricSample] = (),
     ) -> None:
-        """Export the current totals of the service."""
+        """Export the current values of all metrics of the service; those that are gone get
+        NO_VALUE."""
         shown: dict[tuple[str, ...], dict[str, str]] = {}
         own = (
             MetricSample(*_REFUSED, refused_frames, {}),

@@ -115,7 +115,7 @@ async def _connect(service: RpcService, name: str, patience: float) -> Prestarte
 
 
 class PrestartedTaker:
-    """Gives roles to the prestarted processes of a cluster."""
+    """Turns prestarted processes of the cluster into the processes that this process spawns."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """Create the object that gives roles to prestarted processes. *on_taken* is called whenever
-        this object has taken one."""
+        """Create the object, which takes no process yet. *on_taken* is called whenever this object
+        has taken a prestarted process."""
         self._service = service
         self._directory = directory
         self._run = run
@@ -355,7 +355,7 @@ class PrestartedKeeper:
         await self._run(self._directory.remove, name)
 
     async def end_all(self) -> None:
-        """End all prestarted processes without a role."""
+        """End all prestarted processes that nobody has taken, ready or being created."""
         for name in await self._run(self._directory.starting_prestarted):
             await self._end(name)
         for name in await self._run(self._directory.ready_prestarted):

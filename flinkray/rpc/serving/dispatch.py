@@ -194,7 +194,7 @@ class ServerConnection:
         self._transport.close()
 
     def break_off(self, reason: str) -> None:
-        """Drop the connection as if this process died."""
+        """End the connection without notice, as if this process had died."""
         self._transport.break_off(reason)
 
     def _new_lane(self, target: int) -> _Lane:
@@ -246,8 +246,8 @@ class ServerConnection:
     # --- calls under way ----------------------------------------------------------------------
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
-        """End *call* at *deadline*, in the loop's time, if it is not over by then. Called by
-        calls."""
+        """End *call* at *deadline*, in the loop's time, unless it has ended by then. Called by
+        :class:`HandlerCall`."""
         self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:

@@ -104,7 +104,7 @@ class CarriedStream(Transport):
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send the queued frames that can be sent now."""
+        """Send the queued frames, as far as a call or an open request can carry them now."""
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:
@@ -246,7 +246,7 @@ class CallingStream(CarriedStream):
 
 
 def _told(error: BaseException | None) -> str:
-    """Return type and first line of an error, as Ray's errors have pages of text."""
+    """Return a text of an error's type and first line, as Ray's errors have pages of text."""
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line}"
 

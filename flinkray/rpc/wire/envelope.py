@@ -171,8 +171,8 @@ def _not_an_envelope(parts: Any) -> RpcSerializationError:
 
 
 def frame_of(parts: tuple[Any, ...], limit: int) -> Packed:
-    """Return the frame that holds the *parts* of a request or an answer. It is a list of byte
-    strings, to be sent one after the other, if the payload (the last part) is one or is large.
+    """Return the frame with the *parts* of a request or an answer, of which the last is the
+    payload: bytes or, if the payload is large or a list itself, a list of bytes to be joined.
 
     Raises:
         FrameTooLargeError: the frame is larger than *limit* bytes.

@@ -71,7 +71,7 @@ class Listener:
 
     @property
     def has_tls(self) -> bool:
-        """Whether TCP peers have to use TLS."""
+        """Whether peers that connect over TCP have to use TLS."""
         return self._tls is not None
 
     def listen_tcp(self, host: str) -> int:
