@@ -28,8 +28,7 @@ class CoordinatorProcesses:
     ) -> None:
         """Create the CoordinatorProcess of each kind, for one job. *noted* returns when the next
         JobMaster would find the numbers of all attempts of Spark drivers so far. *on_replaced* is
-        called with the reason when another JobMaster has taken over a coordinator of this job.
-        """
+        called with the reason when another JobMaster has taken over a coordinator of this job."""
         self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, on_replaced)
         self.spark_drivers = SparkDriverProcess(
             job_master, graph, services, spark_driver_factory, noted, on_replaced

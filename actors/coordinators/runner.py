@@ -40,8 +40,7 @@ class CoordinatorListener(Protocol):
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
         """Called after :meth:`CoordinatorRunner.stop` when the process is gone, or if there was
-        none.
-        """
+        none."""
 
 
 @dataclass
@@ -113,8 +112,7 @@ class CoordinatorRunner:
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
     ) -> None:
         """Watch a running coordinator that an earlier JobMaster has started. From now on this
-        object also stops it, like the coordinators that it has started itself.
-        """
+        object also stops it, like the coordinators that it has started itself."""
         how = self._kinds[coordinator.kind]
         process, _ = split_address(address)
         there = self._owner.create_task(_nothing(), name=f"adopt {process}")
@@ -182,8 +180,7 @@ class CoordinatorRunner:
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
         """Begin to kill the coordinator's process, for example because it misbehaves, and then
-        report it as lost. Does nothing if the coordinator does not run or is being stopped.
-        """
+        report it as lost. Does nothing if the coordinator does not run or is being stopped."""
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:
             self._owner.create_task(
@@ -268,8 +265,7 @@ class CoordinatorRunner:
 
     async def all_ended(self) -> None:
         """Wait until the coordinators that :meth:`kill_all` has left to clean up are gone or timed
-        out.
-        """
+        out."""
         await asyncio.gather(*(self._end(one) for one in self._ending))
 
     async def _end(self, running: _Running) -> None:

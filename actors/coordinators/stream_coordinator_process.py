@@ -65,8 +65,7 @@ def _code_of(graph: JobGraph, vertex: JobVertex) -> VertexCode:
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
     """What a new process of the source coordinator begins with: its owner (a JobMaster) and the
-    state of the sources.
-    """
+    state of the sources."""
 
     owner: JobMasterId
     """The JobMaster by whose id tasks know the coordinator. The process name contains it."""

@@ -113,10 +113,9 @@ After that its submitter is told that the graph may still be stored.
 
 
 async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> RpcEndpoint:
-    """Create the main endpoint of a Dispatcher's process.
-    The endpoint is the Dispatcher, or a StandbyMaster if several processes may contend. A
-    Dispatcher is created once it leads, and then recovers the jobs of its predecessor.
-    """
+    """Create the main endpoint of a Dispatcher's process: the Dispatcher, or a StandbyMaster if
+    several processes may contend for the leadership. A Dispatcher is created once it leads, and
+    then recovers the jobs of its predecessor."""
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> Dispatcher:
@@ -623,8 +622,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     def _tell_end_later(self, job: ManagedJob, outcome: ArchivedJob) -> None:
         """Answer clients that wait for the result after _CLEAN_UP_PATIENCE seconds at the latest,
-        even if the clean-up of the job is not done by then.
-        """
+        even if the clean-up of the job is not done by then."""
         self.schedule_run_async(_CLEAN_UP_PATIENCE, lambda: self._tell_end(job, outcome))
 
     def _tell_end(self, job: ManagedJob, outcome: ArchivedJob) -> None:

@@ -69,8 +69,7 @@ class JobCancelling:
     def _withdraw_later(self, job: ManagedJob) -> None:
         """Begin to store the job as not cancelled, because storing its cancellation has failed and
         the client was told so. The failed write may have taken effect all the same, and then the
-        next Dispatcher would cancel the job.
-        """
+        next Dispatcher would cancel the job."""
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
             work = retry_until_done(f"{name}: that is not stored yet", lambda: self._withdraw(job))
@@ -141,8 +140,7 @@ class ClientLeases:
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
         """Create the collection, without leases. *on_silence* is called for a lease that has run
-        out.
-        """
+        out."""
         self._endpoint = endpoint
         self._on_silence = on_silence
         self._leases: dict[JobID, _Lease] = {}
@@ -163,7 +161,7 @@ class ClientLeases:
                 self.begin(job_id, lease.timeout)
 
     def end(self, job_id: JobID) -> None:
-        """End the lease, because the job does not end with its client any more. Idempotent."""
+        """End the job's lease, if it has one: *on_silence* is not called for this job any more."""
         lease = self._leases.pop(job_id, None)
         if lease is not None:
             lease.timer.cancel()

@@ -68,8 +68,7 @@ class JobHistory:
 
     def __contains__(self, job_id: JobID) -> bool:
         """Return whether an ended job has this id. True also for an expired job that is not deleted
-        yet.
-        """
+        yet."""
         return job_id in self._jobs or job_id in self._forgotten
 
     def __iter__(self) -> Iterator[ArchivedJob]:
@@ -129,8 +128,7 @@ class JobHistory:
     def _forget_old(self) -> None:
         """Remove expired jobs and jobs beyond the capacity from the shown jobs. Their data is
         deleted later. All jobs are checked, because a wrong clock may have given the first job an
-        end in the future.
-        """
+        end in the future."""
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
         for number, job in enumerate(tuple(self._jobs.values())):
@@ -142,8 +140,7 @@ class JobHistory:
 
     async def _delete_what_is_due(self) -> None:
         """Delete late results and expired jobs, one after the other: a new job may get the id of an
-        expired job once that is deleted, and the results of the new job must not be deleted.
-        """
+        expired job once that is deleted, and the results of the new job must not be deleted."""
         self._is_due = True
         if self._is_deleting:
             return

@@ -172,8 +172,7 @@ class JobMasterSupervision:
         self, job_id: JobID, job_master_id: JobMasterId, address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         """Register a JobMaster, and return the answer for it. Only the JobMaster that leads its job
-        is accepted.
-        """
+        is accepted."""
         rejection = self._why_not_led_by(job_id, job_master_id)
         if rejection is not None:
             return RegistrationRejection(rejection)

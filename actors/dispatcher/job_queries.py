@@ -84,8 +84,7 @@ class JobQueries:
 
     async def progress(self, job_id: JobID) -> JobProgress:
         """Return the status of a running or ended job, with the progress of each vertex while it
-        runs. Raises the errors of :meth:`managed`.
-        """
+        runs. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
         job = self.managed(job_id)
@@ -104,8 +103,7 @@ class JobQueries:
 
     async def details(self, job_id: JobID) -> JobDetails:
         """Return all that is known about a running or ended job. Raises the errors of
-        :meth:`managed`.
-        """
+        :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
         job = self.managed(job_id)

@@ -50,8 +50,7 @@ class JobResizing:
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
         """Resize a job; see :meth:`DispatcherGateway.resize_job`. A repeated request for the same
-        change that is still under way waits for the first and gets the same answer.
-        """
+        change that is still under way waits for the first and gets the same answer."""
         if job.resizing is not None:
             if job.resizing.bounds != bounds:
                 raise JobStateError(job.job_id, "another change of its parallelism is under way")
@@ -89,8 +88,7 @@ class JobResizing:
 
     async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
         """Ask the JobMaster for the maximum parallelism of the vertices; return it by vertex id.
-        NOT_KNOWN if there is no JobMaster, or if it does not answer or does not know yet.
-        """
+        NOT_KNOWN if there is no JobMaster, or if it does not answer or does not know yet."""
         if job.gateway is None:
             return NOT_KNOWN
         try:
@@ -107,8 +105,7 @@ class JobResizing:
 
     async def _withdraw(self, job: ManagedJob) -> None:
         """Store the job with its earlier bounds, because storing the changed bounds has failed:
-        that write may have taken effect all the same. Repeated until it succeeds.
-        """
+        that write may have taken effect all the same. Repeated until it succeeds."""
         async with job.storing:
             if job.outcome is None:
                 stored = job.stored()
@@ -120,8 +117,7 @@ class JobResizing:
 
     async def _is_told(self, job: ManagedJob) -> bool:
         """Send the present bounds to the JobMaster. Returns False if it has not answered; True if
-        it has answered, or if there is no JobMaster or the job has ended.
-        """
+        it has answered, or if there is no JobMaster or the job has ended."""
         if job.gateway is None or job.outcome is not None:
             return True
         try:

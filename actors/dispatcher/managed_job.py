@@ -122,8 +122,7 @@ class ManagedJob:
 
     def details(self) -> JobDetails:
         """Return all that the Dispatcher itself knows about the job. If the job has ended, its last
-        details; otherwise nothing about vertices and tasks.
-        """
+        details; otherwise nothing about vertices and tasks."""
         if self.outcome is not None:
             return self.outcome.details
         return JobDetails(
@@ -140,8 +139,7 @@ class ManagedJob:
 
     def with_failovers(self, details: JobDetails) -> JobDetails:
         """Return the JobMaster's *details* with what only the Dispatcher knows: the job's start
-        time, and the deaths of JobMasters.
-        """
+        time, and the deaths of JobMasters."""
         return replace(
             details,
             start_time=self.start_time,
@@ -151,8 +149,7 @@ class ManagedJob:
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
         """Return *others*, the failures that a JobMaster knows, together with those that only the
-        Dispatcher knows: the deaths of JobMasters, and the cause of a cancellation.
-        """
+        Dispatcher knows: the deaths of JobMasters, and the cause of a cancellation."""
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
         return (*self.deaths.last, *others, *cause)
 
@@ -168,8 +165,7 @@ class ManagedJob:
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
         """Return the record for the history of a job that fails because no JobMaster can be kept
-        alive.
-        """
+        alive."""
         known = self.details()
         details = replace(
             known,
@@ -223,8 +219,7 @@ class RememberedOverview:
 
     def __init__(self, lifetime: float, now: float) -> None:
         """Create a memory of one JobMaster's overview, which has no overview yet. *lifetime*: an
-        overview counts as outdated this many seconds after the JobMaster's last heartbeat.
-        """
+        overview counts as outdated this many seconds after the JobMaster's last heartbeat."""
         self._lifetime = lifetime
         self._heard_at = now
         self._number = 0

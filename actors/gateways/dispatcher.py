@@ -61,9 +61,8 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        """Return running and ended jobs, oldest first.
-        An overview has the numbers of tasks in each state, but no single tasks.
-        """
+        """Return an overview of each running or ended job, oldest first. An overview has the
+        numbers of tasks in each state, but no single tasks."""
 
     @abstractmethod
     async def request_job_status(self, job_id: JobID) -> JobStatus: ...
@@ -91,21 +90,18 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(None)
     async def request_job_result(self, job_id: JobID) -> JobResult:
         """Wait until the job has ended and its resources are released, and return its result. If
-        the release takes too long, the result is returned before it is done.
-        """
+        the release takes too long, the result is returned before it is done."""
 
     @abstractmethod
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
-        """Begin to cancel the job.
-        May be repeated. Raises JobNotFoundError, JobStateError.
-        """
+        """Begin to cancel the job. May be repeated. Raises JobNotFoundError, and JobStateError if
+        the job has ended without being cancelled."""
 
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
         """Receive a heartbeat of the client of these jobs. A job that is to end with its client is
-        cancelled if these heartbeats stop. Other jobs, and unknown jobs, are ignored.
-        """
+        cancelled if these heartbeats stop. Other jobs, and unknown jobs, are ignored."""
 
     @abstractmethod
     @runs_to_completion
@@ -169,8 +165,7 @@ class DispatcherGateway(FencedRpcGateway):
     @runs_to_completion
     async def shut_down_cluster(self) -> None:
         """Cancel all jobs, kill those that do not end in time, and end every process and placement
-        group of the cluster.
-        """
+        group of the cluster."""
 
     @abstractmethod
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
@@ -197,8 +192,7 @@ class DispatcherGateway(FencedRpcGateway):
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         """Register a JobMaster. Called at its start and whenever a new Dispatcher leads. A
-        JobMaster is rejected, and ends itself, if another JobMaster leads the job by now.
-        """
+        JobMaster is rejected, and ends itself, if another JobMaster leads the job by now."""
 
     @abstractmethod
     @oneway

@@ -64,8 +64,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
         """Report that one slot of the job is lost. Its TaskExecutor and the other slots there
-        continue.
-        """
+        continue."""
 
     @abstractmethod
     @runs_to_completion

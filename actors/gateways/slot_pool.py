@@ -51,8 +51,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     async def request_heartbeat(self) -> int:
         """Answer at once with the number of ``slots_changed`` messages sent to the JobMaster so
-        far.
-        """
+        far."""
 
     @abstractmethod
     async def connect_to_resource_manager(
@@ -125,8 +124,7 @@ class SlotPoolGateway(FencedRpcGateway):
     @runs_to_completion
     async def let_go(self, resource_id: ResourceID) -> bool:
         """Accept no more slots of a TaskExecutor, so that the JobMaster can disconnect it, and
-        return True. If the pool has a slot there, do nothing and return False.
-        """
+        return True. If the pool has a slot there, do nothing and return False."""
 
     @abstractmethod
     @runs_to_completion

@@ -192,8 +192,7 @@ class AdoptedCoordinator:
 @message
 class ReaderProgress:
     """Names an attempt of a source's subtask that calls the coordinator, and says how many splits
-    it has requested and how many events it has received.
-    """
+    it has requested and how many events it has received."""
 
     job_master_id: JobMasterId
     vertex_id: JobVertexID
@@ -310,7 +309,7 @@ class StreamCoordinatorGateway(RpcGateway):
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         """Return the events for a reader (a source's subtask) that the reader has not received yet.
         Waits for at least one event. Returns no events if the reader has made a newer call
-        meanwhile. May be repeated.
+        meanwhile, or if the sources were restored after its task was deployed. May be repeated.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -373,7 +372,8 @@ class StreamCoordinatorGateway(RpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def update_global_aggregate(self, update: AggregateUpdate) -> AggregateAnswer:
-        """Add a value to a global aggregate. May be repeated: the value is added once.
+        """Add a value to a global aggregate, and return its new value. May be repeated: the value
+        is added once.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.

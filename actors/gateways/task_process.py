@@ -120,8 +120,7 @@ class PartitionData:
 @message
 class PartitionPlaces:
     """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
-    which partitions each has. Partitions are read by messages: calls of ``read_partition``.
-    """
+    which partitions each has. Partitions are read by messages: calls of ``read_partition``."""
 
     addresses: tuple[str, ...]
     """Addresses of task processes."""
@@ -132,8 +131,7 @@ class PartitionPlaces:
 @message
 class ChannelPlaces:
     """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
-    which partitions each has. Partitions are read through channels (direct connections).
-    """
+    which partitions each has. Partitions are read through channels (direct connections)."""
 
     addresses: tuple[DataAddress, ...]
     partitions: tuple[tuple[ResultPartitionID, ...], ...]

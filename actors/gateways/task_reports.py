@@ -41,16 +41,14 @@ def not_ready(
     may_write: bool = False,
 ) -> DeclineCheckpoint:
     """Return a decline of a checkpoint, for a task that has not received the order to begin it.
-    *may_write*: it is not certain that the task has not received the order and writes state.
-    """
+    *may_write*: it is not certain that the task has not received the order and writes state."""
     reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
     return DeclineCheckpoint(job_id, trigger.checkpoint_id, attempt_id, reason, text, may_write)
 
 
 def shortened(report: TaskReport) -> TaskReport:
     """Return a shorter report in place of *report*, which does not fit into any message. An
-    acknowledgement of a checkpoint becomes a decline, so that the checkpoint fails at once.
-    """
+    acknowledgement of a checkpoint becomes a decline, so that the checkpoint fails at once."""
     match report:
         case TaskExecutionState():
             return report.shortened()

@@ -121,8 +121,7 @@ class CheckpointCarrier:
         """Return (id -> directory) of the checkpoints begun after the last of *recovered*, at most
         the last ``MOST_GIVEN_UP``. Tasks may still write to these checkpoints. Empty if another
         JobMaster has taken over. Raises CheckpointsLostError if the stored counter of ids cannot be
-        read.
-        """
+        read."""
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
             return await self._stored.begun_after(latest, MOST_GIVEN_UP)
@@ -200,8 +199,7 @@ class CheckpointCarrier:
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
         """Request a savepoint in *directory* with these *properties*, or a checkpoint if both are
-        None. Returns once the snapshot is finished, with the snapshot or its error.
-        """
+        None. Returns once the snapshot is finished, with the snapshot or its error."""
         self._last_request += 1
         number = self._last_request
         finished: asyncio.Future[act.SnapshotFinished]
@@ -232,8 +230,7 @@ class CheckpointCarrier:
     def left(self) -> asyncio.Future[None]:
         """A future that completes when this JobMaster may end: no checkpoint is being written any
         more. If the job may continue under another JobMaster, no checkpoint is being deleted
-        either.
-        """
+        either."""
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
@@ -247,15 +244,13 @@ class CheckpointCarrier:
     async def forget(self) -> None:
         """Note that the job's end is stored, and wait until the checkpoints that are not retained
         are deleted. They must not be deleted earlier: a JobMaster that replaces this one would have
-        to begin without state.
-        """
+        to begin without state."""
         _set(self._end_is_stored)
         await self.closed
 
     async def until_end_is_stored(self) -> None:
         """Wait until the job's end is stored. Until then a later JobMaster may continue the job
-        from the last checkpoint, or from the savepoint that the job has ended with.
-        """
+        from the last checkpoint, or from the savepoint that the job has ended with."""
         await asyncio.shield(self._end_is_stored)
 
     def _replaced(self, cause: str) -> None:

@@ -295,8 +295,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         """Cancel the job's tasks, unless the job is over, and disconnect from all other processes.
         The slots of a job that is over are freed; otherwise they are left to its next JobMaster. A
         JobMaster that has lost its leadership or has failed cancels nothing: its successor takes
-        over the running tasks.
-        """
+        over the running tasks."""
         if self._leadership.is_lost:
             await self._leaders.stop()
             self._task_executors.stop()
@@ -370,8 +369,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
 
     async def _has_read_savepoint(self) -> bool:
         """Read the savepoint from which the job is to start, if there is one. Returns False if it
-        cannot be read: the job fails then. Returns True if it was read or if there is none.
-        """
+        cannot be read: the job fails then. Returns True if it was read or if there is none."""
         location = ReadableConfig(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:
             return True
@@ -447,8 +445,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
 
     def _when_decided(self, event: JobEvent) -> None:
         """Handle *event* now. During a takeover, handle it once this JobMaster has decided which
-        tasks continue.
-        """
+        tasks continue."""
         self._reconciliation.when_decided(lambda: self._handle(event))
 
     def _start_timer(self, action: StartTimer) -> None:

@@ -90,8 +90,7 @@ class KeptCopy:
     def has(self, change: int) -> bool:
         """Return whether actions that depend on change number *change* may begin. True if the
         keeper has the change and no other TaskExecutor has an older copy, so that the next
-        JobMaster finds the change. Also True if there is no keeper.
-        """
+        JobMaster finds the change. Also True if there is no keeper."""
         return self._keeper is None or (self._kept >= change and not self._others)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
@@ -99,8 +98,7 @@ class KeptCopy:
     def reported(self, report: TaskExecutorReport) -> None:
         """Note that a TaskExecutor has registered, for the first time or again. If it has a copy of
         an earlier JobMaster, it is told to drop it. If it is the keeper, it is sent everything
-        again, because it may have lost this JobMaster's copy.
-        """
+        again, because it may have lost this JobMaster's copy."""
         resource_id = report.location.resource_id
         self._without_slots.pop(resource_id, None)
         if resource_id == self._keeper:

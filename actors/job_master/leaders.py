@@ -46,7 +46,8 @@ class LeadersListener(Protocol):
         """Called when the Dispatcher has sent parallelism bounds of an elastic job's vertices."""
 
     def cancel_requested(self) -> None:
-        """Called when the job's cancellation had been requested before the JobMaster registered."""
+        """Called when the Dispatcher's answer to the registration says that the job is to be
+        cancelled."""
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
         """Called when a Dispatcher or ResourceManager refuses this JobMaster for good.
@@ -131,8 +132,7 @@ class JobMasterLeaders:
 
     async def stop(self) -> ResourceManagerGateway | None:
         """Stop following the leaders. Returns the ResourceManager for :meth:`say_goodbye`; None if
-        the JobMaster is not registered there.
-        """
+        the JobMaster is not registered there."""
         self._resource_manager_heartbeats.stop()
         self._dispatcher_heartbeats.stop()
         manager = self._resource_manager.target_gateway
@@ -174,8 +174,7 @@ class JobMasterLeaders:
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
         """Return whether the ResourceManager that leads now has this id. This JobMaster may not be
-        registered there yet.
-        """
+        registered there yet."""
         return self._resource_manager.leader_id == resource_manager_id
 
     def heartbeat_from_resource_manager(
@@ -186,8 +185,7 @@ class JobMasterLeaders:
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
         """Register again at this ResourceManager, if it leads: it has disconnected this
-        JobMaster.
-        """
+        JobMaster."""
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 

@@ -171,8 +171,7 @@ class PastCopies:
 
     async def left(self, reports: Iterable[TaskExecutorReport]) -> Left | None:
         """Read the copies of notes at all TaskExecutors whose reports mention a copy. Returns their
-        merged contents. None if there is no copy, or if a copy cannot be read.
-        """
+        merged contents. None if there is no copy, or if a copy cannot be read."""
         with_notes = [report for report in reports if report.notes is not None]
         try:
             found = await asyncio.gather(*map(self._left_at, with_notes))

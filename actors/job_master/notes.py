@@ -95,8 +95,7 @@ class NotesForSuccessor:
         """Store *part* of the source coordinator's state. Returns when the next JobMaster would
         find it: the SlotPool and the keeper have *part*, and the next JobMaster will certainly ask
         this pool. It would ask another pool if this JobMaster was replaced without knowing it, or
-        if pools of past JobMasters still exist.
-        """
+        if pools of past JobMasters still exist."""
         await self._until_kept(self._add(KeptPiece(part=part)), is_of_part=True)
 
     def _add(self, piece: KeptPiece) -> int:
@@ -123,8 +122,7 @@ class NotesForSuccessor:
 
     def parts(self, restores: int) -> tuple[KeptPart, ...]:
         """Return the parts of the source coordinator's state that were made after the sources were
-        restored for the *restores*-th time, and the part with the address of the job's results.
-        """
+        restored for the *restores*-th time, and the part with the address of the job's results."""
         return tuple(
             part for part in self._book.parts if part.vertex_id is None or part.restores == restores
         )
@@ -164,8 +162,7 @@ class NotesForSuccessor:
     async def _find(self, pool: SlotPoolGateway, changes: set[int]) -> None:
         """Wait until it is certain that the next JobMaster would ask *pool*: past pools have ended,
         and the election confirms that this JobMaster leads. Then mark *changes*, which *pool* has,
-        as kept.
-        """
+        as kept."""
         if self._past is not None:
             await self._past.ended()
         if await self._is_certain():
@@ -177,8 +174,7 @@ class NotesForSuccessor:
 
     async def acknowledged(self) -> None:
         """Wait until all notes so far are stored, and the next JobMaster cannot find earlier notes.
-        Calls return in the order in which they were made.
-        """
+        Calls return in the order in which they were made."""
         await self._until_kept(self._noted, is_of_part=False)
 
     async def _until_kept(self, change: int, *, is_of_part: bool) -> None:

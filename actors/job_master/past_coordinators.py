@@ -111,8 +111,7 @@ class PastCoordinators:
 
     async def end_others(self, kept: JobMasterId) -> None:
         """End the coordinators that past JobMasters have started, except that of the JobMaster
-        *kept*, and except those that another JobMaster has taken over.
-        """
+        *kept*, and except those that another JobMaster has taken over."""
         for name, owner in await self._all():
             if owner not in (kept, self._job_master.fencing_token):
                 await self._end(name, owner)

@@ -66,8 +66,8 @@ _RETRY_DELAY = 0.5
 async def report_end(
     services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
 ) -> bool:
-    """Report the end until the leading Dispatcher has stored it or refuses it.
-    Returns whether it is stored.
+    """Report the job's end to the Dispatcher, repeatedly until the leading Dispatcher has stored it
+    (returns True) or refuses it (returns False).
 
     If the message is too large, it is repeated with fewer and fewer details, then with shortened
     texts.

@@ -152,8 +152,7 @@ class SlotPoolConnection:
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
         """Request a heartbeat of the pool, which returns how many ``slots_changed`` messages it has
         sent. Replaces the pool if one of the messages that it had sent before its last heartbeat
-        has still not arrived.
-        """
+        has still not arrived."""
         news_sent = await pool.request_heartbeat()
         if pool is not self._pool or self._heartbeats is None:
             return
@@ -166,8 +165,7 @@ class SlotPoolConnection:
     def is_next(self, pool_number: int, news_number: int) -> bool:
         """Count a ``slots_changed`` message, and return whether to process it: True if it is the
         next message of the present pool. If the numbers have a gap, messages were lost, and the
-        pool is replaced.
-        """
+        pool is replaced."""
         pool = self._pool
         if pool is None or pool_number != self._number or news_number <= self._news_seen:
             return False
@@ -235,8 +233,7 @@ class SlotPoolConnection:
 
     def connect_again(self) -> None:
         """Tell a new pool, which has been sent all requirements, where to declare them: at the
-        ResourceManager of the last :meth:`connect_to`. Does nothing if that one is lost.
-        """
+        ResourceManager of the last :meth:`connect_to`. Does nothing if that one is lost."""
         if self._manager is not None:
             address, token = self._manager.address, self._manager.fencing_token
             assert isinstance(token, ResourceManagerId)

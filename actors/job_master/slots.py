@@ -134,7 +134,8 @@ class JobMasterSlots:
     # --- what the scheduler wants -----------------------------------------------------------------
 
     def carry_out(self, action: act.SlotAction) -> None:
-        """Carry out an action that concerns slots. Calls reach the pool in this method's order."""
+        """Carry out an action that concerns slots. The pool receives its calls in the order of
+        actions."""
         match action:
             case act.AdoptSlots(slots):
                 self.ledger.adopted(slots)
@@ -182,8 +183,7 @@ class JobMasterSlots:
     ) -> None:
         """Process a ``slots_changed`` message of the pool; see
         :meth:`JobMasterGateway.slots_changed`. Messages of a dead pool, and slots of TaskExecutors
-        that were lost since, are ignored.
-        """
+        that were lost since, are ignored."""
         if not self.pool.is_next(pool_number, news_number):
             return
         for held in gained:
@@ -200,8 +200,7 @@ class JobMasterSlots:
 
     def count(self) -> None:
         """If the job is elastic, tell the scheduler which slots the job has now. Called after a
-        takeover, because the pool does not report slots that were taken over.
-        """
+        takeover, because the pool does not report slots that were taken over."""
         if self._scheduler.wants_all_slots:
             self._handle(t.PoolSlotsChanged(self.ledger.all()))
 
@@ -263,8 +262,7 @@ class JobMasterSlots:
 
     def adopt_on(self, resource_id: ResourceID) -> None:
         """Begin to tell a TaskExecutor, in the background, which of its slots this JobMaster uses.
-        Repeated until it answers.
-        """
+        Repeated until it answers."""
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
@@ -315,7 +313,7 @@ class JobMasterSlots:
                 self.notes.copy.lost(resource_id)
 
     def task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        """Remove a lost TaskExecutor, with its slots and their tasks."""
+        """Remove a lost TaskExecutor with its slots. The scheduler and the pool are told."""
         cause = f"{resource_id} was lost: {reason}"
         self._letting_go.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
@@ -325,7 +323,8 @@ class JobMasterSlots:
     # --- slots that fail --------------------------------------------------------------------------
 
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
-        """Remove a slot that the job has lost, or that was not given to the job after all."""
+        """Remove a slot that the job has lost, or that the job has not got after all. The scheduler
+        and the pool are told."""
         self.ledger.remove((allocation_id,))
         self._handle(t.SlotsTold((SlotsLost((allocation_id,), reason),)))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))

@@ -108,8 +108,7 @@ class SnapshotRequests:
 
     async def _outcome(self, request: SnapshotRequest) -> SnapshotTaken | FlinkRayError:
         """Take a snapshot, and return it or the error. The error is not raised, so that a repeated
-        request can get it again.
-        """
+        request can get it again."""
         try:
             return await self._take(request)
         except FlinkRayError as error:

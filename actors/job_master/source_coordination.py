@@ -148,8 +148,7 @@ class SourceCoordination:
     def beginning(self, coordinator: CoordinatorID, graph_id: ExecutionGraphID) -> SourcesBeginning:
         """Return what the next attempt, *coordinator*, begins with: stored parts of its
         predecessor's state or, if they must not be used, the last restored state. Must be called
-        once per attempt. *graph_id*: the execution graph of the sources' tasks.
-        """
+        once per attempt. *graph_id*: the execution graph of the sources' tasks."""
         kept: tuple[KeptPart, ...] = ()
         restores = 0
         if self._goes_on:
@@ -166,8 +165,7 @@ class SourceCoordination:
     def adopted(self, coordinator: CoordinatorID, owner: JobMasterId, restores: int) -> None:
         """Note that this JobMaster has taken over *coordinator*, which an earlier JobMaster,
         *owner*, has started. *restores* says how often the sources had been restored. Orders go to
-        this coordinator or, if it dies, to the process that replaces it.
-        """
+        this coordinator or, if it dies, to the process that replaces it."""
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
         if restores == 0:  # readers have received nothing that is not kept
@@ -227,8 +225,7 @@ class SourceCoordination:
     @property
     def has_readers(self) -> bool:
         """Whether any task has requested splits since the sources were last restored. Judged by the
-        stored parts of the coordinator's state.
-        """
+        stored parts of the coordinator's state."""
         parts = self._notes.parts(self._restores)
         known = (part.progress.readers for part in parts if part.progress is not None)
         return any(reader.is_added for readers in known for reader in readers)
@@ -236,8 +233,7 @@ class SourceCoordination:
     def may_go_on(self, now: float) -> bool:
         """Count the coordinator's death, and return whether another process can continue in its
         place. False if readers may have received events that are not in the stored parts, if a
-        source has a master hook, if the coordinator has not run yet, or if too many have died.
-        """
+        source has a master hook, if the coordinator has not run yet, or if too many have died."""
         parts = self._notes.parts(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
@@ -253,8 +249,7 @@ class SourceCoordination:
         """Order all sources to fix which events readers get before a checkpoint, and to return
         their states. *tell* is called with the state or the failure of each source. If a master
         hook fails, *tell* gets this failure first, and then the states. Later orders do not wait
-        for the hooks.
-        """
+        for the hooks."""
         token = self._job_master.fencing_token
 
         def failed(cause: str, is_lost: bool) -> None:

@@ -244,8 +244,7 @@ class StoredCheckpoints:
 
     def prepare(self, action: PrepareCheckpoint) -> None:
         """Begin to choose the id and the directory of a new checkpoint. Reports CheckpointPrepared
-        or CheckpointNotPrepared.
-        """
+        or CheckpointNotPrepared."""
         self._create_task(self._prepare(action), "prepare a checkpoint")
 
     async def _prepare(self, action: PrepareCheckpoint) -> None:
@@ -337,8 +336,7 @@ class StoredCheckpoints:
 
     def hold(self) -> None:
         """Begin no deletions before :meth:`release`: another JobMaster may have to recover from the
-        checkpoints. A deletion that is under way continues. Does nothing after :meth:`release`.
-        """
+        checkpoints. A deletion that is under way continues. Does nothing after :meth:`release`."""
         self._is_held = not self._is_released
 
     def release(self) -> None:
@@ -400,8 +398,7 @@ class StoredCheckpoints:
     async def forget_job(self) -> None:
         """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids, because
         the job has ended and no JobMaster will recover it. Retained checkpoints stay for the user.
-        A checkpoint that is being prepared is dropped.
-        """
+        A checkpoint that is being prepared is dropped."""
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory
         try:

@@ -91,8 +91,7 @@ class TakingOver:
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
         """Create the object; :meth:`run` takes over the job. *apply* carries out the scheduler's
-        actions.
-        """
+        actions."""
         graph = arguments.job_graph
         self._job_master = job_master
         self._scheduler = scheduler
@@ -169,8 +168,7 @@ class TakingOver:
         """Return the latest notes and what belongs to them: from a copy at a TaskExecutor or, if
         there is no copy, *left*. Also *left* if a TaskExecutor does not answer, because it may have
         a later copy. Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot
-        change the copy there.
-        """
+        change the copy there."""
         await self._all_reported(await self._past_copies.places())
         if not self._reconciliation.all_have_answered:
             return left
@@ -281,8 +279,7 @@ class TakingOver:
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
         """Return the source coordinator that *notes* name, as one that has died and will be
         replaced. None if *notes* name none, or if it may not be replaced: all sources must begin
-        anew then.
-        """
+        anew then."""
         place = notes.source_coordinator
         if place is None:
             return None
@@ -306,8 +303,7 @@ class TakingOver:
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
         """Return orders to take back the splits that earlier attempts have received, for all source
-        tasks that continue. The last JobMaster may have died before it gave these orders.
-        """
+        tasks that continue. The last JobMaster may have died before it gave these orders."""
         operators = {
             vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
         }
@@ -438,8 +434,7 @@ class Reconciliation:
 
     def lost(self, resource_id: ResourceID) -> None:
         """Note that a TaskExecutor is lost: its report is dropped, and it counts as silent from now
-        on.
-        """
+        on."""
         if self._reports.pop(resource_id, None) is not None:
             self._silent.append(resource_id)
 

@@ -82,8 +82,7 @@ class TaskDeployer:
 
     def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
         """Note which attempts have ended according to these reports. Must be called before the
-        scheduler gets the reports.
-        """
+        scheduler gets the reports."""
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
@@ -245,8 +244,7 @@ class DeploymentReconciliation:
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
         """Return those of the *running* attempts that this JobMaster has not deployed to the
-        TaskExecutor, or whose end it has noted already.
-        """
+        TaskExecutor, or whose end it has noted already."""
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed
         return [attempt_id for attempt_id in running if attempt_id not in known]

@@ -91,8 +91,7 @@ async def lead_resource_manager(
 ) -> RpcEndpoint:
     """Return the main endpoint of a ResourceManager's process: a ResourceManager that knows the
     existing worker groups. If several processes may contend, a StandbyMaster that starts the
-    ResourceManager when this process is elected.
-    """
+    ResourceManager when this process is elected."""
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> ResourceManager:
@@ -353,8 +352,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
 
     def _is_another(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """Return whether the job has, or has lost, a registered JobMaster other than
-        *job_master_id*.
-        """
+        *job_master_id*."""
         present = self._members.job_masters.get(job_id)
         if present is None:
             return job_id in self._bereaved
@@ -365,8 +363,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     ) -> tuple[str, LeaderSessionID] | None:
         """Wait some seconds until the registering JobMaster is announced as the elected leader of
         the job. Returns the address and session of the leader announced last. None if no leader was
-        announced. Without elections, *address* and the session of *job_master_id* are returned.
-        """
+        announced. Without elections, *address* and the session of *job_master_id* are returned."""
         said = (address, job_master_id.leader_session())
         try:
             retriever = self._services.high_availability.get_job_master_leader_retriever(

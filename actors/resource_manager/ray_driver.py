@@ -159,8 +159,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
     async def _forget_processes(self, group: WorkerGroupId) -> None:
         """Remove the recorded addresses of processes that Ray has ended together with their group.
-        If several groups are released at once, the records are read once for all of them.
-        """
+        If several groups are released at once, the records are read once for all of them."""
         self._emptied.add(_mark(group))
         async with self._forgetting:
             emptied, self._emptied = self._emptied, set()

@@ -19,8 +19,7 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 @dataclass(slots=True)
 class RegisteredTaskExecutor:
     """The present registration of a TaskExecutor. If its process registers again, it gets a new
-    instance id (RM-01).
-    """
+    instance id (RM-01)."""
 
     registration: TaskExecutorRegistration
     instance_id: InstanceID
@@ -71,8 +70,7 @@ class RegistrantConnections:
 
     async def to_task_executor(self, address: str) -> TaskExecutorGateway | RegistrationFailure:
         """Return the gateway of the registering TaskExecutor. If it cannot be reached, or has
-        registered again meanwhile, return the failure to answer it with.
-        """
+        registered again meanwhile, return the failure to answer it with."""
         connecting = self._endpoint.connect(address, TaskExecutorGateway)
         return await self._unless_overtaken(address, connecting)
 

@@ -131,8 +131,7 @@ class SlotAllocation(WorkerEvents):
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> None:
         """Tell the TaskExecutors that have slots of a job which JobMaster leads the job now. They
-        offer these slots, which may come from an earlier JobMaster, to this JobMaster.
-        """
+        offer these slots, which may come from an earlier JobMaster, to this JobMaster."""
         self._shortages.forget(job_id)  # it may not know earlier reports
         for resource_id in self._slot_manager.task_executors_of(job_id):
             self._tell_of(resource_id, job_id, job_master_address, job_master_id)
@@ -247,8 +246,7 @@ class SlotAllocation(WorkerEvents):
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
         """Pass a TaskExecutor's slot report to the SlotManager, except its first report, which goes
-        to :meth:`add_task_executor`.
-        """
+        to :meth:`add_task_executor`."""
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
@@ -278,8 +276,7 @@ class SlotAllocation(WorkerEvents):
 
     def numbers_of_slots(self) -> tuple[int, int]:
         """Return (number of slots, number of free slots). Only TaskExecutors that have sent a slot
-        report are counted.
-        """
+        report are counted."""
         return self._slot_manager.numbers_of_slots()
 
     @property
@@ -354,8 +351,7 @@ class SlotAllocation(WorkerEvents):
 
     async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
         """Ask the TaskExecutors of a group whether the group can be released, and tell the
-        SlotManager. The group stays if one of them does not answer.
-        """
+        SlotManager. The group stays if one of them does not answer."""
         agreed = True
         for resource_id in action.task_executors:
             worker = self._members.task_executors.get(resource_id)

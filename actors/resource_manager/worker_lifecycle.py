@@ -133,8 +133,7 @@ class WorkerLifecycle:
 
     def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
         """Take over a group of an earlier ResourceManager, with the TaskExecutors that run there,
-        *occupied* (bundle index -> id). They are expected to register here.
-        """
+        *occupied* (bundle index -> id). They are expected to register here."""
         started = self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
         for bundle_index, resource_id in occupied.items():
             start = started.starts[bundle_index] = _TaskExecutorStart(resource_id=resource_id)
@@ -383,8 +382,7 @@ class WorkerLifecycle:
 
     async def groups_placed_anew(self) -> dict[WorkerGroupId, str]:
         """Return, for each group that has lost a node and waits for another, why it is not placed
-        yet, in the provider's words.
-        """
+        yet, in the provider's words."""
         waiting = [
             group_id
             for group_id, started in self._groups.items()

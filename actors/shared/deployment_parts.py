@@ -21,8 +21,7 @@ from flinkray.scheduler.shared.tasks import (
 class DeployedParts:
     """Stores the shared parts of deployments (``SharedPart``) that a TaskExecutor has received, by
     execution graph and key. A newer version of a part replaces the older version. For each job only
-    the parts of the latest execution graph are stored.
-    """
+    the parts of the latest execution graph are stored."""
 
     def __init__(self) -> None:
         self._graphs: dict[JobID, ExecutionGraphID] = {}

@@ -81,8 +81,7 @@ def samples_of(
     scope: str, values: Mapping[str, float], tags: Mapping[str, str]
 ) -> Iterator[MetricSample]:
     """Yield a metric sample for each of *values* (name -> value), with the labels *tags*. *scope*
-    is a key of :data:`DESCRIPTIONS`, from which the metric's description is taken.
-    """
+    is a key of :data:`DESCRIPTIONS`, from which the metric's description is taken."""
     descriptions = DESCRIPTIONS[scope]
     for name, value in values.items():
         yield MetricSample(exported_name(scope, name), descriptions[name], value, dict(tags))
@@ -118,10 +117,9 @@ def alarms_of_job(down_since: float, checkpointed_at: float | None, now: float) 
 def values_of_job(
     running_since: float, restarts: int, checkpoints: CheckpointsOverview | None, now: float
 ) -> dict[str, float]:
-    """Return uptime, numRestarts and the checkpoint metrics of a job.
+    """Return uptime (milliseconds), numRestarts and the checkpoint metrics of a job.
     *running_since* and *now* are seconds since the epoch. *running_since* 0 means that the job does
-    not run.
-    """
+    not run."""
     values: dict[str, float] = {
         "uptime": (now - running_since) * 1000 if running_since else 0,
         "numRestarts": restarts,

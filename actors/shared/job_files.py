@@ -71,8 +71,7 @@ class JobFiles:
 
     def cached(self, job_id: JobID) -> Mapping[str, str]:
         """Return (name -> path) of the job's cached files and archives. Empty before
-        :meth:`provide`.
-        """
+        :meth:`provide`."""
         providing = self._provided.get(job_id)
         if providing is None or not providing.done() or _has_failed(providing):
             return {}

@@ -109,8 +109,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
     def reconnect(self, reason: str) -> None:
         """Register again at the leader, at the same address. Called if the leader has ended the
         registration or does not answer. The answer to a registration that is under way is
-        discarded, because the leader may have sent newer messages before it.
-        """
+        discarded, because the leader may have sent newer messages before it."""
         connection = self._connection
         if connection is None:
             return

@@ -77,7 +77,8 @@ class Leadership:
 
     @classmethod
     async def win(cls, election: LeaderElection) -> Leadership:
-        """Take part in the election and wait, without a limit, until leadership is granted."""
+        """Take part in the election, wait without a limit until this process leads, and return
+        that."""
         contender = _Contender()
         await election.start_leader_election(contender)
         return cls(election, contender, await contender.until_granted())
@@ -142,9 +143,8 @@ The endpoint is not started yet.
 async def lead_in_turn(
     services: ClusterServices, election: LeaderElection, make_leader: MakeLeader
 ) -> RpcEndpoint:
-    """Return the main endpoint of a master process.
-    The endpoint is the leader, or a :class:`StandbyMaster` if several processes may contend.
-    """
+    """Return the main endpoint of a master process: the leader itself or, if several processes may
+    contend for the leadership, a :class:`StandbyMaster`."""
     if has_elections(services.configuration):
         return StandbyMaster(services, election, make_leader)
     return await make_leader(await Leadership.win(election))

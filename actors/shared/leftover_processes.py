@@ -234,8 +234,7 @@ def remove_note(host: TaskProcessHost) -> None:
 
 def noted_processes() -> Iterator[tuple[TaskProcessHost, str]]:
     """Yield (process, digest of its environment) for each note of a task process on this machine.
-    Only processes of this user and of this process's pid namespace are included.
-    """
+    Only processes of this user and of this process's pid namespace are included."""
     for note in _folder().glob(f"{_PREFIX}*"):
         host = _host(note.name.removeprefix(_PREFIX))
         try:

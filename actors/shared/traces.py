@@ -40,8 +40,7 @@ class Traces:
         self, spans: Iterable[Span], job_id: JobID, job_name: str, *, of_call: bool = False
     ) -> None:
         """Send spans of actions that have ended. *of_call*: the spans belong to the trace of the
-        call that is being handled, if it has one.
-        """
+        call that is being handled, if it has one."""
         if self._provider is None:
             return
         from opentelemetry.context import Context

@@ -254,8 +254,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     def _end_alone(self) -> None:
         """Begin to close the endpoint, because no JobMaster has taken over this coordinator in
-        time.
-        """
+        time."""
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
 
@@ -267,8 +266,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """Ask the JobMaster to store the progress of a source, in case this process dies. Returns
         True once it is stored, and False if it is too large for a message. *progress* None: from
         now on only this process knows the source's progress, and if it dies, the job begins from
-        its last checkpoint.
-        """
+        its last checkpoint."""
         name = self._vertices[vertex_id].name
         if progress is None:
             log.warning(
@@ -423,8 +421,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _is_of_the_present(self, restores: int) -> bool:
         """Return whether a reader's task was deployed after the last restore of the sources.
         *restores*: how often they had been restored when the task was deployed. If that is more
-        often than this coordinator knows of, the call waits for the next restore.
-        """
+        often than this coordinator knows of, the call waits for the next restore."""
         while restores > self._restores:
             await asyncio.shield(self._restored_now)
         return restores == self._restores
@@ -486,8 +483,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def _failed(self, error: FlinkRayError) -> None:
         """Report the first failure of this coordinator to the JobMaster, which lets the job begin
         anew with another coordinator. Later failures are ignored. While there is no JobMaster, the
-        report waits for the next one.
-        """
+        report waits for the next one."""
         if self._failure is None:
             outlook = outlook_of(error)
             self._failure = CoordinatorFailure(
@@ -504,8 +500,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _report(self, failure: CoordinatorFailure) -> None:
         """Report a failure to the JobMaster. If the JobMaster is lost, the next one gets the report
         when it takes over. If it lives but cannot be reached, the coordinator closes, which it
-        notices.
-        """
+        notices."""
         leader, watch = self._leader, self._watch
         try:
             job_master = await self.connect(self._leader_address, JobMasterGateway, leader)

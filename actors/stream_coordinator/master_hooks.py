@@ -91,8 +91,7 @@ class HostedMasterHooks:
 
     def restore(self, restored: RestoredCoordinators) -> None:
         """Set the state to which the hooks are restored when they are next needed: before a source
-        is read or a checkpoint is taken.
-        """
+        is read or a checkpoint is taken."""
         self._restored, self._ready = restored, None
         for checkpoint_id in tuple(self._answers):
             self.checkpoint_over(checkpoint_id)
@@ -101,8 +100,7 @@ class HostedMasterHooks:
 
     async def ready(self) -> None:
         """Wait until the hooks are restored. If they cannot be restored, the job fails, and this
-        call never returns.
-        """
+        call never returns."""
         await asyncio.shield(self._ready or self._begin())
 
     def _begin(self) -> asyncio.Task[None]:
@@ -126,8 +124,7 @@ class HostedMasterHooks:
 
     async def _idle(self) -> None:
         """Wait until no call of a hook is under way, and keep further calls waiting (take their
-        lock). Raises UnavailableError if a call does not return in time.
-        """
+        lock). Raises UnavailableError if a call does not return in time."""
         try:
             await within(_LONGEST_WAIT, self._calls.acquire())
         except asyncio.TimeoutError:
@@ -258,7 +255,8 @@ class HostedMasterHooks:
         return f"master hook {identifier!r} of {self._source_of[identifier]}"
 
     async def _call(self, name: str, call: Callable[[], T]) -> T:
-        """Run user code in a thread and return its result. Raises OperatorError, with *name*."""
+        """Run user code in a thread and return its result. If it fails, raises OperatorError with
+        *name*."""
         service = self._endpoint.rpc_service
         return await call_user_code(service, call, lambda error: described(error, name))
 
@@ -291,8 +289,7 @@ def _triggered(
 ) -> MasterState | Future[Any] | None:
     """Call a hook for a checkpoint, and return its state, serialized at once, because the hook may
     change the object later. A Future of the state is returned as it is. None: the hook has no
-    state.
-    """
+    state."""
     result = hook.trigger_checkpoint(checkpoint_id, timestamp)
     return result if isinstance(result, Future) else _stored(identifier, result)
 

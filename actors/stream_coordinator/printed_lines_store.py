@@ -99,8 +99,7 @@ class PrintedLines:
 
     async def read(self, known: str | None, position: int) -> PrintedPart:
         """Wait for printed texts from *position* on and return them; see
-        :meth:`StreamCoordinatorGateway.read_printed`.
-        """
+        :meth:`StreamCoordinatorGateway.read_printed`."""
         if known != self._coordinator:
             position = 0
         self._reads += 1

@@ -104,8 +104,7 @@ class SourceHost:
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         """Wait for events for a reader and return them; see
-        :meth:`StreamCoordinatorGateway.exchange`.
-        """
+        :meth:`StreamCoordinatorGateway.exchange`."""
         subtask, attempt = reader.subtask_index, reader.attempt_number
         self._wake(subtask)
         await self._run(partial(self._heard, reader))
@@ -179,14 +178,12 @@ class SourceHost:
 
     async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
         """Take back the splits that earlier attempts of the subtask have received after a
-        checkpoint; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError.
-        """
+        checkpoint; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError."""
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Tell the enumerator that a checkpoint is complete, so that the job can recover
-        from it.
-        """
+        """Tell the enumerator that a checkpoint is complete: the job may recover from it from now
+        on."""
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -266,8 +263,7 @@ class SourceHost:
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
         """Await *prepare*, and run the function that it returns in a thread, as user code. Then let
         the waiting calls of readers look for new events. If anything fails, the job fails, and this
-        call never returns.
-        """
+        call never returns."""
         async with self._calls:
             if self._is_closed:
                 return
@@ -294,24 +290,21 @@ class SourceHost:
 
     def _notify(self, subtask: int) -> None:
         """Make the subtask's waiting call look for events again. If there are none, it continues to
-        wait.
-        """
+        wait."""
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
         """End the subtask's waiting call without events: it made a later call, or the source is
-        closed.
-        """
+        closed."""
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
         """Run *call*. Returns the number of seconds after which the source wants to look for new
-        splits. None: never. Called in the thread of the user code.
-        """
+        splits. None: never. Called in the thread of the user code."""
         call()
         at = self._hosted.next_discovery_time()
         return None if at is None else max(at - self._clock.time(), 0.0)
@@ -334,8 +327,7 @@ class SourceHost:
 
     async def close(self) -> None:
         """Close the enumerator, unless a call of it is under way or has failed. Waiting readers get
-        no events.
-        """
+        no events."""
         self._is_closed = True
         self._has_begun.set()
         self._plan_discovery(None)

@@ -311,8 +311,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _leave_unless_used(self, job_id: JobID) -> None:
         """Drop the job and disconnect from its JobMaster, if the job has neither a slot nor a
         result here (TM-14). If no JobMaster is registered, results without a slot are dropped too,
-        because no later JobMaster would learn of them.
-        """
+        because no later JobMaster would learn of them."""
         has_results = self._python.results.has_results_of(job_id)
         is_led = self._job_leaders.job_master(job_id) is not None
         if not self._table.allocations_of(job_id) and not (has_results and is_led):
@@ -373,8 +372,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         """Raise FencingTokenError if *job_master_id* came before the job's present JobMaster. Used
         for reports of the ResourceManager about a new JobMaster, which may arrive after an even
-        newer JobMaster has taken over the job here.
-        """
+        newer JobMaster has taken over the job here."""
         while self._job_leaders.is_succeeded_by(job_id, job_master_id):
             followed = self._job_leaders.job_master(job_id)
             if followed is None:
@@ -481,8 +479,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _hold_slots_of_job(self, job_id: JobID, reason: str) -> None:
         """Reserve the job's slots for its next JobMaster. The tasks in them run on until this
-        JobMaster says which of them it takes over, or until the timeout.
-        """
+        JobMaster says which of them it takes over, or until the timeout."""
         now = self.counted_time()
         self._carry_out(self._table.hold_slots_of_job(job_id, reason, now))
 
@@ -551,8 +548,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
         """Return the gateway of the job's JobMaster, to pass a task's request on. Raises
         JobMasterAwayError if no JobMaster is registered, or if it has not taken over the tasks here
-        yet.
-        """
+        yet."""
         master = self._job_leaders.job_master(job_id)
         if master is None or self._table.holds_slots_of(job_id):
             raise JobMasterAwayError(f"job {job_id} has no JobMaster here at present")

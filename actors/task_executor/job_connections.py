@@ -172,8 +172,7 @@ class _Following:
     @property
     def job_master_id(self) -> JobMasterId:
         """The JobMaster that leads the job: the elected one if there is one, otherwise the one that
-        the last slot request has named, which is older or will be elected.
-        """
+        the last slot request has named, which is older or will be elected."""
         elected = self.leader.last_leader_id
         return elected if isinstance(elected, JobMasterId) else self.named
 
@@ -192,13 +191,11 @@ class JobLeaderListener(Protocol):
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
         """Return the report of the job's slots, tasks and stored notes on this TaskExecutor, to be
-        sent to the JobMaster *leader* at once.
-        """
+        sent to the JobMaster *leader* at once."""
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
         """End the job's tasks in slots that are reserved for its next JobMaster, and return a
-        report without tasks. Called if the full report is too large to be sent.
-        """
+        report without tasks. Called if the full report is too large to be sent."""
 
     def job_master_connected(self, job_id: JobID) -> None:
         """Called when the TaskExecutor is registered at the job's JobMaster."""
@@ -312,8 +309,7 @@ class JobLeaderService:
         """Note that *job_master_id* has disconnected this TaskExecutor. Returns False, without
         effect, if another JobMaster leads the job; otherwise True. The TaskExecutor registers again
         when the JobMaster next requests a slot here, not by a late answer to an earlier
-        registration.
-        """
+        registration."""
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
             return False
@@ -349,8 +345,7 @@ class JobLeaderService:
     def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """Return whether this TaskExecutor must change to *job_master_id*, which another process
         has named as the job's JobMaster. False if it follows this JobMaster already, or if it
-        follows an elected JobMaster: then it changes only after the next election.
-        """
+        follows an elected JobMaster: then it changes only after the next election."""
         job = self._jobs.get(job_id)
         is_elected = job is not None and job.services.leader.last_leader_id is not None
         if is_elected and self._high_availability.elects_job_masters:

@@ -116,8 +116,7 @@ class ResourceManagerRegistration:
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
         """Return whether the ResourceManager that leads now has this id. This TaskExecutor may not
-        be registered there yet.
-        """
+        be registered there yet."""
         return self._leader.leader_id == resource_manager_id
 
     def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
@@ -191,7 +190,8 @@ class ResourceManagerRegistration:
 
 
 class RegistrationTimeoutError(FlinkRayError):
-    """Raised when the TaskExecutor found no ResourceManager for too long. It ends then."""
+    """Raised when the TaskExecutor was registered at no ResourceManager for too long.
+    It ends then."""
 
 
 class RegistrationTimeout:

@@ -53,8 +53,7 @@ class SlotOffering:
 
     async def _keep_offering(self, job_id: JobID) -> None:
         """Offer the job's unused slots repeatedly, until the SlotPool has answered (TM-13) or the
-        JobMaster is lost.
-        """
+        JobMaster is lost."""
         try:
             while True:
                 master = self._job_leaders.job_master(job_id)
@@ -95,8 +94,7 @@ class SlotComparison:
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
         """Compare the slots here with the JobMaster's list. Returns the slots that only one side
         knows: the caller reports those that only the JobMaster knows to it as failed, and frees the
-        others.
-        """
+        others."""
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)
         twice = missed & self._missed.get(report.job_id, frozenset())

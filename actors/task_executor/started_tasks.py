@@ -58,8 +58,7 @@ class StartedTask:
 
     def accepted(self, slot_index: int) -> AcceptedTask:
         """Return the task for its runner. This object then drops the state from which the task is
-        restored, to free memory, and keeps only its checkpoint id.
-        """
+        restored, to free memory, and keeps only its checkpoint id."""
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
         restored = self.deployment.restored
         if restored is not None:
@@ -85,8 +84,7 @@ def reported_graphs(
 ) -> tuple[ReportedGraph, ...]:
     """Return the tasks and the information that they share, by execution graph, for a report to a
     JobMaster. The shared parts get new keys, because one key of the deployments may have stood for
-    several versions.
-    """
+    several versions."""
     graphs: dict[ExecutionGraphID, _Graph] = {}
     for task in running:
         graphs.setdefault(task.attempt_id.graph_id, _Graph()).add(task, None)

@@ -95,8 +95,7 @@ class TaskExecution:
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
         """Return the task together with the shared information that it refers to. Raises TaskError
-        if a part of this information is not here.
-        """
+        if a part of this information is not here."""
         vertex = self._parts.vertex(graph_id, task)
         return StartedTask(
             attempt_of(graph_id, vertex, task),
@@ -176,23 +175,20 @@ class TaskExecution:
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
         """Remove the processes and code that ended tasks have left in the slot, and wait until they
-        are gone. Called before the slot is free.
-        """
+        are gone. Called before the slot is free."""
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
 
     def led_anew(self, job_id: JobID) -> None:
         """Drop the information that the job's deployments shared: another JobMaster leads the job
-        now, and sends its own.
-        """
+        now, and sends its own."""
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.led_anew(job_id)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
         """Cancel and drop all tasks of the job that do not belong to its execution graph
-        *graph_id*, with their results: the job continues with this graph.
-        """
+        *graph_id*, with their results: the job continues with this graph."""
         running = self._tasks.running(job_id)
         self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
         self._tasks.forget_other_graphs(job_id, graph_id)
@@ -201,8 +197,7 @@ class TaskExecution:
 
     def forget_job(self, job_id: JobID) -> None:
         """Drop everything of a job that has no slots or results here, or whose slots are being
-        freed.
-        """
+        freed."""
         self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:

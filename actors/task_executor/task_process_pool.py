@@ -94,8 +94,7 @@ class TaskProcessPool:
 
     def end_pause(self) -> None:
         """Start missing processes at once, because a job has ended and the next may follow soon.
-        Otherwise they start some time after the last process was taken.
-        """
+        Otherwise they start some time after the last process was taken."""
         if self._refill is not None:
             self._refill.cancel()
             self._refill_now()
@@ -106,8 +105,7 @@ class TaskProcessPool:
         """Call *on_started* with a process for a job: now if a process waits, else once one has
         started; or *on_failed* if it fails to start. Returns the request, which can be withdrawn
         until then; None if *on_started* was called. Waiting processes that were stopped (SIGSTOP)
-        are ended.
-        """
+        are ended."""
         while self._ready:
             process = next(iter(self._ready))
             self._ready.pop(process).cancel()
@@ -125,8 +123,7 @@ class TaskProcessPool:
 
     def withdraw(self, request: ProcessRequest) -> None:
         """Withdraw a request: no callback follows. The process that is being started stays in the
-        pool.
-        """
+        pool."""
         if request in self._requests:
             self._requests.remove(request)
 

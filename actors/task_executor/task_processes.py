@@ -197,8 +197,8 @@ class TaskProcesses:
         on_failed: Callable[[str], None],
     ) -> None:
         """Send tasks to a process, with the shared information that the process does not have yet.
-        *on_failed* is called with the cause if the process refuses the message.
-        """
+        *on_failed* is called with the cause if the process refuses the message. If it is not known
+        whether the message has arrived, the process is killed."""
         job_id = deployments.job_id
         new = place.sent_parts.take_new(job_id, deployments.graph_id, deployments.parts)
         message = replace(deployments, parts=new)
@@ -230,10 +230,9 @@ class TaskProcesses:
         attempts: tuple[ExecutionAttemptID, ...],
         on_failed: Callable[[str], None],
     ) -> None:
-        """Send a checkpoint order.
-        A TriggerCheckpoint is sent once. Other orders are repeated until they have arrived or the
-        process has ended, because other parties may wait for their effect.
-        """
+        """Send a checkpoint order, and call *on_failed* with the cause if this fails. A
+        TriggerCheckpoint is sent once. If another order may have got lost, it is repeated until it
+        arrives or the process has ended, because other parties may wait for its effect."""
 
         async def order_until_told(process: TaskProcessGateway) -> None:
             while place.gateway is process:
@@ -287,8 +286,7 @@ class TaskProcesses:
     def led_anew(self, job_id: JobID) -> None:
         """Send the job's shared information (``SharedPart``) to its processes again from now on:
         another JobMaster leads the job, and its keys mean other parts than those of the last
-        JobMaster.
-        """
+        JobMaster."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
@@ -302,14 +300,12 @@ class TaskProcesses:
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
         """Kill a process. Its death is reported with *cause*, as if it had died, and its tasks
-        fail.
-        """
+        fail."""
         self._died(place, cause)
 
     def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
         """End a process that its job does not need any more. Returns a task that is done when the
-        process and everything it started are gone. None if there is no process.
-        """
+        process and everything it started are gone. None if there is no process."""
         if place.is_over:
             return None
         self._leave(place)

@@ -42,8 +42,7 @@ class TaskResults:
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
         """Note the end of a task with its results. Only the blocking results of a finished task
-        stay.
-        """
+        stay."""
         for one in produced:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
@@ -59,8 +58,7 @@ class TaskResults:
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
         """Return the partitions of a data set here, with the addresses of the processes that have
-        them. Partitions that are still being produced are included.
-        """
+        them. Partitions that are still being produced are included."""
         found: dict[str, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
@@ -72,8 +70,7 @@ class TaskResults:
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
         """Return the partitions of a data set here, with the addresses of the channels to read
-        them. Partitions that are still being produced are included.
-        """
+        them. Partitions that are still being produced are included."""
         by_place: dict[TaskProcessPlace, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             if one.job_id == job_id and one.partition.data_set_id == data_set_id:

@@ -75,8 +75,7 @@ class TaskRunner(ABC):
     @abstractmethod
     async def clean_up(self, job_id: JobID) -> None:
         """End the processes that the job's tasks have left on the node. Called when a slot in which
-        such a task ran is being freed. Returns before the slot is given to another job.
-        """
+        such a task ran is being freed. Returns before the slot is given to another job."""
 
 
 class SparkExecutorTasks(TaskRunner):
@@ -170,8 +169,7 @@ def task_runners(
     configuration: ReadableConfig,
 ) -> dict[str, TaskRunner]:
     """Return (``Invokable.kind`` -> runner) of the tasks that a TaskExecutor runs in its own
-    process.
-    """
+    process."""
     spark_host = configuration.get(options.SPARK_HOST)
     return {SPARK: SparkExecutorTasks(rpc_service, host, bundle_index, spark_host)}
 
@@ -197,9 +195,8 @@ class RunningTasks(TasksOfKind):
         runners: Mapping[str, TaskRunner],
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """Create the collection of running tasks, without tasks.
-        *on_reports* receives a task's final state, and a decline for each checkpoint order.
-        """
+        """Create the collection of running tasks, without tasks. *on_reports* receives each task's
+        final state, and its declines of checkpoints."""
         self._endpoint = endpoint
         self._runners = runners
         self._on_reports = on_reports

@@ -101,7 +101,8 @@ class TaskTable:
         self._jobs: dict[JobID, _Job] = {}
 
     def add(self, job_id: JobID, task: StartedTask, runs_in: TasksOfKind) -> AcceptedTask:
-        """Add a task that will run in the slot of its deployment.
+        """Add a task that will run in the slot of its deployment, and return the task for its
+        runner.
 
         Raises:
             SlotAllocationError: the task cannot run there.
@@ -127,8 +128,7 @@ class TaskTable:
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
         """Return the job's attempts for a heartbeat to its JobMaster: those that run, and those
         whose end it has not received yet, because it would take missing ones for lost. Attempts
-        that the JobMaster has not taken over are left out.
-        """
+        that the JobMaster has not taken over are left out."""
         held = self._slots.held_tasks_of(job_id)
         running = [attempt_id for attempt_id in self.running(job_id) if attempt_id not in held]
         job = self._jobs.get(job_id)
@@ -169,8 +169,7 @@ class TaskTable:
 
     def is_new_leader(self, job_id: JobID, leader: FencingToken) -> bool:
         """Return whether the job's last full report was made for another JobMaster than *leader*.
-        True if there was no full report.
-        """
+        True if there was no full report."""
         job = self._jobs.get(job_id)
         return job is None or job.leader != leader
 

@@ -70,8 +70,7 @@ class TasksOfKind(ABC):
     @abstractmethod
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         """Return the I/O metrics of the job's tasks. Tasks whose metrics are unknown
-        are left out.
-        """
+        are left out."""
 
     @abstractmethod
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:

@@ -54,8 +54,7 @@ class ProducerStates:
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
         """Return whether the task that produces the partition will still begin. False if it runs,
         has ended or was replaced. Waits while there is no JobMaster that knows. If several tasks
-        ask at the same time, the JobMaster is asked once.
-        """
+        ask at the same time, the JobMaster is asked once."""
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)
         if question is None:
@@ -132,8 +131,7 @@ class ChannelFinder:
         found: dict[int, DataAddress],
     ) -> FlinkRayError | None:
         """Look once for the wanted partitions, and move those found from *wanted* to *found*.
-        Returns the error of a TaskExecutor that did not answer, if any.
-        """
+        Returns the error of a TaskExecutor that did not answer, if any."""
         cause: FlinkRayError | None = None
         hosts = dict.fromkeys(locations.location_of(p).address for p in wanted.values())
         for address in hosts:

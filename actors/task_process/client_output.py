@@ -24,8 +24,7 @@ class ClientOutput(StreamTaskOutput):
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         """Create an output with nothing to send. *on_room* is called whenever a piece was sent, so
-        that the task may write again.
-        """
+        that the task may write again."""
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._put = 0

@@ -45,7 +45,8 @@ class Cancellation:
             listener()
 
     def listen(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the cancellation is requested. Both calls are on the main thread."""
+        """Call *callback* when the cancellation is requested, at once if it already is. Called on
+        the main thread, like the callback."""
         self._listeners.append(callback)
         if self.is_requested:
             callback()
@@ -107,8 +108,7 @@ class CodeFailure:
 
 def _record_of(error: BaseException) -> str:
     """Return a text that names the record on which the code failed, and its origin. Empty if
-    unknown.
-    """
+    unknown."""
     if not isinstance(error, OperatorError) or not error.record or not error.origin:
         return ""
     return f"{error.record} from {error.origin}"

@@ -100,8 +100,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         """Continue with the unread pieces of a checkpoint, as :meth:`capture` has returned them.
-        Does nothing if the checkpoint was taken by another job, whose client has received them.
-        """
+        Does nothing if the checkpoint was taken by another job, whose client has received them."""
         if self._is_foreign:
             return
         *unread, (self.restored, _) = pieces
@@ -112,8 +111,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
     def completed(self, checkpoint_id: int) -> None:
         """Note that a checkpoint is complete. The task will not be restored to an earlier state, so
-        results before this checkpoint are never written again.
-        """
+        results before this checkpoint are never written again."""
         number = self._captured.get(checkpoint_id)
         self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
         if number is not None:

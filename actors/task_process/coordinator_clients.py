@@ -85,8 +85,7 @@ class SplitClient:
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
         """Call *then* when the reader has received all events that belong before the checkpoint.
         *then* orders the task to begin the checkpoint, which it does after these events. Called on
-        the event loop.
-        """
+        the event loop."""
         self._triggers.append((checkpoint_id, then))
         self._ask_anew()
 
@@ -216,8 +215,7 @@ class AlignmentClient:
 
     async def flush(self) -> None:
         """Wait until all watermarks are reported. If the last watermark of an ended task were
-        missing, the other sources of its group would wait for it.
-        """
+        missing, the other sources of its group would wait for it."""
         while self._sending is not None:
             await asyncio.shield(self._sending)
 

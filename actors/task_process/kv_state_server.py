@@ -150,8 +150,7 @@ class KvStateReporter(KvStateRegistryListener):
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
         """Report that states are gone. Not repeated if it fails: the JobMaster drops the states of
-        ended attempts by itself.
-        """
+        ended attempts by itself."""
         notify = self._task_executor.notify_kv_states_unregistered
         try:
             await notify(job_id, tuple(registrations))

@@ -139,8 +139,7 @@ class HeldPartition:
 
     def commit(self, subpartition: int, position: int) -> None:
         """Note that buffers before number *position* are never written again, because the task will
-        not be restored to a state before them.
-        """
+        not be restored to a state before them."""
         self._subpartitions[subpartition].commit(position)
 
     def first_unread(self, subpartition: int) -> int:
@@ -159,8 +158,7 @@ class HeldPartition:
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
         """Return buffers as :meth:`TaskProcessGateway.read_partition` does. None if the requested
-        ones are gone.
-        """
+        ones are gone."""
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:

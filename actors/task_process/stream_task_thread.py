@@ -244,8 +244,7 @@ class StreamTaskRun:
 
     def _as_deployed(self, plan: ChainPlan) -> ChainPlan:
         """Return a copy of the plan with the maximum parallelisms and cached files of this
-        deployment.
-        """
+        deployment."""
         context, vertex = self._context, self._context.deployed.vertex
         own = vertex.max_parallelism
         of_consumers = [
@@ -345,8 +344,7 @@ class StreamTaskRun:
     def _is_from_savepoint(self) -> bool:
         """Whether the task is restored from a savepoint or from another job's checkpoint. If its
         state does not fit the program then, the job fails at once, because a restart would not
-        help.
-        """
+        help."""
         restored = self._context.restored
         return restored is not None and restored.is_foreign
 
@@ -377,8 +375,7 @@ class StreamTaskRun:
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
         """Context manager: give the task's source the part of another vertex's rows, stored in
-        files, that this task has to read.
-        """
+        files, that this task has to read."""
         with ExitStack() as stack:
             for files in self._context.files.inputs:
                 stack.enter_context(files.telling_what_is_lost())
@@ -412,8 +409,7 @@ class StreamTaskRun:
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
         """Return the inputs of the chain's first operator, and for each channel of the task (index
-        of the input, number of the channel within the input).
-        """
+        of the input, number of the channel within the input)."""
         if not plan.inputs:
             return [], []
         counts = [0] * max(1, len(head.inputs()))

@@ -209,8 +209,7 @@ class StreamTasks:
     ) -> None:
         """Note the end of a task. *reason* None: it has finished; its pipelined results are
         released, and its blocking results stay. Otherwise it failed or was cancelled, and consumers
-        of its results fail with *reason*.
-        """
+        of its results fail with *reason*."""
         del self._running[attempt_id]
         for one, partition in partitions:
             if reason is not None:

@@ -144,8 +144,7 @@ class Task:
 
     def _interrupt_code(self) -> None:
         """Cancel the attempt if its code does not run yet. Otherwise interrupt the code after the
-        interval, and again after each further interval, until it has ended.
-        """
+        interval, and again after each further interval, until it has ended."""
         if self._attempt is None or self._attempt.done():
             return
         if self._code is None:

@@ -474,8 +474,7 @@ class TaskCheckpointOrders:
 
     def ended(self) -> None:
         """Note that the task's thread has ended: later orders to begin a checkpoint are declined,
-        and the other orders no longer reach the task.
-        """
+        and the other orders no longer reach the task."""
         self._has_ended = True
         self._task = None
         self._early.clear()

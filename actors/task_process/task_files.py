@@ -64,8 +64,7 @@ class TaskFiles(StageLocations):
 
     def commit_log(self, operator_id: str) -> FileCommitLog:
         """Return the log for a sink's committer of a job without checkpoints: after all records are
-        written, the committer notes there what it is about to commit.
-        """
+        written, the committer notes there what it is about to commit."""
         return FileCommitLog(commit_log_location(self._storage_dir, self._job_id, operator_id))
 
     def published(self, vertex_id: JobVertexID) -> str:

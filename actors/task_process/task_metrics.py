@@ -135,8 +135,7 @@ def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
 
 def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
     """Return each time counter with its total in milliseconds, and with its share of the time since
-    *before* in milliseconds per second. The shares are left out if *before* is empty.
-    """
+    *before* in milliseconds per second. The shares are left out if *before* is empty."""
     values = {_TIMES[name][0]: total for name, total in now.items()}
     elapsed = sum(now.values()) - sum(before.values())
     if before and elapsed > 0:

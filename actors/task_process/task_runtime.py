@@ -48,8 +48,7 @@ class TaskRuntime(Protocol):
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
         """Return a function that the task calls between its steps. It usually calls *check*; a
-        simulation may also switch to another task there.
-        """
+        simulation may also switch to another task there."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run *work*, which may block and must not raise. Called from any thread."""

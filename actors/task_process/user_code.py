@@ -61,7 +61,7 @@ class UserCode:
         return await asyncio.shield(loading)
 
     def free(self, allocation_id: AllocationID) -> None:
-        """Free a slot. Functions that no other slot uses are dropped."""
+        """Note that a slot is freed, and drop the functions that no other slot uses."""
         for key, users in tuple(self._users.items()):
             users.discard(allocation_id)
             if not users:

@@ -217,7 +217,7 @@ class RpcEndpoint(RpcGateway):
     def create_task(
         self, coroutine: Coroutine[Any, Any, T], name: str | None = None
     ) -> asyncio.Task[T]:
-        """Start background work, which is cancelled at termination.
+        """Run *coroutine* in the background; it is cancelled when the endpoint terminates.
 
         An exception goes to on_fatal_error.
         """

@@ -305,7 +305,8 @@ class ClientConnection:
     def tell(
         self, what: str, target: int, method: str, token: bytes | None, payload: Packed
     ) -> None:
-        """Send a call without an answer; wait for :meth:`drain` when :attr:`is_congested`."""
+        """Send a call that gets no answer. The caller must then await :meth:`drain` if
+        :attr:`is_congested`."""
         self._send(what, TELL, target, method, token, None, payload)
 
     @property

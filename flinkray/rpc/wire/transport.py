@@ -14,7 +14,7 @@ WRITE_HIGH_WATER = 262_144
 
 
 class FrameReceiver(Protocol):
-    """Interface of an object that a transport gives the received frames."""
+    """Interface of an object to which a transport gives the frames that it receives."""
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Handle a frame. Frames arrive whole, each once, and in the order in which they were sent
