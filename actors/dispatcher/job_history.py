@@ -105,11 +105,12 @@ class JobHistory:
             self._endpoint.create_task(self._delete_what_is_due(), "delete forgotten jobs")
 
     def start(self) -> None:
-        """Begin to check at intervals for expired jobs and late results, and to delete them."""
+        """Begin to check at intervals for expired jobs, and to delete them with their data."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:
-        """Stop the checks for expired jobs and late results. Idempotent."""
+        """Stop deleting expired jobs, and results that were written after their job's end.
+        Idempotent."""
         self._late.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -93,9 +93,9 @@ class NotesForSuccessor:
 
     async def keep(self, part: KeptPart) -> None:
         """Store *part* of the source coordinator's state. Returns when the next JobMaster would
-        find it: the SlotPool and the keeper have *part*, and the next JobMaster will certainly ask
-        this pool. It would ask another pool if this JobMaster was replaced without knowing it, or
-        if pools of past JobMasters still exist."""
+        find it: the SlotPool and the keeper (a TaskExecutor) have *part*, and the next JobMaster
+        will certainly ask this pool. It would ask another pool if this JobMaster was replaced
+        without knowing it, or if pools of past JobMasters still exist."""
         await self._until_kept(self._add(KeptPiece(part=part)), is_of_part=True)
 
     def _add(self, piece: KeptPiece) -> int:

@@ -114,10 +114,10 @@ class TakingOver:
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Process the report of a TaskExecutor that has registered.
-        Before the decision the report is collected. After it, reported tasks that are not deployed
-        are cancelled: a task of an earlier JobMaster cannot continue because of a late report.
-        """
+        """Process the report of a TaskExecutor that has registered. The report is collected until
+        this JobMaster has decided which tasks continue. After that, reported tasks that are not
+        deployed are cancelled: a task of an earlier JobMaster cannot continue because of a late
+        report."""
         if not self._reconciliation.is_decided:
             self._reconciliation.reported(report)
         else:
@@ -405,18 +405,16 @@ class Reconciliation:
         await asyncio.shield(self._decided)
 
     def when_decided(self, happen: Callable[[], None]) -> None:
-        """Call *happen* now, or once the decision is made.
-        Held calls run in their order, before later events.
-        """
+        """Call *happen* now or, if the JobMaster has not decided yet which tasks continue, once it
+        has. Waiting calls run in their order, before later events."""
         if self.is_decided:
             happen()
         else:
             self._held.append(happen)
 
     def is_over(self) -> None:
-        """End the reconciliation, because the JobMaster has decided which tasks continue.
-        Events that were held back are processed now.
-        """
+        """End the waiting, because the JobMaster has decided which tasks continue: events that were
+        held back are processed now."""
         held, self._held = self._held, []
         self._decided.set_result(None)
         for happen in held:
@@ -439,9 +437,8 @@ class Reconciliation:
             self._silent.append(resource_id)
 
     def allocations(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """Return the allocations of the job's slots on a TaskExecutor.
-        Before the decision these are the slots in the TaskExecutor's report.
-        """
+        """Return the allocations of the job's slots on a TaskExecutor. Until the JobMaster has
+        decided which tasks continue, these are the slots in the TaskExecutor's report."""
         if self.is_decided:
             return self._ledger.on(resource_id)
         report = self._reports.get(resource_id)

@@ -63,7 +63,8 @@ class ShortageReporter:
 
     @property
     def jobs_short(self) -> int:
-        """The number of jobs that were short of slots at the last look."""
+        """The number of jobs that were short of slots when this object last looked for
+        shortages."""
         return len(self._short_since)
 
     def _look_after(self, delay: float) -> None:

@@ -171,9 +171,8 @@ def _entry(folder: Path) -> _Entry | None:
 
 
 def _mark_of(pid: int) -> str | None:
-    """Return the mark in the process's environment.
-    None if it has no mark, has ended, or belongs to another user.
-    """
+    """Return the mark in the process's environment: the text that names the task process from which
+    it descends. None if it has no mark, has ended, or belongs to another user."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:

@@ -66,9 +66,8 @@ class SplitClient:
         self._is_closed = False
 
     def attach(self, task_loop: TaskLoop) -> None:
-        """Set the task that receives events, and announce the reader.
-        Called by the task's thread.
-        """
+        """Set the task that receives events, and make the first call to the coordinator, so that it
+        knows the reader. Called by the task's thread."""
         self._task_loop = task_loop
         self._call(self._ask_anew)
 

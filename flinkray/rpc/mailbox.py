@@ -488,11 +488,12 @@ class HandlerQueue:
             self._start_runner()
 
     def close(self) -> None:
-        """Begin no handler any more; calls that wait, and later calls, are abandoned."""
+        """Begin no handler any more: calls that wait, and later calls, fail because the endpoint
+        ends."""
         self._is_closed = True
 
     def abandon_waiting(self) -> None:
-        """Abandon the calls whose handlers have not begun, because the endpoint has terminated."""
+        """Let the calls fail whose handlers have not begun, because the endpoint has terminated."""
         while self._waiting:
             self._waiting.popleft().abandoned()
 

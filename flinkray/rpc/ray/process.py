@@ -248,7 +248,8 @@ class PrestartedProcess(RayProcess):
 
 
 async def _import_ahead(modules: tuple[str, ...]) -> None:
-    """Import the modules one after the other, so that a role waits for at most one import."""
+    """Import the modules one after the other. A role that comes meanwhile waits for one import
+    only."""
     await asyncio.sleep(IMPORT_AHEAD_AFTER)
     for module in modules:
         importlib.import_module(module)
