@@ -145,7 +145,7 @@ class TaskProcessGateway(RpcGateway):
 
     @abstractmethod
     async def host(self) -> TaskProcessHost | None:
-        """Return the operating system process. None for a simulated process."""
+        """Return which operating system process this is. None for a simulated process."""
 
     @abstractmethod
     async def request_heartbeat(self) -> None:

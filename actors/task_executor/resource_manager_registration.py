@@ -195,7 +195,7 @@ class RegistrationTimeoutError(FlinkRayError):
 
 
 class RegistrationTimeout:
-    """Makes an endpoint fail if it is not registered for too long."""
+    """Makes an endpoint fail if it stays unregistered for longer than a timeout."""
 
     def __init__(
         self, endpoint: RpcEndpoint, timeout: float, leader: LeaderConnection[Any, Any]
