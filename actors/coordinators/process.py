@@ -53,8 +53,7 @@ class CoordinatorProcess(ABC):
         return self.title
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """Return *spec* once the process can be started, completed with what became known until
-        then. The default returns *spec* at once.
+        """Wait until the process can be started. The default does not wait.
 
         Returns:
             *spec*, possibly with more arguments and with the node on which the process must run.

@@ -26,12 +26,9 @@ class CoordinatorProcesses:
         noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """Create the CoordinatorProcess of each kind, for one job.
-
-        *noted* returns when the numbers of all attempts so far are stored where the next JobMaster
-        finds them. *on_replaced* gets the reason when another JobMaster has taken over a
-        coordinator.
-        """
+        """Create the CoordinatorProcess of each kind, for one job. *noted* returns when the next
+        JobMaster would find the numbers of all attempts of Spark drivers so far. *on_replaced* is
+        called with the reason when another JobMaster has taken over a coordinator of this job."""
         self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, on_replaced)
         self.spark_drivers = SparkDriverProcess(
             job_master, graph, services, spark_driver_factory, noted, on_replaced

@@ -31,7 +31,7 @@ class CoordinatorListener(Protocol):
     """
 
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
-        """Called when the process of the coordinator has started."""
+        """Called when the coordinator runs and this process is connected to it."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
         """Called when a coordinator that should run has died, or could not be started.
@@ -39,7 +39,8 @@ class CoordinatorListener(Protocol):
         """
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
-        """Called when the process of a coordinator that was to stop is gone, or never existed."""
+        """Called after :meth:`CoordinatorRunner.stop` when the process is gone, or if there was
+        none."""
 
 
 @dataclass
@@ -110,9 +111,8 @@ class CoordinatorRunner:
     def adopted(
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
     ) -> None:
-        """Watch a coordinator that an earlier JobMaster has started, as if it had been
-        started here.
-        """
+        """Watch a running coordinator that an earlier JobMaster has started. From now on this
+        object also stops it, like the coordinators that it has started itself."""
         how = self._kinds[coordinator.kind]
         process, _ = split_address(address)
         there = self._owner.create_task(_nothing(), name=f"adopt {process}")
@@ -175,15 +175,12 @@ class CoordinatorRunner:
         return None if running is None or running.stop is not None else running.address
 
     def outlives_us(self, coordinator: CoordinatorID) -> bool:
-        """Return whether the coordinator continues after this JobMaster's death, for the
-        next one.
-        """
+        """Return whether the coordinator runs on if this JobMaster dies, for the next one."""
         return self._kinds[coordinator.kind].outlives_its_job_master
 
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
-        """Kill the coordinator's process, for example because it misbehaves, and report it as lost.
-        Does nothing if the coordinator does not run or is being stopped.
-        """
+        """Begin to kill the coordinator's process, for example because it misbehaves, and then
+        report it as lost. Does nothing if the coordinator does not run or is being stopped."""
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:
             self._owner.create_task(
@@ -247,9 +244,9 @@ class CoordinatorRunner:
         await self._owner.rpc_service.kill(process)
 
     async def kill_all(self) -> None:
-        """Kill all coordinators because the owner ends. The listener is not called any more.
-        Two kinds are not killed: coordinators that are being stopped and need time to clean up
-        (:meth:`all_ended` waits for them), and coordinators that another owner may have taken over.
+        """Kill all coordinators because the owner ends. The listener is not called any more. Two
+        kinds are not killed: coordinators that are being stopped and need time to clean up
+        (:meth:`all_ended` waits for them), and coordinators that another JobMaster may take over.
         """
         running = list(self._running.items())
         self._running.clear()
@@ -267,9 +264,8 @@ class CoordinatorRunner:
                 await self._owner.rpc_service.kill(one.process)
 
     async def all_ended(self) -> None:
-        """Wait until all coordinators that clean up have ended or timed out.
-        Call this after :meth:`kill_all`.
-        """
+        """Wait until the coordinators that :meth:`kill_all` has left to clean up are gone or timed
+        out."""
         await asyncio.gather(*(self._end(one) for one in self._ending))
 
     async def _end(self, running: _Running) -> None:

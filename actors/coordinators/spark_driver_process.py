@@ -104,10 +104,11 @@ class SparkDriverProcess(CoordinatorProcess):
         )
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """Wait until the attempt is stored for the next JobMaster, and the stage's Spark session,
-        if it has one, is open.
+        """Wait until the next JobMaster would find the number of this attempt, and, if the stage
+        runs in a Spark session, until the session is open.
 
-        Returns *spec* with the session's node: the driver memory-maps files of the session's JVM.
+        Returns *spec* with the session's address and node, or unchanged without a session. The node
+        must be the session's, because the driver memory-maps files of the session's JVM.
         """
         await self._noted()
         descriptor = spec.arguments
@@ -125,7 +126,8 @@ class SparkDriverProcess(CoordinatorProcess):
         return self._connected(await service.connect(address, SparkDriverGateway))
 
     async def adopt(self, address: str) -> ConnectedCoordinator:
-        """Take over a driver that an earlier JobMaster has started.
+        """Take over a driver that an earlier JobMaster has started, and return the connection to
+        it.
 
         Raises:
             RpcError: the driver is not there, or does not answer.

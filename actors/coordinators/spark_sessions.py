@@ -63,9 +63,8 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
 
 
 async def _open(services: ClusterServices, name: str, job_id: JobID) -> OpenedSession | None:
-    """Return the address and node of the open session *name*, which runs as job *job_id*.
-    None if its driver is not found yet.
-    """
+    """Wait until the session *name*, which runs as job *job_id*, is open, and return its address
+    and node. None if no driver of the session is found, or all of them have ended."""
     service = services.rpc_service
     processes = await service.process_names(spark_drivers_of_job(job_id))
     # earlier ones are about to end

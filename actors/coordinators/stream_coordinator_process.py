@@ -39,7 +39,7 @@ def source_operator_of(vertex: JobVertex) -> str:
 
 
 def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
-    """Yield the vertices that begin with a stream source."""
+    """Yield the vertices whose chain of operators begins with a stream source."""
     for vertex in graph.vertices:
         if vertex.invokable.kind == STREAM and not vertex.inputs:
             yield vertex
@@ -64,7 +64,8 @@ def _code_of(graph: JobGraph, vertex: JobVertex) -> VertexCode:
 
 @dataclass(frozen=True, slots=True)
 class SourcesBeginning:
-    """The owner and the state with which a new process of the source coordinator begins."""
+    """What a new process of the source coordinator begins with: its owner (a JobMaster) and the
+    state of the sources."""
 
     owner: JobMasterId
     """The JobMaster by whose id tasks know the coordinator. The process name contains it."""
@@ -151,7 +152,8 @@ class StreamCoordinatorProcess(CoordinatorProcess):
     async def adopt(
         self, address: str, owner: JobMasterId
     ) -> tuple[ConnectedCoordinator, AdoptedCoordinator]:
-        """Take over the coordinator that an earlier JobMaster, *owner*, has started.
+        """Take over the coordinator that an earlier JobMaster, *owner*, has started. Returns the
+        connection to it and its state.
 
         Raises:
             RpcError: the coordinator is not there, or does not answer.

@@ -113,10 +113,9 @@ After that its submitter is told that the graph may still be stored.
 
 
 async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> RpcEndpoint:
-    """Create the main endpoint of a Dispatcher's process.
-    The endpoint is the Dispatcher, or a StandbyMaster if several processes may contend. A
-    Dispatcher is created once it leads, and then recovers the jobs of its predecessor.
-    """
+    """Create the main endpoint of a Dispatcher's process: the Dispatcher, or a StandbyMaster if
+    several processes may contend for the leadership. A Dispatcher is created once it leads, and
+    then recovers the jobs of its predecessor."""
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> Dispatcher:
@@ -332,9 +331,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self.create_task(self._job_masters.start(job))
 
     async def _leave_to_successor(self, error: FlinkRayError) -> None:
-        """Raise if this Dispatcher has lost its leadership, which explains the failed write
-        *error*. Called after each failed write. The client then asks the new leader, which knows
-        whether the write has succeeded. Returns if this Dispatcher still leads.
+        """Return if this Dispatcher still leads, after a write to the store has failed with
+        *error*. If another Dispatcher leads, the client must ask that one whether the write has
+        succeeded.
 
         Raises:
             RecipientUnreachableError: this Dispatcher leads no more.
@@ -353,11 +352,12 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         return job_graph.job_id
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
-        """Remove the graph of a refused job. The graph may be in the store even if storing it
-        failed. Otherwise a later Dispatcher would run the job.
+        """Remove the graph of a refused job from the store. The graph may be there even if storing
+        it has failed, and then the next Dispatcher would run the job.
 
         Raises:
-            JobSubmissionError: the graph may still be stored.
+            JobSubmissionError: the graph is not removed yet, because the store fails. Removing it
+                continues in the background.
         """
 
         async def withdraw() -> None:
@@ -605,7 +605,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._job_ended(job, outcome)
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        """Store how the job ended, and return when it is stored. The first outcome counts."""
+        """Wait until it is stored how the job ended. Only the first outcome of a job is stored."""
         if job.ending is None:
             job.ending = self.create_task(self._store(job, outcome), f"store {job.job_id}")
         await asyncio.shield(job.ending)
@@ -621,7 +621,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         log.info("%s ended: %s", job.text, outcome.result.status.name)
 
     def _tell_end_later(self, job: ManagedJob, outcome: ArchivedJob) -> None:
-        """Give clients the result after _CLEAN_UP_PATIENCE, even if the clean-up is not done."""
+        """Answer clients that wait for the result after _CLEAN_UP_PATIENCE seconds at the latest,
+        even if the clean-up of the job is not done by then."""
         self.schedule_run_async(_CLEAN_UP_PATIENCE, lambda: self._tell_end(job, outcome))
 
     def _tell_end(self, job: ManagedJob, outcome: ArchivedJob) -> None:

@@ -71,7 +71,7 @@ class JobBlobs:
                 raise BlobNotFoundError(owner, *missing)
 
     async def release(self, job_id: JobID) -> None:
-        """Stop keeping the blobs of a job that is refused after :meth:`retain`."""
+        """Undo :meth:`retain` for a refused job. Its blobs are deleted after the upload timeout."""
         await self._server.release(BlobOwner.of_job(job_id))
 
     async def delete(self, job_id: JobID) -> None:

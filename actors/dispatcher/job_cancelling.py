@@ -67,10 +67,9 @@ class JobCancelling:
         await self._job_masters.cancel(job)
 
     def _withdraw_later(self, job: ManagedJob) -> None:
-        """Begin to store the job without its cancellation, after storing the cancellation has
-        failed. The client was told that the job continues. The failed write may have taken effect
-        all the same, and then the next Dispatcher would cancel the job.
-        """
+        """Begin to store the job as not cancelled, because storing its cancellation has failed and
+        the client was told so. The failed write may have taken effect all the same, and then the
+        next Dispatcher would cancel the job."""
         if job.job_id not in self._withdrawing:
             name = f"{job.text} is not cancelled"
             work = retry_until_done(f"{name}: that is not stored yet", lambda: self._withdraw(job))
@@ -100,7 +99,7 @@ class JobCancelling:
         self._clients.end(job.job_id)
 
     def stop(self) -> None:
-        """End the leases of all clients."""
+        """End the leases of all clients: no job is cancelled because of a lost client any more."""
         self._clients.stop()
 
     def _client_is_lost(self, job_id: JobID) -> None:
@@ -133,18 +132,15 @@ class _Lease:
 
 
 class ClientLeases:
-    """One lease for each job that ends with its client.
-    A lease runs out if the client sends no heartbeat for the job's timeout.
+    """One lease for each job that is cancelled when its client is lost. A lease runs out if the
+    client sends no heartbeat for the job's timeout.
 
-    All methods and the callback run on the endpoint's main thread. Unlike in
-    :mod:`flinkray.rpc.liveness.heartbeat`, each job has its own timeout, the client is not asked
-    for heartbeats, and a wrong timeout cancels a job.
+    All methods and the callback run on the endpoint's main thread.
     """
 
     def __init__(self, endpoint: RpcEndpoint, on_silence: Callable[[JobID], None]) -> None:
-        """Create the collection of leases, without leases.
-        *on_silence* is called when a lease has run out. The lease has been removed then.
-        """
+        """Create the collection, without leases. *on_silence* is called for a lease that has run
+        out."""
         self._endpoint = endpoint
         self._on_silence = on_silence
         self._leases: dict[JobID, _Lease] = {}
@@ -165,7 +161,7 @@ class ClientLeases:
                 self.begin(job_id, lease.timeout)
 
     def end(self, job_id: JobID) -> None:
-        """End the lease, because the job does not end with its client any more. Idempotent."""
+        """End the job's lease, if it has one: *on_silence* is not called for this job any more."""
         lease = self._leases.pop(job_id, None)
         if lease is not None:
             lease.timer.cancel()

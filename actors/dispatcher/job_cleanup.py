@@ -111,13 +111,12 @@ _RETRY_DELAY = 0.5
 async def forget_checkpoints(
     services: ClusterServices, storage: UserStorage, graph: JobGraph, result: JobResult
 ) -> None:
-    """Delete the checkpoints of an ended job, then the stored pointers and the counter of ids.
-    The checkpoints stay if the job retains them when it ends in this state. Files that the storage
-    does not delete for :data:`PATIENCE` seconds also stay. The job's end is stored, so nothing is
-    recovered from them.
+    """Delete the checkpoints of an ended job, the stored pointers to them, and the counter of
+    checkpoint ids. The files of the checkpoints stay if the job retains them after an end of this
+    kind, or if the storage does not delete them within :data:`PATIENCE` seconds.
 
     Raises:
-        StoreError: the stores fail.
+        StoreError: the pointers or the counter cannot be deleted.
     """
     try:
         directory = _directory_to_clear(services, graph, result)

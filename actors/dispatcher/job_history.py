@@ -68,10 +68,7 @@ class JobHistory:
 
     def __contains__(self, job_id: JobID) -> bool:
         """Return whether an ended job has this id. True also for an expired job that is not deleted
-        yet.
-
-        A new graph that is stored under such an id would not be run.
-        """
+        yet."""
         return job_id in self._jobs or job_id in self._forgotten
 
     def __iter__(self) -> Iterator[ArchivedJob]:
@@ -108,11 +105,12 @@ class JobHistory:
             self._endpoint.create_task(self._delete_what_is_due(), "delete forgotten jobs")
 
     def start(self) -> None:
-        """Begin to check at intervals for expired jobs and late results, and to delete them."""
+        """Begin to check at intervals for expired jobs, and to delete them with their data."""
         self._timer = self._endpoint.schedule_run_async(0.0, self._look)
 
     def stop(self) -> None:
-        """Stop the checks for expired jobs and late results. Idempotent."""
+        """Stop deleting expired jobs, and results that were written after their job's end.
+        Idempotent."""
         self._late.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -129,10 +127,9 @@ class JobHistory:
         self._endpoint.schedule_run_async(self._until_late, self._delete_what_is_due)
 
     def _forget_old(self) -> None:
-        """Stop showing expired jobs and jobs beyond the capacity. Their data is deleted later.
-        All jobs are checked, because a wrong clock may have given the first job an end in the
-        future.
-        """
+        """Remove expired jobs and jobs beyond the capacity from the shown jobs. Their data is
+        deleted later. All jobs are checked, because a wrong clock may have given the first job an
+        end in the future."""
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
         for number, job in enumerate(tuple(self._jobs.values())):
@@ -143,10 +140,8 @@ class JobHistory:
             self._forgotten[job.job_id] = job.result.name
 
     async def _delete_what_is_due(self) -> None:
-        """Delete late results and expired jobs, one after the other, so that they cannot interfere.
-        Once an expired job is deleted, a new job may have its id, whose results must not be
-        deleted.
-        """
+        """Delete late results and expired jobs, one after the other: a new job may get the id of an
+        expired job once that is deleted, and the results of the new job must not be deleted."""
         self._is_due = True
         if self._is_deleting:
             return

@@ -171,7 +171,8 @@ class JobMasterSupervision:
     async def register(
         self, job_id: JobID, job_master_id: JobMasterId, address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a JobMaster. Only the JobMaster that leads its job is accepted."""
+        """Register a JobMaster, and return the answer for it. Only the JobMaster that leads its job
+        is accepted."""
         rejection = self._why_not_led_by(job_id, job_master_id)
         if rejection is not None:
             return RegistrationRejection(rejection)
@@ -208,14 +209,13 @@ class JobMasterSupervision:
         )
 
     async def refuse_past_ones(self, job: ManagedJob, job_master_id: JobMasterId) -> None:
-        """Raise unless *job_master_id* is the job's present JobMaster process, by its process name.
-
-        Used if a previous Dispatcher has started the job's JobMaster: a JobMaster that counted as
-        dead but lives may call, and must not register. Only one process at a time has the name.
+        """Check whether *job_master_id*, which wants to register, may be the job's present
+        JobMaster. Used if a previous Dispatcher has started the job's JobMaster, so that its id is
+        not known here: a JobMaster that counted as dead but lives must not register.
 
         Raises:
-            JobStateError: another JobMaster has the name.
-            RpcError: the present JobMaster cannot be asked.
+            JobStateError: the process that has the name of the job's JobMaster is another one.
+            RpcError: that process cannot be asked.
         """
         address = f"{job_master_process(job.job_id)}/jobmaster"
         try:
@@ -227,7 +227,7 @@ class JobMasterSupervision:
             return  # no other JobMaster leads the job
 
     def _why_not_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> str | None:
-        """Return why this JobMaster may not lead the job. None if it may lead the job."""
+        """Return a text that says why this JobMaster may not lead the job. None if it may."""
         job = self._job(job_id)
         if job is None or job.ending is not None or job.outcome is not None:
             return f"job {job_id} is not to be run by this cluster (any more)"
@@ -245,11 +245,11 @@ class JobMasterSupervision:
         return job_master_resource_id(job_master_process(job_id), job_master_id)
 
     def heartbeat(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """Receive a heartbeat. Heartbeats of past JobMasters are ignored."""
+        """Note a JobMaster's heartbeat. Heartbeats of past JobMasters of the job are ignored."""
         self._heartbeats.receive_heartbeat(self._target(job_id, job_master_id), None)
 
     def forget(self, job: ManagedJob) -> None:
-        """Remove the job's JobMaster from this object: the job has no JobMaster at present."""
+        """Stop the heartbeats to the job's JobMaster, and note that the job has none at present."""
         self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
         job.gateway = job.remembered = None
         job.job_master_id = None
@@ -297,6 +297,4 @@ class JobMasterSupervision:
 
 
 async def _not_registered_yet(_: None) -> None:
-    """Do nothing, in place of requesting a heartbeat from a JobMaster that has not
-    registered yet.
-    """
+    """Do nothing: a JobMaster that has not registered yet cannot be asked for a heartbeat."""

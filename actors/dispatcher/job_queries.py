@@ -68,16 +68,14 @@ class JobQueries:
         return job
 
     async def overviews(self) -> tuple[JobOverview, ...]:
-        """Return the overviews of all jobs, oldest first."""
+        """Return one overview for each running and remembered job, by start time, oldest first."""
         running = await asyncio.gather(*map(self._overview_of, tuple(self._jobs.values())))
         overviews = {overview.job_id: overview for overview in running}
         overviews.update((ended.job_id, overview_of(ended.details)) for ended in self._ended)
         return tuple(sorted(overviews.values(), key=lambda o: (o.start_time, o.job_id)))
 
     async def status(self, job_id: JobID) -> JobStatus:
-        """Return the status of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return the status of a running or ended job. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.status
         job = self.managed(job_id)
@@ -85,9 +83,8 @@ class JobQueries:
         return job.status if status is None else status
 
     async def progress(self, job_id: JobID) -> JobProgress:
-        """Return the progress of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return the status of a running or ended job, with the progress of each vertex while it
+        runs. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return JobProgress.of(ended.details)
         job = self.managed(job_id)
@@ -97,9 +94,7 @@ class JobQueries:
         return replace(progress, failovers=max(progress.failovers, job.deaths.count))
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
-        """Return the exceptions of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return the failures of a running or ended job. Raises the errors of :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details.exceptions
         job = self.managed(job_id)
@@ -107,9 +102,8 @@ class JobQueries:
         return job.with_own_exceptions(*(found or ()))
 
     async def details(self, job_id: JobID) -> JobDetails:
-        """Return the details of a running or ended job.
-        Raises JobNotFoundError, UnreadableRecordError.
-        """
+        """Return all that is known about a running or ended job. Raises the errors of
+        :meth:`managed`."""
         if (ended := self._ended.get(job_id)) is not None:
             return ended.details
         job = self.managed(job_id)
@@ -117,7 +111,7 @@ class JobQueries:
         return job.details() if details is None else job.with_failovers(details)
 
     def settings(self, job_id: JobID) -> JobSettings:
-        """Return the settings of a running or ended job.
+        """Return the settings with which a running or ended job runs or ran.
 
         Raises:
             JobNotFoundError: there is no such job, or the settings of the ended job were not kept.

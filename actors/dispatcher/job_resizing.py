@@ -49,10 +49,8 @@ class JobResizing:
         self._leave_to_successor = leave_to_successor
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
-        """Resize a job; see :meth:`DispatcherGateway.resize_job`.
-        A client that repeats a request that is still under way gets the answer to the first
-        request.
-        """
+        """Resize a job; see :meth:`DispatcherGateway.resize_job`. A repeated request for the same
+        change that is still under way waits for the first and gets the same answer."""
         if job.resizing is not None:
             if job.resizing.bounds != bounds:
                 raise JobStateError(job.job_id, "another change of its parallelism is under way")
@@ -89,9 +87,8 @@ class JobResizing:
             raise JobStateError(job.job_id, "it has ended")
 
     async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
-        """Ask the JobMaster for each vertex's maximum parallelism, and return the answer.
-        Returns NOT_KNOWN if there is no JobMaster, or if it does not answer or does not know yet.
-        """
+        """Ask the JobMaster for the maximum parallelism of the vertices; return it by vertex id.
+        NOT_KNOWN if there is no JobMaster, or if it does not answer or does not know yet."""
         if job.gateway is None:
             return NOT_KNOWN
         try:
@@ -107,9 +104,8 @@ class JobResizing:
                 job.graph = changed
 
     async def _withdraw(self, job: ManagedJob) -> None:
-        """Store the job with its earlier bounds.
-        The changed bounds may be stored although storing failed.
-        """
+        """Store the job with its earlier bounds, because storing the changed bounds has failed:
+        that write may have taken effect all the same. Repeated until it succeeds."""
         async with job.storing:
             if job.outcome is None:
                 stored = job.stored()
@@ -120,9 +116,8 @@ class JobResizing:
         job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
-        """Send the present bounds to the JobMaster.
-        Returns True if it has answered or there is none.
-        """
+        """Send the present bounds to the JobMaster. Returns False if it has not answered; True if
+        it has answered, or if there is no JobMaster or the job has ended."""
         if job.gateway is None or job.outcome is not None:
             return True
         try:

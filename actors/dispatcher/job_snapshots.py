@@ -72,12 +72,13 @@ class JobSnapshots:
         return taken_at_the_end(job.outcome.result, request)
 
     async def check_given(self, graph: JobGraph) -> None:
-        """Check that the savepoint from which a job is to start exists and is not being deleted.
-        If the storage fails temporarily, the check passes. The job's JobMaster checks again, and
-        also whether all files are there. Does nothing for a job that starts from no savepoint.
+        """Check that the savepoint from which a job is to start exists and is not being deleted. If
+        the storage fails temporarily, the check passes. The job's JobMaster checks again, and also
+        whether all files are there. Does nothing for a job that starts from no savepoint.
 
         Raises:
-            JobSubmissionError: the savepoint is missing or incomplete, or its storage hangs.
+            JobSubmissionError: the savepoint is missing, incomplete or being deleted, or its
+                storage hangs.
         """
         given = ReadableConfig(graph.configuration).get(STATE_RECOVERY_PATH)
         if given is None:
@@ -100,7 +101,7 @@ class JobSnapshots:
             _one_less(self._being_given, location)
 
     async def dispose(self, path: str) -> None:
-        """Dispose of a savepoint; see :meth:`DispatcherGateway.dispose_savepoint`."""
+        """Delete a savepoint; see :meth:`DispatcherGateway.dispose_savepoint`."""
         try:
             location = metadata_path(path)
         except ValueError as error:
@@ -123,10 +124,8 @@ class JobSnapshots:
         return tuple(dict.fromkeys(filter(None, found)))
 
     async def _dispose_unless_needed(self, path: str, location: str, taken_of: JobID) -> None:
-        """Delete the savepoint.
-        Raises JobStateError if a job would recover from the savepoint, or is about to start from
-        it.
-        """
+        """Delete the savepoint. Raises JobStateError if a job would recover from the savepoint, or
+        is about to start from it."""
         if self._being_given[location]:
             text = f"its savepoint {path} is what a job is about to start from"
             raise JobStateError(taken_of, text)

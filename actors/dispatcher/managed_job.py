@@ -101,7 +101,7 @@ class ManagedJob:
 
     @property
     def status(self) -> JobStatus:
-        """The job's status without asking the JobMaster. Used while there is none to ask."""
+        """The job's status as far as the Dispatcher knows, for when no JobMaster can be asked."""
         if self.outcome is not None:
             return self.outcome.result.status
         if self.cancel_requested:
@@ -110,7 +110,7 @@ class ManagedJob:
 
     @property
     def settings(self) -> JobSettings:
-        """The job's settings by its present graph, which a resizing changes.
+        """The settings with which the job runs. They change when the job is resized.
 
         Raises:
             ConfigurationError: the job's settings contradict the cluster's configuration.
@@ -121,7 +121,8 @@ class ManagedJob:
         return overview_of(self.details())
 
     def details(self) -> JobDetails:
-        """Return the details that are known without the JobMaster."""
+        """Return all that the Dispatcher itself knows about the job. If the job has ended, its last
+        details; otherwise nothing about vertices and tasks."""
         if self.outcome is not None:
             return self.outcome.details
         return JobDetails(
@@ -137,7 +138,8 @@ class ManagedJob:
         )
 
     def with_failovers(self, details: JobDetails) -> JobDetails:
-        """Return the JobMaster's *details*, with the deaths of earlier JobMasters added."""
+        """Return the JobMaster's *details* with what only the Dispatcher knows: the job's start
+        time, and the deaths of JobMasters."""
         return replace(
             details,
             start_time=self.start_time,
@@ -146,9 +148,8 @@ class ManagedJob:
         )
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-        """Return *others*, a JobMaster's exceptions, and those that only the Dispatcher knows:
-        the deaths of JobMasters, and the cause of a cancellation.
-        """
+        """Return *others*, the failures that a JobMaster knows, together with those that only the
+        Dispatcher knows: the deaths of JobMasters, and the cause of a cancellation."""
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
         return (*self.deaths.last, *others, *cause)
 
@@ -163,7 +164,8 @@ class ManagedJob:
         return replace(overview, start_time=self.start_time)
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
-        """Return the record of a job that fails because its JobMaster cannot be kept alive."""
+        """Return the record for the history of a job that fails because no JobMaster can be kept
+        alive."""
         known = self.details()
         details = replace(
             known,
@@ -182,7 +184,7 @@ class ManagedJob:
         return self.archived(result, details)
 
     def archived(self, result: JobResult, details: JobDetails) -> ArchivedJob:
-        """Return the record of the ended job that the history keeps."""
+        """Return the record of the ended job for the history."""
         try:
             settings = self.settings
         except ConfigurationError:  # the cluster's configuration has changed since the submission
@@ -191,7 +193,7 @@ class ManagedJob:
 
 
 def overview_of(details: JobDetails) -> JobOverview:
-    """Return the overview of a job with these details, as a list of jobs shows it."""
+    """Return the line that a list of jobs shows for the job with these details."""
     tasks: Counter[str] = Counter()
     for vertex in details.vertices:
         tasks.update(vertex.tasks)
@@ -216,10 +218,8 @@ class RememberedOverview:
     """
 
     def __init__(self, lifetime: float, now: float) -> None:
-        """Create a memory of one JobMaster's overview, which has no overview yet.
-        *lifetime*: seconds without a heartbeat of the JobMaster after which its overview is not
-        valid any more.
-        """
+        """Create a memory of one JobMaster's overview, which has no overview yet. *lifetime*: an
+        overview counts as outdated this many seconds after the JobMaster's last heartbeat."""
         self._lifetime = lifetime
         self._heard_at = now
         self._number = 0
@@ -261,8 +261,8 @@ class JobMasterDeaths:
         self._interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
 
     def one_more(self, reason: str, at: float, now: float) -> str | None:
-        """Add a death, and return why the job must fail now. None: another JobMaster may be
-        started.
+        """Count a death. Returns the text of the failure with which the job must end now. None:
+        another JobMaster may be started.
 
         *at* is in seconds since the epoch, *now* in monotonic seconds.
         """

@@ -18,7 +18,7 @@ _RETRY_DELAY = 0.5
 async def retry_until_done(what: str, work: Callable[[], Awaitable[None]]) -> None:
     """Repeat *work* until it succeeds. *what* is the text that is logged with each error.
 
-    A JobStoreStateError ends the loop, because a repetition cannot change the state of the store.
+    Also returns if *work* raises JobStoreStateError: a repetition could not help then.
     """
     while True:
         try:

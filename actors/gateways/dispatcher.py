@@ -61,9 +61,8 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def list_jobs(self) -> tuple[JobOverview, ...]:
-        """Return running and ended jobs, oldest first.
-        An overview has the numbers of tasks in each state, but no single tasks.
-        """
+        """Return an overview of each running or ended job, oldest first. An overview has the
+        numbers of tasks in each state, but no single tasks."""
 
     @abstractmethod
     async def request_job_status(self, job_id: JobID) -> JobStatus: ...
@@ -90,22 +89,19 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def request_job_result(self, job_id: JobID) -> JobResult:
-        """Wait until the job has ended and its resources are released, and return its result.
-        If the release takes too long, the result is returned before its end.
-        """
+        """Wait until the job has ended and its resources are released, and return its result. If
+        the release takes too long, the result is returned before it is done."""
 
     @abstractmethod
     @runs_to_completion
     async def cancel_job(self, job_id: JobID) -> None:
-        """Begin to cancel the job.
-        May be repeated. Raises JobNotFoundError, JobStateError.
-        """
+        """Begin to cancel the job. May be repeated. Raises JobNotFoundError, and JobStateError if
+        the job has ended without being cancelled."""
 
     @abstractmethod
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
-        """Receive a heartbeat of the client of these jobs. Jobs that end with their client go on.
-        Unknown jobs, and jobs that do not end with their client, are ignored.
-        """
+        """Receive a heartbeat of the client of these jobs. A job that is to end with its client is
+        cancelled if these heartbeats stop. Other jobs, and unknown jobs, are ignored."""
 
     @abstractmethod
     @runs_to_completion
@@ -159,7 +155,7 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_cluster_numbers(self) -> ClusterNumbers:
-        """Return how many TaskExecutors and slots the cluster has."""
+        """Return how many TaskExecutors the cluster has, and how many slots in all and free."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...
@@ -168,7 +164,8 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def shut_down_cluster(self) -> None:
-        """Cancel all jobs and end every process and placement group of the cluster."""
+        """Cancel all jobs, kill those that do not end in time, and end every process and placement
+        group of the cluster."""
 
     @abstractmethod
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
@@ -194,11 +191,8 @@ class DispatcherGateway(FencedRpcGateway):
     async def register_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, job_master_address: str
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
-        """Register a JobMaster. A JobMaster calls this at its start and whenever a new Dispatcher
-        leads.
-
-        A JobMaster is rejected if another JobMaster leads the job by now. It ends itself then.
-        """
+        """Register a JobMaster. Called at its start and whenever a new Dispatcher leads. A
+        JobMaster is rejected, and ends itself, if another JobMaster leads the job by now."""
 
     @abstractmethod
     @oneway

@@ -63,9 +63,8 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        """Report that one slot of the job is lost.
-        Its TaskExecutor and other slots there are fine.
-        """
+        """Report that one slot of the job is lost. Its TaskExecutor and the other slots there
+        continue."""
 
     @abstractmethod
     @runs_to_completion

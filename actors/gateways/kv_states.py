@@ -59,7 +59,7 @@ class KvStateLocationOracle(RpcGateway):
 
 @message
 class KvStateAnswer:
-    """The stored values for the keys of a query."""
+    """The values that a queryable state has for the keys of a query."""
 
     missing: tuple[int, ...]
     """Positions, in the request, of the keys that have no value."""

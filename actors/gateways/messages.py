@@ -34,7 +34,7 @@ def process_of_job_master(resource_id: ResourceID) -> str:
 
 @message
 class TaskExecutorRegistration:
-    """Registration of a TaskExecutor at the ResourceManager."""
+    """A TaskExecutor's request to be registered at the ResourceManager."""
 
     location: WorkerLocation
     total_profile: ResourceProfile
@@ -91,7 +91,7 @@ class WantedSlot:
 
 @message
 class SlotAnswer:
-    """A TaskExecutor's answer to the order of a WantedSlot: allocated or refused."""
+    """A TaskExecutor's answer to a WantedSlot: whether it gives the slot."""
 
     slot_id: SlotID
     """Id of the slot, even if the slot is refused."""
@@ -188,7 +188,7 @@ class StoredJob:
 @stored("ArchivedJob", version=2, migrations={1: with_defaults})
 @message
 class ArchivedJob:
-    """Record of an ended job in the JobResultStore."""
+    """How a job has ended: its record in the JobResultStore."""
 
     result: JobResult
     details: JobDetails

@@ -52,7 +52,7 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def notify_slot_available(
         self, instance_id: InstanceID, slot_id: SlotID, allocation_id: AllocationID
     ) -> None:
-        """Report that a slot is free again."""
+        """Report that a TaskExecutor's slot, which had this allocation, is free again."""
 
     @abstractmethod
     async def register_job_master(
@@ -110,7 +110,7 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def unblock_node(self, node_id: str) -> None:
-        """Assign slots on the node again. Idempotent."""
+        """End the block of a node, so that slots are assigned there again. Idempotent."""
 
     @abstractmethod
     async def request_blocked_nodes(self) -> tuple[BlockedNode, ...]: ...
@@ -126,10 +126,10 @@ class ResourceManagerGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:
-        """Return workers, slots and resources. The field ``jobs`` of the result is empty."""
+        """Return the cluster's workers, slots and resources, with an empty field ``jobs``."""
 
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
     async def shut_down(self, dispatcher_id: DispatcherId) -> None:
-        """Release every worker group, then stop."""
+        """Release every worker group, wait until all are gone, then end the ResourceManager."""

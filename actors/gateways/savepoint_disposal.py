@@ -10,11 +10,11 @@ from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 
 
 def disposal(location: str) -> Callable[[DispatcherGateway], Awaitable[None]]:
-    """Return a call that deletes a savepoint.
-    The call may be made to one Dispatcher after the other.
+    """Return a function that asks the Dispatcher it is given to delete the savepoint at *location*.
 
-    If an earlier call was not answered, a missing savepoint means that the call has succeeded. The
-    call raises CheckpointStorageError if there is no such savepoint or it cannot be deleted, and
+    The client calls this function again with the next Dispatcher if one does not answer. If an
+    earlier call was not answered, a missing savepoint means that it has succeeded. The function
+    raises CheckpointStorageError if there is no such savepoint or it cannot be deleted, and
     JobStateError if a running job needs the savepoint.
     """
     unanswered = False

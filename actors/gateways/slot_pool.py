@@ -50,9 +50,8 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self) -> int:
-        """Answer at once.
-        Returns how many ``slots_changed`` messages were sent to the JobMaster.
-        """
+        """Answer at once with the number of ``slots_changed`` messages sent to the JobMaster so
+        far."""
 
     @abstractmethod
     async def connect_to_resource_manager(
@@ -124,9 +123,8 @@ class SlotPoolGateway(FencedRpcGateway):
     @abstractmethod
     @runs_to_completion
     async def let_go(self, resource_id: ResourceID) -> bool:
-        """Accept no more slots of a TaskExecutor, so that the JobMaster can disconnect it.
-        Returns True. If the pool holds a slot there, nothing changes, and False is returned.
-        """
+        """Accept no more slots of a TaskExecutor, so that the JobMaster can disconnect it, and
+        return True. If the pool has a slot there, do nothing and return False."""
 
     @abstractmethod
     @runs_to_completion

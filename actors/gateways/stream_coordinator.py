@@ -48,7 +48,7 @@ def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str
 
 @message
 class CoordinatorSnapshot:
-    """State of one source's split enumerator in a checkpoint."""
+    """State that one source's split enumerator had at a checkpoint. ``state`` None: no state."""
 
     operator_id: str
     state: StateLocation | None
@@ -191,9 +191,8 @@ class AdoptedCoordinator:
 
 @message
 class ReaderProgress:
-    """Says which attempt of a source's subtask calls the coordinator, and how far it is:
-    how many splits it has requested, and how many events it has received.
-    """
+    """Names an attempt of a source's subtask that calls the coordinator, and says how many splits
+    it has requested and how many events it has received."""
 
     job_master_id: JobMasterId
     vertex_id: JobVertexID
@@ -245,7 +244,7 @@ class PrintedText:
 
 @message
 class PrintedPart:
-    """Texts that tasks have printed, as one read of the client returns them."""
+    """What one read of the client returns: texts that tasks have printed, and where to read on."""
 
     coordinator: str
     """Id of the coordinator that has kept these texts.
@@ -284,7 +283,7 @@ class AggregateUpdate:
 
 @message
 class AggregateAnswer:
-    """Answer to an update of a global aggregate."""
+    """Answer to an AggregateUpdate: the new value of the aggregate."""
 
     coordinator: str
     """Id of the coordinator that keeps the aggregates."""
@@ -310,7 +309,7 @@ class StreamCoordinatorGateway(RpcGateway):
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         """Return the events for a reader (a source's subtask) that the reader has not received yet.
         Waits for at least one event. Returns no events if the reader has made a newer call
-        meanwhile. May be repeated.
+        meanwhile, or if the sources were restored after its task was deployed. May be repeated.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -352,8 +351,8 @@ class StreamCoordinatorGateway(RpcGateway):
     async def await_hold(
         self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Return whether any consumer in *holders* is behind: the calling task must not read its
-        source.
+        """Return True if a consumer in *holders* is behind, so that the calling task must not read
+        its source; otherwise False.
 
         Waits until the source's master hook is restored, and until the answer differs from *known*,
         the last answer that the task has got. *known* None: the task has no answer yet.
@@ -373,7 +372,8 @@ class StreamCoordinatorGateway(RpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def update_global_aggregate(self, update: AggregateUpdate) -> AggregateAnswer:
-        """Add a value to a global aggregate. May be repeated: the value is added once.
+        """Add a value to a global aggregate, and return its new value. May be repeated: the value
+        is added once.
 
         Raises:
             CoordinatorReplacedError: the coordinator has another owner.
@@ -398,7 +398,7 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer at once, whatever the enumerators do at the moment.
+        """Answer at once: this shows that the process lives, even while enumerators are busy.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.
@@ -489,7 +489,8 @@ class StreamCoordinatorGateway(RpcGateway):
 
     @abstractmethod
     async def stop(self, job_master_id: JobMasterId) -> None:
-        """Close the enumerators and remove the job's files. The process ends afterwards.
+        """End the coordinator: wait until the client has read the printed lines or is gone, close
+        the enumerators, and remove the job's unpacked files from this machine.
 
         Raises:
             CoordinatorReplacedError: another JobMaster gives the orders.

@@ -80,9 +80,8 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
 
     @abstractmethod
     async def can_be_released(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return True if no slot is allocated and no result is stored here, so that the
-        TaskExecutor can be ended.
-        """
+        """Return whether no slot is allocated and no result is stored here, so that the
+        TaskExecutor can be ended."""
 
     @abstractmethod
     async def take_over_job(

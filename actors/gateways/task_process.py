@@ -72,7 +72,7 @@ class TaskProcessArguments:
 
 @message
 class TaskProcessHost:
-    """The operating system process of a task process."""
+    """Identifies a task process for its operating system, even if its pid is reused later."""
 
     pid: int
     started: int
@@ -119,9 +119,8 @@ class PartitionData:
 
 @message
 class PartitionPlaces:
-    """The task processes of a TaskExecutor that have partitions of a data set, for reading them by
-    messages: calls of ``read_partition`` to *addresses*.
-    """
+    """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
+    which partitions each has. Partitions are read by messages: calls of ``read_partition``."""
 
     addresses: tuple[str, ...]
     """Addresses of task processes."""
@@ -131,9 +130,8 @@ class PartitionPlaces:
 
 @message
 class ChannelPlaces:
-    """The task processes of a TaskExecutor that have partitions of a data set, for reading them
-    through channels (direct connections) to *addresses*.
-    """
+    """The addresses of a TaskExecutor's task processes that have partitions of one data set, and
+    which partitions each has. Partitions are read through channels (direct connections)."""
 
     addresses: tuple[DataAddress, ...]
     partitions: tuple[tuple[ResultPartitionID, ...], ...]
@@ -147,7 +145,7 @@ class TaskProcessGateway(RpcGateway):
 
     @abstractmethod
     async def host(self) -> TaskProcessHost | None:
-        """Return the operating system process. None for a simulated process."""
+        """Return which operating system process this is. None for a simulated process."""
 
     @abstractmethod
     async def request_heartbeat(self) -> None:
@@ -169,7 +167,7 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @oneway
     async def cancel_tasks(self, attempts: tuple[ExecutionAttemptID, ...]) -> None:
-        """Cancel tasks. Idempotent; tasks that have ended are ignored."""
+        """Begin to cancel tasks. Idempotent; tasks that have ended are ignored."""
 
     @abstractmethod
     @oneway
@@ -194,12 +192,12 @@ class TaskProcessGateway(RpcGateway):
     @abstractmethod
     @runs_to_completion
     async def free_slot(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """Drop the user code that only ended tasks of this slot have used."""
+        """Drop the user code that no task uses except ended tasks of this slot."""
 
     @abstractmethod
     @oneway
     async def release_partitions(self, partitions: tuple[JobPartition, ...]) -> None:
-        """Drop results that are not needed any more."""
+        """Drop the stored results of these partitions: nobody needs them any more."""
 
     @abstractmethod
     @oneway

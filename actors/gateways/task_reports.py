@@ -40,17 +40,15 @@ def not_ready(
     *,
     may_write: bool = False,
 ) -> DeclineCheckpoint:
-    """Return the answer that declines a checkpoint for a task that the order did not reach.
-    *may_write*: the order may have reached the task after all, which may then still write state.
-    """
+    """Return a decline of a checkpoint, for a task that has not received the order to begin it.
+    *may_write*: it is not certain that the task has not received the order and writes state."""
     reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
     return DeclineCheckpoint(job_id, trigger.checkpoint_id, attempt_id, reason, text, may_write)
 
 
 def shortened(report: TaskReport) -> TaskReport:
-    """Return a shorter report in place of *report*, which is too large even for its own message.
-    An acknowledgement becomes a decline, so that the checkpoint does not wait for the task.
-    """
+    """Return a shorter report in place of *report*, which does not fit into any message. An
+    acknowledgement of a checkpoint becomes a decline, so that the checkpoint fails at once."""
     match report:
         case TaskExecutionState():
             return report.shortened()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointScheduler(Protocol):
-    """The part of the JobScheduler that concerns checkpoints."""
+    """The attributes of the JobScheduler that a CheckpointCarrier uses."""
 
     @property
     def status(self) -> JobStatus: ...
@@ -118,12 +118,10 @@ class CheckpointCarrier:
             self._recovered.set_result(None)
 
     async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
-        """Return the directories of checkpoints begun after the last of *recovered*, by checkpoint
-        id.
-
-        Only the last ``MOST_GIVEN_UP`` ids are included, as tasks may still write to these
-        checkpoints. Raises CheckpointsLostError if the stored counter of ids cannot be read.
-        """
+        """Return (id -> directory) of the checkpoints begun after the last of *recovered*, at most
+        the last ``MOST_GIVEN_UP``. Tasks may still write to these checkpoints. Empty if another
+        JobMaster has taken over. Raises CheckpointsLostError if the stored counter of ids cannot be
+        read."""
         latest = recovered[-1].checkpoint_id if recovered else 0
         try:
             return await self._stored.begun_after(latest, MOST_GIVEN_UP)
@@ -188,9 +186,8 @@ class CheckpointCarrier:
         return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return the directory into which the requested savepoint is written.
-        If an earlier JobMaster has completed the savepoint for the same request, return this
-        savepoint.
+        """Return the directory into which the requested savepoint is to be written. Returns the
+        savepoint instead if an earlier JobMaster has completed it for the same request.
 
         Raises:
             JobError, CheckpointStorageError: the directory cannot be used.
@@ -201,10 +198,8 @@ class CheckpointCarrier:
     async def request(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Request a snapshot from the checkpoint coordinator. Returns the snapshot or an error.
-        With *properties* the snapshot is a savepoint in *directory*. With both None it is a
-        checkpoint.
-        """
+        """Request a savepoint in *directory* with these *properties*, or a checkpoint if both are
+        None. Returns once the snapshot is finished, with the snapshot or its error."""
         self._last_request += 1
         number = self._last_request
         finished: asyncio.Future[act.SnapshotFinished]
@@ -233,9 +228,9 @@ class CheckpointCarrier:
 
     @property
     def left(self) -> asyncio.Future[None]:
-        """A future that completes when this JobMaster may end: no checkpoint is being written or,
-        if the job may continue under another JobMaster, deleted any more.
-        """
+        """A future that completes when this JobMaster may end: no checkpoint is being written any
+        more. If the job may continue under another JobMaster, no checkpoint is being deleted
+        either."""
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
 
     def with_kept(self, result: JobResult) -> JobResult:
@@ -247,18 +242,15 @@ class CheckpointCarrier:
         return replace(result, keeps_checkpoints=True)
 
     async def forget(self) -> None:
-        """Note that the job's end is stored, and delete the checkpoints that are not retained.
-        They must not be deleted earlier: a JobMaster that replaces this one would have to begin
-        without state.
-        """
+        """Note that the job's end is stored, and wait until the checkpoints that are not retained
+        are deleted. They must not be deleted earlier: a JobMaster that replaces this one would have
+        to begin without state."""
         _set(self._end_is_stored)
         await self.closed
 
     async def until_end_is_stored(self) -> None:
-        """Return when the job's end is stored.
-        Until then a later JobMaster may continue the job from the last checkpoint, or from the
-        savepoint that the job has ended with.
-        """
+        """Wait until the job's end is stored. Until then a later JobMaster may continue the job
+        from the last checkpoint, or from the savepoint that the job has ended with."""
         await asyncio.shield(self._end_is_stored)
 
     def _replaced(self, cause: str) -> None:

@@ -140,7 +140,7 @@ async def create_job_master(rpc_service: RpcService, arguments: JobMasterArgumen
 
 
 async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> Leadership:
-    """Win the election for the leadership of the job, with the session id in *arguments*."""
+    """Wait until this process is elected to lead the job, under the session id in *arguments*."""
     election = services.high_availability.get_job_master_leader_election(
         arguments.job_graph.job_id, arguments.job_master_id.leader_session()
     )
@@ -292,11 +292,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self.create_task(self._start_scheduling(), name="start scheduling")
 
     async def on_stop(self) -> None:
-        """Cancel the running tasks, and suspend the job here.
-        Unless the job is over, another JobMaster may run it and gets its slots. A JobMaster that
-        has lost its leadership or has failed cancels nothing: its successor takes over the running
-        tasks.
-        """
+        """Cancel the job's tasks, unless the job is over, and disconnect from all other processes.
+        The slots of a job that is over are freed; otherwise they are left to its next JobMaster. A
+        JobMaster that has lost its leadership or has failed cancels nothing: its successor takes
+        over the running tasks."""
         if self._leadership.is_lost:
             await self._leaders.stop()
             self._task_executors.stop()
@@ -369,9 +368,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         return recovered if recovered or await self._has_read_savepoint() else None
 
     async def _has_read_savepoint(self) -> bool:
-        """Read the savepoint from which the job starts, unless it has none or has its own
-        checkpoint. Returns False if the savepoint cannot be read: the job fails then.
-        """
+        """Read the savepoint from which the job is to start, if there is one. Returns False if it
+        cannot be read: the job fails then. Returns True if it was read or if there is none."""
         location = ReadableConfig(self._graph.configuration).get(STATE_RECOVERY_PATH)
         if location is None:
             return True
@@ -446,9 +444,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
         self._leaders.overview.changed()
 
     def _when_decided(self, event: JobEvent) -> None:
-        """Handle *event* now, or, if a takeover is under way, after its end.
-        Until then this JobMaster has not decided which tasks continue.
-        """
+        """Handle *event* now. During a takeover, handle it once this JobMaster has decided which
+        tasks continue."""
         self._reconciliation.when_decided(lambda: self._handle(event))
 
     def _start_timer(self, action: StartTimer) -> None:

@@ -75,9 +75,9 @@ class KeptCopy:
     # --- what changes -----------------------------------------------------------------------------
 
     def add(self, change: int, piece: KeptPiece) -> None:
-        """Send *piece*, which is change number *change* of the notes, to the keeper.
-        If there is no keeper, one is chosen among the TaskExecutors that the last notes name.
-        """
+        """Send *piece*, which is change number *change* of the notes, to the keeper: the
+        TaskExecutor that stores the copy. If there is no keeper, one is chosen among the
+        TaskExecutors that the last notes name."""
         self._last_change = change
         if self._keeper is not None:
             self._untold.append(piece)
@@ -88,19 +88,18 @@ class KeptCopy:
         self._tell()
 
     def has(self, change: int) -> bool:
-        """Return whether actions that depend on the change may begin.
-        True if the keeper has the change and no other TaskExecutor has an older copy, so that the
-        next JobMaster finds the change. Also True if there is no keeper.
+        """Return whether actions that depend on change number *change* may begin. True if the
+        keeper (the TaskExecutor that stores the copy) has the change and no other TaskExecutor has
+        an older copy, so that the next JobMaster finds the change. Also True if there is no keeper.
         """
         return self._keeper is None or (self._kept >= change and not self._others)
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Note that a TaskExecutor has registered, for the first time or again.
-        An earlier JobMaster's copy there must be dropped. If the TaskExecutor is the keeper, it may
-        have lost this JobMaster's copy.
-        """
+        """Note that a TaskExecutor has registered, for the first time or again. If it has a copy of
+        an earlier JobMaster, it is told to drop that. If it stores this JobMaster's copy, it is
+        sent everything again, because it may have lost the copy."""
         resource_id = report.location.resource_id
         self._without_slots.pop(resource_id, None)
         if resource_id == self._keeper:
@@ -111,9 +110,8 @@ class KeptCopy:
         self._tell()
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Remove a TaskExecutor that has died, or that has nothing of the job any more. If it was
-        the keeper, another one is chosen.
-        """
+        """Note that a TaskExecutor has died, or has nothing of the job any more. If it stored the
+        copy, another TaskExecutor is chosen to store it."""
         self._others.pop(resource_id, None)
         if resource_id == self._keeper:
             if self._telling is not None:  # the call may never be answered

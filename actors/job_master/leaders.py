@@ -46,7 +46,8 @@ class LeadersListener(Protocol):
         """Called when the Dispatcher has sent parallelism bounds of an elastic job's vertices."""
 
     def cancel_requested(self) -> None:
-        """Called when the job's cancellation had been requested before the JobMaster registered."""
+        """Called when the Dispatcher's answer to the registration says that the job is to be
+        cancelled."""
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
         """Called when a Dispatcher or ResourceManager refuses this JobMaster for good.
@@ -130,9 +131,8 @@ class JobMasterLeaders:
         )
 
     async def stop(self) -> ResourceManagerGateway | None:
-        """Stop following the leaders. Returns the ResourceManager, to be given to
-        :meth:`say_goodbye`, or None.
-        """
+        """Stop following the leaders. Returns the ResourceManager for :meth:`say_goodbye`; None if
+        the JobMaster is not registered there."""
         self._resource_manager_heartbeats.stop()
         self._dispatcher_heartbeats.stop()
         manager = self._resource_manager.target_gateway
@@ -141,10 +141,11 @@ class JobMasterLeaders:
         return manager
 
     async def say_goodbye(self, manager: ResourceManagerGateway | None) -> None:
-        """Disconnect from the ResourceManager, because this JobMaster stops.
+        """Disconnect from the ResourceManager *manager*, because this JobMaster stops. None: do
+        nothing.
 
-        Call this before the job's slots are freed: otherwise the ResourceManager would give them to
-        the job again.
+        Must be called before the job's slots are freed: otherwise the ResourceManager would give
+        them to the job again.
         """
         if manager is not None:
             try:
@@ -172,9 +173,8 @@ class JobMasterLeaders:
         self._listener.resource_manager_lost()
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether the leading ResourceManager has this id.
-        True even if the registration at it is still under way.
-        """
+        """Return whether the ResourceManager that leads now has this id. This JobMaster may not be
+        registered there yet."""
         return self._resource_manager.leader_id == resource_manager_id
 
     def heartbeat_from_resource_manager(
@@ -184,7 +184,8 @@ class JobMasterLeaders:
             self._resource_manager_heartbeats.request_heartbeat(resource_id, None)
 
     def disconnected_by(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again at this ResourceManager, which has disconnected this JobMaster."""
+        """Register again at this ResourceManager, if it leads: it has disconnected this
+        JobMaster."""
         if self.is_led_by(resource_manager_id):
             self._resource_manager.reconnect(reason)
 

@@ -89,9 +89,7 @@ class PastPools:
         return Left(left.allocations, task_executors, left.notes, kept.finished, kept.parts)
 
     def end(self) -> None:
-        """Begin to end the past pools. Must not be called before their notes and slots are stored
-        elsewhere.
-        """
+        """Begin to end the past pools. Their notes and slots must be stored elsewhere by now."""
         names, self._of_no_use = self._of_no_use, []
         self._job_master.create_task(self._end(names), name="end past SlotPools")
 
@@ -106,11 +104,11 @@ class PastPools:
         return self._ended.done()
 
     def on_ended(self, callback: Callable[[], None]) -> None:
-        """Call *callback* when the past pools have ended."""
+        """Call *callback* once the past pools have ended, soon if they already have."""
         self._ended.add_done_callback(lambda _: callback())
 
     async def ended(self) -> None:
-        """Return when the past pools have ended."""
+        """Wait until the past pools have ended."""
         await asyncio.shield(self._ended)
 
 
@@ -172,12 +170,8 @@ class PastCopies:
         return {ResourceID(name): f"{name}/taskexecutor" for name in names}
 
     async def left(self, reports: Iterable[TaskExecutorReport]) -> Left | None:
-        """Read the copies of notes at all TaskExecutors whose reports mention a copy, and merge
-        them.
-
-        Returns:
-            The contents of the copies. None if there is none, or if a copy cannot be read.
-        """
+        """Read the copies of notes at all TaskExecutors whose reports mention a copy. Returns their
+        merged contents. None if there is no copy, or if a copy cannot be read."""
         with_notes = [report for report in reports if report.notes is not None]
         try:
             found = await asyncio.gather(*map(self._left_at, with_notes))

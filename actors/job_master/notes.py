@@ -93,12 +93,9 @@ class NotesForSuccessor:
 
     async def keep(self, part: KeptPart) -> None:
         """Store *part* of the source coordinator's state. Returns when the next JobMaster would
-        find it.
-
-        This is so when the SlotPool and the keeper have *part*, and the next JobMaster will
-        certainly ask this pool. It would ask another pool if this JobMaster has been replaced
-        without knowing it, or if pools of past JobMasters still exist.
-        """
+        find it: the SlotPool and the keeper (a TaskExecutor) have *part*, and the next JobMaster
+        will certainly ask this pool. It would ask another pool if this JobMaster was replaced
+        without knowing it, or if pools of past JobMasters still exist."""
         await self._until_kept(self._add(KeptPiece(part=part)), is_of_part=True)
 
     def _add(self, piece: KeptPiece) -> int:
@@ -124,9 +121,8 @@ class NotesForSuccessor:
         self._book.forget_parts()
 
     def parts(self, restores: int) -> tuple[KeptPart, ...]:
-        """Return the parts of the source coordinator's state that were made since restore number
-        *restores* of the sources, and the part with the address of the job's results.
-        """
+        """Return the parts of the source coordinator's state that were made after the sources were
+        restored for the *restores*-th time, and the part with the address of the job's results."""
         return tuple(
             part for part in self._book.parts if part.vertex_id is None or part.restores == restores
         )
@@ -145,10 +141,11 @@ class NotesForSuccessor:
     async def _keep(
         self, change: int, piece: KeptPiece, pool: SlotPoolGateway, *, is_all: bool | None = None
     ) -> None:
-        """Send *piece* to the pool, and note which changes the pool then has.
+        """Send *piece* to the pool, and note which changes of the notes the pool then has.
 
-        *is_all* None: *piece* is the change number *change*. Otherwise the pool is new and is sent
-        everything up to *change* in several pieces; *is_all* is True for the last piece.
+        *is_all* None: *piece* is change number *change*. Otherwise *pool* is new and gets
+        everything up to *change* in several pieces: True for the last piece, False for the pieces
+        before.
         """
         await pool.keep(piece)
         if is_all is False:
@@ -163,10 +160,9 @@ class NotesForSuccessor:
         self._go_on()
 
     async def _find(self, pool: SlotPoolGateway, changes: set[int]) -> None:
-        """Note that *changes*, which *pool* has, are kept, once the next JobMaster will ask *pool*.
-        Waits until past pools have ended, and until the election confirms that this JobMaster
-        leads.
-        """
+        """Wait until it is certain that the next JobMaster would ask *pool*: past pools have ended,
+        and the election confirms that this JobMaster leads. Then mark *changes*, which *pool* has,
+        as kept."""
         if self._past is not None:
             await self._past.ended()
         if await self._is_certain():
@@ -177,9 +173,8 @@ class NotesForSuccessor:
     # --- waiting ----------------------------------------------------------------------------------
 
     async def acknowledged(self) -> None:
-        """Return when all notes so far are stored, and the next JobMaster cannot find earlier
-        notes. Calls return in the order in which they were made.
-        """
+        """Wait until all notes so far are stored, and the next JobMaster cannot find earlier notes.
+        Calls return in the order in which they were made."""
         await self._until_kept(self._noted, is_of_part=False)
 
     async def _until_kept(self, change: int, *, is_of_part: bool) -> None:

@@ -65,7 +65,7 @@ class PastCoordinators:
         self._process = process
 
     async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
-        """Take over the coordinator at *place*. Returns None if the coordinator is lost.
+        """Take over the coordinator at *place*. None if it is gone or cannot be taken over.
 
         *patience*: seconds to wait while the coordinator still counts its last JobMaster as alive.
         """
@@ -110,9 +110,8 @@ class PastCoordinators:
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
     async def end_others(self, kept: JobMasterId) -> None:
-        """End the coordinators of past JobMasters, except the coordinator that was started by the
-        JobMaster *kept*.
-        """
+        """End the coordinators that past JobMasters have started, except that of the JobMaster
+        *kept*, and except those that another JobMaster has taken over."""
         for name, owner in await self._all():
             if owner not in (kept, self._job_master.fencing_token):
                 await self._end(name, owner)

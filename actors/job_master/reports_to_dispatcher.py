@@ -42,9 +42,7 @@ class OverviewNews:
         return self._number
 
     def give(self) -> NumberedOverview:
-        """Return the present overview for the Dispatcher, with its number.
-        Remember that it was sent.
-        """
+        """Return the job's present overview with its number, to be sent to the Dispatcher."""
         self.changed()
         self._given = self._scheduler.overview_state
         return NumberedOverview(self._number, self._scheduler.overview())
@@ -68,8 +66,8 @@ _RETRY_DELAY = 0.5
 async def report_end(
     services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
 ) -> bool:
-    """Report the end until the leading Dispatcher has stored it or refuses it.
-    Returns whether it is stored.
+    """Report the job's end to the Dispatcher, repeatedly until the leading Dispatcher has stored it
+    (returns True) or refuses it (returns False).
 
     If the message is too large, it is repeated with fewer and fewer details, then with shortened
     texts.

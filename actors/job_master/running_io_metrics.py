@@ -31,9 +31,8 @@ class RunningIOMetrics:
         self._task_executors = task_executors
 
     async def of(self, places: Iterable[ResourceID]) -> dict[ExecutionAttemptID, IOMetrics]:
-        """Return the I/O metrics of the stream tasks on these TaskExecutors.
-        Asks each TaskExecutor once. Those that do not answer in time are left out.
-        """
+        """Ask each of these TaskExecutors once for the I/O metrics of its stream tasks, and return
+        all of them. TaskExecutors that do not answer in time are left out."""
         answers = await asyncio.gather(*map(self._ask, places))
         return {one.attempt_id: one.metrics for answer in answers for one in answer}
 

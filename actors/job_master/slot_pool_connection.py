@@ -90,8 +90,8 @@ class SlotPoolConnection:
         return slot_pool_process(self._arguments.job_id, self._arguments.job_master_id)
 
     async def start(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Start a pool, which knows no requirements, slots or notes yet.
-        If *until* is given, the pool receives no calls before *until* has returned.
+        """Start a pool, which knows no requirements, slots or notes yet. If *until* is given, the
+        pool is not used before *until* has returned.
 
         Raises:
             RpcError: too many pools in a row died while starting.
@@ -151,9 +151,8 @@ class SlotPoolConnection:
 
     async def _ask_for_news(self, pool: SlotPoolGateway) -> None:
         """Request a heartbeat of the pool, which returns how many ``slots_changed`` messages it has
-        sent. Replaces the pool if a message that it had sent before its last heartbeat has not
-        arrived.
-        """
+        sent. Replaces the pool if one of the messages that it had sent before its last heartbeat
+        has still not arrived."""
         news_sent = await pool.request_heartbeat()
         if pool is not self._pool or self._heartbeats is None:
             return
@@ -164,9 +163,9 @@ class SlotPoolConnection:
             self._news_sent = news_sent
 
     def is_next(self, pool_number: int, news_number: int) -> bool:
-        """Return whether this ``slots_changed`` message is the next one of the present pool, and
-        count it. A gap in the numbers means that messages were lost: the pool is replaced.
-        """
+        """Count a ``slots_changed`` message, and return whether to process it: True if it is the
+        next message of the present pool. If the numbers have a gap, messages were lost, and the
+        pool is replaced."""
         pool = self._pool
         if pool is None or pool_number != self._number or news_number <= self._news_seen:
             return False
@@ -233,9 +232,8 @@ class SlotPoolConnection:
         self.connect_again()
 
     def connect_again(self) -> None:
-        """Tell a new pool, which has all requirements now, at which ResourceManager to declare
-        them.
-        """
+        """Tell a new pool, which has been sent all requirements, where to declare them: at the
+        ResourceManager of the last :meth:`connect_to`. Does nothing if that one is lost."""
         if self._manager is not None:
             address, token = self._manager.address, self._manager.fencing_token
             assert isinstance(token, ResourceManagerId)

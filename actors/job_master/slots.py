@@ -134,7 +134,8 @@ class JobMasterSlots:
     # --- what the scheduler wants -----------------------------------------------------------------
 
     def carry_out(self, action: act.SlotAction) -> None:
-        """Carry out an action that concerns slots. Calls reach the pool in this method's order."""
+        """Carry out an action that concerns slots. The pool receives its calls in the order of
+        actions."""
         match action:
             case act.AdoptSlots(slots):
                 self.ledger.adopted(slots)
@@ -159,7 +160,7 @@ class JobMasterSlots:
         self.pool.tell(lambda pool: pool.set_resource_requirements(requirements))
 
     def status_changed(self, status: JobStatus) -> None:
-        """Tell the pool whether the job restarts. If so, the pool keeps its slots (SP-26)."""
+        """Tell the pool whether the job is restarting: then the pool keeps its slots (SP-26)."""
         is_restarting = status is JobStatus.RESTARTING
         if is_restarting != self._is_restarting:
             self._is_restarting = is_restarting
@@ -180,10 +181,9 @@ class JobMasterSlots:
         lost: tuple[AllocationID, ...],
         events: tuple[SlotEvent, ...],
     ) -> None:
-        """Process a ``slots_changed`` message of the pool: gained slots, lost slots, and other
-        events. Late messages of a dead pool, and slots of TaskExecutors that were lost since, are
-        ignored.
-        """
+        """Process a ``slots_changed`` message of the pool; see
+        :meth:`JobMasterGateway.slots_changed`. Messages of a dead pool, and slots of TaskExecutors
+        that were lost since, are ignored."""
         if not self.pool.is_next(pool_number, news_number):
             return
         for held in gained:
@@ -199,9 +199,8 @@ class JobMasterSlots:
                     self.let_go(resource_id)
 
     def count(self) -> None:
-        """Tell the scheduler which slots the job has, if the job is elastic.
-        Called after a takeover, because the pool does not report slots that were taken over.
-        """
+        """If the job is elastic, tell the scheduler which slots the job has now. Called after a
+        takeover, because the pool does not report slots that were taken over."""
         if self._scheduler.wants_all_slots:
             self._handle(t.PoolSlotsChanged(self.ledger.all()))
 
@@ -262,16 +261,15 @@ class JobMasterSlots:
         self.notes.copy.reported(report)
 
     def adopt_on(self, resource_id: ResourceID) -> None:
-        """Begin to tell a TaskExecutor which of its slots this JobMaster uses.
-        Runs in the background.
-        """
+        """Begin to tell a TaskExecutor, in the background, which of its slots this JobMaster uses.
+        Repeated until it answers."""
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
         """Tell a TaskExecutor which of its slots this JobMaster uses, repeatedly until it answers.
 
-        These slots include those that were taken over from an earlier JobMaster. The TaskExecutor
-        ends the tasks in slots that it has kept for a lost JobMaster and that are not in the list.
+        These slots include slots that were taken over. The TaskExecutor ends the tasks in all other
+        slots that it has kept for a lost JobMaster of the job.
         """
         while self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
@@ -315,7 +313,7 @@ class JobMasterSlots:
                 self.notes.copy.lost(resource_id)
 
     def task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        """Remove a lost TaskExecutor, with its slots and their tasks."""
+        """Remove a lost TaskExecutor with its slots. The scheduler and the pool are told."""
         cause = f"{resource_id} was lost: {reason}"
         self._letting_go.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
@@ -325,7 +323,8 @@ class JobMasterSlots:
     # --- slots that fail --------------------------------------------------------------------------
 
     def lost(self, allocation_id: AllocationID, reason: str) -> None:
-        """Remove a slot that the job has lost, or that was not given to the job after all."""
+        """Remove a slot that the job has lost, or that the job has not got after all. The scheduler
+        and the pool are told."""
         self.ledger.remove((allocation_id,))
         self._handle(t.SlotsTold((SlotsLost((allocation_id,), reason),)))
         self.pool.tell(lambda pool: pool.fail_allocation(allocation_id, reason))
@@ -340,8 +339,8 @@ class JobMasterSlots:
         self._handle(t.ResourcesShort(()))
 
     def resources_short(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        """Store the ResourceManager's reasons why slots are missing now, in place of earlier
-        reasons. An empty list means that no slots are missing.
+        """Store why slots are missing now, as the ResourceManager says, in place of earlier
+        reasons, and tell the scheduler and the pool. An empty list means that no slots are missing.
         """
         self._shortages = shortages
         self._handle(t.ResourcesShort(shortages))

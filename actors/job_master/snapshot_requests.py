@@ -95,7 +95,7 @@ class SnapshotRequests:
         return outcome
 
     def with_savepoint(self, result: JobResult) -> JobResult:
-        """Return the job's result with the savepoint that has stopped the job, if there is one."""
+        """Return *result*, with the path of the savepoint if the job was stopped with one."""
         if self._stopped is None or result.status is not JobStatus.FINISHED:
             return result
         trigger_id, path = self._stopped
@@ -107,9 +107,8 @@ class SnapshotRequests:
             del self._working[trigger_id]
 
     async def _outcome(self, request: SnapshotRequest) -> SnapshotTaken | FlinkRayError:
-        """Take a snapshot and return it.
-        An error is returned, not raised, so that repeated requests get the same error.
-        """
+        """Take a snapshot, and return it or the error. The error is not raised, so that a repeated
+        request can get it again."""
         try:
             return await self._take(request)
         except FlinkRayError as error:
@@ -153,8 +152,8 @@ class SnapshotRequests:
     async def _finished(
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
-        """Request a snapshot, and return the coordinator's answer when the snapshot is finished.
-        While tasks do not run yet, the request is repeated for :data:`PATIENCE` seconds.
+        """Request a snapshot from the checkpoint coordinator, and return the answer, a snapshot or
+        an error. The request is repeated for :data:`PATIENCE` seconds while tasks do not run yet.
         """
         now = self._job_master.counted_time
         deadline = now() + PATIENCE

@@ -146,10 +146,9 @@ class SourceCoordination:
     # --- the process ------------------------------------------------------------------------------
 
     def beginning(self, coordinator: CoordinatorID, graph_id: ExecutionGraphID) -> SourcesBeginning:
-        """Return the state with which the next attempt, *coordinator*, begins: stored parts of its
-        predecessor's state or, if they must not be used, the last restored state.
-        Must be called once per attempt. *graph_id*: the execution graph of the sources' tasks.
-        """
+        """Return what the next attempt, *coordinator*, begins with: stored parts of its
+        predecessor's state or, if they must not be used, the last restored state. Must be called
+        once per attempt. *graph_id*: the execution graph of the sources' tasks."""
         kept: tuple[KeptPart, ...] = ()
         restores = 0
         if self._goes_on:
@@ -164,11 +163,9 @@ class SourceCoordination:
             self._call_next()
 
     def adopted(self, coordinator: CoordinatorID, owner: JobMasterId, restores: int) -> None:
-        """Note that this JobMaster has taken over the coordinator that *owner*, an earlier
-        JobMaster, has started. *restores* says how often the sources had been restored. Orders are
-        sent to this coordinator or, if it dies, to the process that replaces it. The stored parts
-        of its state contain everything that readers have received.
-        """
+        """Note that this JobMaster has taken over *coordinator*, which an earlier JobMaster,
+        *owner*, has started. *restores* says how often the sources had been restored. Orders go to
+        this coordinator or, if it dies, to the process that replaces it."""
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
         if restores == 0:  # readers have received nothing that is not kept
@@ -180,8 +177,8 @@ class SourceCoordination:
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
         """Note that a coordinator has died, was stopped, or will not start.
 
-        *goes_on*: another process continues from the stored parts of its state, and gets the
-        waiting orders. If False, the waiting orders fail with *cause*.
+        *goes_on*: True if another process continues from the stored parts of its state, and gets
+        the waiting orders. If False, the waiting orders fail with *cause*.
         """
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
@@ -216,8 +213,8 @@ class SourceCoordination:
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
         """Store a part of the coordinator's state; see :meth:`JobMasterGateway.keep_part`.
 
-        Raises CoordinatorReplacedError if the part comes from another coordinator than the present
-        one. *owner* is compared too, because attempt numbers begin again when the job begins anew.
+        Raises CoordinatorReplacedError if the part does not come from the present coordinator.
+        *owner* is compared too, because attempt numbers begin again when the job begins anew.
         """
         if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
@@ -227,7 +224,8 @@ class SourceCoordination:
 
     @property
     def has_readers(self) -> bool:
-        """Whether any task has requested splits since the last restore, as far as is stored."""
+        """Whether any task has requested splits since the sources were last restored. Judged by the
+        stored parts of the coordinator's state."""
         parts = self._notes.parts(self._restores)
         known = (part.progress.readers for part in parts if part.progress is not None)
         return any(reader.is_added for readers in known for reader in readers)
@@ -235,9 +233,7 @@ class SourceCoordination:
     def may_go_on(self, now: float) -> bool:
         """Count the coordinator's death, and return whether another process can continue in its
         place. False if readers may have received events that are not in the stored parts, if a
-        source has a master hook, if the coordinator has not run yet, or if too many coordinators
-        have died.
-        """
+        source has a master hook, if the coordinator has not run yet, or if too many have died."""
         parts = self._notes.parts(self._restores)
         is_known = not self._unknown and all(
             part.progress is not None for part in parts if part.vertex_id is not None
@@ -250,10 +246,10 @@ class SourceCoordination:
     # --- orders -----------------------------------------------------------------------------------
 
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
-        """Order all sources to fix the events before a checkpoint, and to return their states.
-        *tell* is called with the state or the failure for each operator. If a master hook fails,
-        *tell* gets its failure first, and then the states. Later orders do not wait for the hooks.
-        """
+        """Order all sources to fix which events readers get before a checkpoint, and to return
+        their states. *tell* is called with the state or the failure of each source. If a master
+        hook fails, *tell* gets this failure first, and then the states. Later orders do not wait
+        for the hooks."""
         token = self._job_master.fencing_token
 
         def failed(cause: str, is_lost: bool) -> None:
@@ -293,7 +289,7 @@ class SourceCoordination:
         self._add(_Waiting(call, failed, may_be_repeated=False))
 
     def restore(self, action: RestoreCoordinators) -> None:
-        """Restore all sources to a checkpoint, or to their beginning."""
+        """Order the coordinator to restore all sources to a checkpoint, or to their beginning."""
         states = tuple(CoordinatorSnapshot(*item) for item in action.states.items())
         restored = RestoredCoordinators(
             action.restores, action.checkpoint_id or 0, states, action.master_states
@@ -304,12 +300,12 @@ class SourceCoordination:
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
     def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
-        """Take back the splits that earlier attempts of restarted subtasks have received.
-        The earlier attempts are ignored from then on.
+        """Order the coordinator to take back the splits that earlier attempts of restarted subtasks
+        have received, and to ignore these attempts from then on.
 
-        Waits until the numbers of the new attempts are stored for the next JobMaster, unless they
-        run already (*are_known*). Otherwise the next JobMaster could deploy an earlier attempt,
-        which would wait for splits for ever.
+        The order is sent once the numbers of the new attempts are stored for the next JobMaster,
+        unless they run already (*are_known*). Otherwise the next JobMaster could deploy an earlier
+        attempt, which would wait for splits for ever.
         """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
 

@@ -172,7 +172,8 @@ class StoredCheckpoints:
         return tuple(recovered)
 
     async def begun_after(self, checkpoint_id: int, most: int) -> dict[int, str]:
-        """Return the ids after *checkpoint_id* that earlier JobMasters took, with directories.
+        """Return id -> directory of the checkpoints that earlier JobMasters began after
+        *checkpoint_id*.
 
         At most the last *most* ids are included. Call this after :meth:`recover`.
 
@@ -242,9 +243,8 @@ class StoredCheckpoints:
     # --- a checkpoint -----------------------------------------------------------------------------
 
     def prepare(self, action: PrepareCheckpoint) -> None:
-        """Begin to take an id and a directory for a checkpoint.
-        Reports CheckpointPrepared or CheckpointNotPrepared.
-        """
+        """Begin to choose the id and the directory of a new checkpoint. Reports CheckpointPrepared
+        or CheckpointNotPrepared."""
         self._create_task(self._prepare(action), "prepare a checkpoint")
 
     async def _prepare(self, action: PrepareCheckpoint) -> None:
@@ -260,9 +260,10 @@ class StoredCheckpoints:
         self._told(CheckpointPrepared(action.number, checkpoint_id, directory))
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
-        """Return a savepoint's directory, or the savepoint if an earlier JobMaster completed it.
+        """Return the directory into which the requested savepoint is to be written.
 
-        If the savepoint was to stop the job but the job has continued, the job needs another
+        Returns the savepoint instead if an earlier JobMaster has completed it for the same request.
+        Not if the savepoint was to stop the job: the job has continued, and needs another
         savepoint.
 
         Raises:
@@ -334,10 +335,8 @@ class StoredCheckpoints:
         self._begin_to_discard()
 
     def hold(self) -> None:
-        """Delay deletions until :meth:`release`, after which this method does nothing.
-        Another JobMaster may have to recover from the checkpoints. A deletion that is under way
-        continues.
-        """
+        """Begin no deletions before :meth:`release`: another JobMaster may have to recover from the
+        checkpoints. A deletion that is under way continues. Does nothing after :meth:`release`."""
         self._is_held = not self._is_released
 
     def release(self) -> None:
@@ -392,17 +391,14 @@ class StoredCheckpoints:
         await self._try("delete what is not needed any more", work, PATIENCE)
 
     async def discarded(self) -> None:
-        """Return when everything in the queue was deleted, or was given up because the
-        storage fails.
-        """
+        """Wait until everything in the queue is deleted, or given up because the storage fails."""
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
 
     async def forget_job(self) -> None:
-        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids: the job
-        is over for good, and no JobMaster will recover it. Retained checkpoints stay, and belong to
-        the user. A checkpoint that is being prepared is dropped.
-        """
+        """Delete the pointers to the job's checkpoints, and its counter of checkpoint ids, because
+        the job has ended and no JobMaster will recover it. Retained checkpoints stay for the user.
+        A checkpoint that is being prepared is dropped."""
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory
         try:

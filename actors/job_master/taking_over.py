@@ -90,9 +90,8 @@ class TakingOver:
         *,
         apply: Callable[[list[JobSchedulerAction]], None],
     ) -> None:
-        """Create the object that takes over the job in :meth:`run`.
-        *apply* carries out the actions that the scheduler decides.
-        """
+        """Create the object; :meth:`run` takes over the job. *apply* carries out the scheduler's
+        actions."""
         graph = arguments.job_graph
         self._job_master = job_master
         self._scheduler = scheduler
@@ -115,10 +114,10 @@ class TakingOver:
         self._apply = apply
 
     def reported(self, report: TaskExecutorReport) -> None:
-        """Process the report of a TaskExecutor that has registered.
-        Before the decision the report is collected. After it, reported tasks that are not deployed
-        are cancelled: a task of an earlier JobMaster cannot continue because of a late report.
-        """
+        """Process the report of a TaskExecutor that has registered. The report is collected until
+        this JobMaster has decided which tasks continue. After that, reported tasks that are not
+        deployed are cancelled: a task of an earlier JobMaster cannot continue because of a late
+        report."""
         if not self._reconciliation.is_decided:
             self._reconciliation.reported(report)
         else:
@@ -166,12 +165,10 @@ class TakingOver:
         await self._reconciliation.all_reported(places, self._patience, self._longest)
 
     async def _copied(self, left: Left) -> Left:
-        """Return the latest notes: those of a copy at a TaskExecutor or, if there is none, *left*.
-
-        Returns *left* also if a TaskExecutor does not answer, because it may have a later copy.
-        Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot change the
-        copy there.
-        """
+        """Return the latest notes and what belongs to them: from a copy at a TaskExecutor or, if
+        there is no copy, *left*. Also *left* if a TaskExecutor does not answer, because it may have
+        a later copy. Once a TaskExecutor has reported, an earlier JobMaster that still lives cannot
+        change the copy there."""
         await self._all_reported(await self._past_copies.places())
         if not self._reconciliation.all_have_answered:
             return left
@@ -187,8 +184,8 @@ class TakingOver:
         return self._job_master.clock.monotonic()
 
     async def _recovered(self, recover: Recover) -> dict[int, str] | None:
-        """Recover the checkpoints, and return the directories of later, incomplete ones by id.
-        None if the job does not start, because its state cannot be read.
+        """Recover the checkpoints. Returns (id -> directory) of checkpoints that were begun after
+        them and are incomplete. None if the job does not start, because its state cannot be read.
         """
         recovered = await recover()
         if recovered is None or not self._scheduler.takes_checkpoints:
@@ -280,9 +277,9 @@ class TakingOver:
         self._sources.started(coordinator)
 
     def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
-        """Return the source coordinator that *notes* name, which has died and will be replaced.
-        None if *notes* name none, or if it may not be replaced: the job must begin anew then.
-        """
+        """Return the source coordinator that *notes* name, as one that has died and will be
+        replaced. None if *notes* name none, or if it may not be replaced: all sources must begin
+        anew then."""
         place = notes.source_coordinator
         if place is None:
             return None
@@ -305,10 +302,8 @@ class TakingOver:
         return True
 
     def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
-        """Return orders that take back splits of earlier attempts, for all source tasks that
-        continue. The last JobMaster may have died after it deployed a task and before it gave this
-        order.
-        """
+        """Return orders to take back the splits that earlier attempts have received, for all source
+        tasks that continue. The last JobMaster may have died before it gave these orders."""
         operators = {
             vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
         }
@@ -406,22 +401,20 @@ class Reconciliation:
         return self._decided.done()
 
     async def decided(self) -> None:
-        """Return when the JobMaster has decided which tasks continue."""
+        """Wait until the JobMaster has decided which tasks continue."""
         await asyncio.shield(self._decided)
 
     def when_decided(self, happen: Callable[[], None]) -> None:
-        """Call *happen* now, or once the decision is made.
-        Held calls run in their order, before later events.
-        """
+        """Call *happen* now or, if the JobMaster has not decided yet which tasks continue, once it
+        has. Waiting calls run in their order, before later events."""
         if self.is_decided:
             happen()
         else:
             self._held.append(happen)
 
     def is_over(self) -> None:
-        """End the reconciliation, because the JobMaster has decided which tasks continue.
-        Events that were held back are processed now.
-        """
+        """End the waiting, because the JobMaster has decided which tasks continue: events that were
+        held back are processed now."""
         held, self._held = self._held, []
         self._decided.set_result(None)
         for happen in held:
@@ -438,14 +431,14 @@ class Reconciliation:
         self._expect_no_more(resource_id)
 
     def lost(self, resource_id: ResourceID) -> None:
-        """Drop the report of a lost TaskExecutor. It counts as not having answered from now on."""
+        """Note that a TaskExecutor is lost: its report is dropped, and it counts as silent from now
+        on."""
         if self._reports.pop(resource_id, None) is not None:
             self._silent.append(resource_id)
 
     def allocations(self, resource_id: ResourceID) -> tuple[AllocationID, ...]:
-        """Return the allocations of the job's slots on a TaskExecutor.
-        Before the decision these are the slots in the TaskExecutor's report.
-        """
+        """Return the allocations of the job's slots on a TaskExecutor. Until the JobMaster has
+        decided which tasks continue, these are the slots in the TaskExecutor's report."""
         if self.is_decided:
             return self._ledger.on(resource_id)
         report = self._reports.get(resource_id)
@@ -466,9 +459,9 @@ class Reconciliation:
     async def all_reported(
         self, places: Mapping[ResourceID, str], patience: float, longest: float
     ) -> None:
-        """Return when each TaskExecutor has reported, has nothing of the job, or is given up.
-        A TaskExecutor is given up if it is dead, or silent for too long. The TaskExecutors are
-        asked to register, so that neither Dispatcher nor ResourceManager is needed.
+        """Wait until each TaskExecutor has reported, has nothing of the job, or is given up: it is
+        dead, or silent for too long. The TaskExecutors are asked to register, so that neither
+        Dispatcher nor ResourceManager is needed.
 
         Args:
             places: addresses of the TaskExecutors.

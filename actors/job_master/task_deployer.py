@@ -81,9 +81,8 @@ class TaskDeployer:
     # --- what TaskExecutors say -------------------------------------------------------------------
 
     def states_changed(self, states: Iterable[TaskExecutionState]) -> None:
-        """Remove the attempts that have ended according to these reports from the deployed
-        attempts. Must be called before the scheduler gets the reports.
-        """
+        """Note which attempts have ended according to these reports. Must be called before the
+        scheduler gets the reports."""
         self._reconciliation.ended(s.attempt_id for s in states if s.state.is_terminal)
 
     def task_executor_lost(self, resource_id: ResourceID) -> None:
@@ -187,7 +186,7 @@ class TaskDeployer:
             self._handle(t.CancellationsFailed(action.attempts, str(error)))
 
     def release(self, action: ReleasePartitions) -> None:
-        """Order a TaskExecutor to release results. The order is sent once, even if it gets lost."""
+        """Order a TaskExecutor to release results. The order is sent once and may get lost."""
         resource_id = action.location.resource_id
         if self._task_executors.is_connected(resource_id):
             executor = self._task_executors.get(resource_id)
@@ -227,14 +226,14 @@ class DeploymentReconciliation:
         self._places: dict[ExecutionAttemptID, ResourceID] = {}
 
     def deploying(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts that are being sent to a TaskExecutor."""
+        """Note that attempts are being sent to a TaskExecutor, which may not have them yet."""
         record = self._task_executors.setdefault(resource_id, _TaskExecutor())
         for attempt_id in attempts:
             record.deployed[attempt_id] = False
             self._places[attempt_id] = resource_id
 
     def deployed(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Note attempts that the TaskExecutor has acknowledged."""
+        """Note that the TaskExecutor has acknowledged attempts: heartbeats must list them now."""
         record = self._task_executors.get(resource_id)
         if record is not None:
             for attempt_id in attempts:
@@ -244,15 +243,14 @@ class DeploymentReconciliation:
     def not_deployed(
         self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
     ) -> list[ExecutionAttemptID]:
-        """Return those attempts among *running* that this JobMaster has not deployed to the
-        TaskExecutor, or that count as ended.
-        """
+        """Return those of the *running* attempts that this JobMaster has not deployed to the
+        TaskExecutor, or whose end it has noted already."""
         record = self._task_executors.get(resource_id)
         known = {} if record is None else record.deployed
         return [attempt_id for attempt_id in running if attempt_id not in known]
 
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Remove attempts that have ended or count as ended. Unknown attempts are ignored."""
+        """Note that attempts have ended, or count as ended. Unknown attempts are ignored."""
         for attempt_id in attempts:
             resource_id = self._places.pop(attempt_id, None)
             if resource_id is not None:

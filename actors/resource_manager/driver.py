@@ -78,8 +78,7 @@ def task_executor_spec(
     node: NodeAddress | None = None,
 ) -> EndpointSpec:
     """Return the specification of the process for a TaskExecutor in bundle *bundle_index* of
-    *group*. *node* is the node of the bundle if the process does not run on Ray. None: Ray knows
-    it.
+    *group*. *node* is the bundle's node if the process does not run on Ray. None: Ray will know it.
     """
     return EndpointSpec(
         kind="TaskExecutor",
@@ -116,7 +115,7 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
-        """Return when every bundle is reserved on a node, also after a bundle was lost.
+        """Wait until every bundle is reserved on a node, also after a bundle was lost.
 
         Waits without a limit. Cancelling the wait leaves the group as it is. Raises
         WorkerGroupLostError if the group was removed.
@@ -165,8 +164,8 @@ class ResourceManagerDriver(ABC):
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
         """Return the TaskExecutors that exist or are starting, as group -> bundle index -> id.
 
-        Used for groups of an earlier ResourceManager. A call may take time for every existing
-        process, so callers ask for all groups in one call.
+        Used for groups of an earlier ResourceManager. Ask for all groups in one call: a call may
+        take time for every existing process.
         """
 
     @abstractmethod

@@ -69,7 +69,7 @@ _RETRIEVAL_PATIENCE = 2.0
 
 
 class ResourceManagerError(FlinkRayError):
-    """Raised when the ResourceManager cannot do its work."""
+    """Raised, and ends the ResourceManager, when it cannot find out who leads a job."""
 
 
 async def create_resource_manager(
@@ -90,8 +90,8 @@ async def lead_resource_manager(
     driver: ResourceManagerDriver,
 ) -> RpcEndpoint:
     """Return the main endpoint of a ResourceManager's process: a ResourceManager that knows the
-    existing worker groups, or a StandbyMaster that starts one when this process is elected.
-    """
+    existing worker groups. If several processes may contend, a StandbyMaster that starts the
+    ResourceManager when this process is elected."""
     services = ClusterServices.create(rpc_service, arguments)
 
     async def new_leader(leadership: Leadership) -> ResourceManager:
@@ -284,7 +284,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._task_executor_lost(resource_id, reason)
 
     def _disconnect(self, worker: RegisteredTaskExecutor, reason: str) -> None:
-        """Tell a TaskExecutor to register again."""
+        """Tell a TaskExecutor that its registration has ended and that it must register again."""
         order = worker.gateway.disconnect_resource_manager(self.fencing_token, reason)
         tell(self, order, worker.location.resource_id)
 
@@ -351,9 +351,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         return JobMasterRegistrationSuccess(self.fencing_token, self._resource_id)
 
     def _is_another(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether *job_master_id* differs from the registered JobMaster of the job.
-        Also True if the job has lost its JobMaster.
-        """
+        """Return whether the job has, or has lost, a registered JobMaster other than
+        *job_master_id*."""
         present = self._members.job_masters.get(job_id)
         if present is None:
             return job_id in self._bereaved
@@ -362,10 +361,9 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     async def _see_job_leader(
         self, job_id: JobID, address: str, job_master_id: JobMasterId
     ) -> tuple[str, LeaderSessionID] | None:
-        """Return the address and session of the elected JobMaster, or None if there is none.
-
-        Without elections, *address* and the session of *job_master_id* are returned.
-        """
+        """Wait some seconds until the registering JobMaster is announced as the elected leader of
+        the job. Returns the address and session of the leader announced last. None if no leader was
+        announced. Without elections, *address* and the session of *job_master_id* are returned."""
         said = (address, job_master_id.leader_session())
         try:
             retriever = self._services.high_availability.get_job_master_leader_retriever(

@@ -138,10 +138,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
-        """Remove the group and wait until its resources are back.
+        """Remove the group and wait until its resources are back, for some time at most.
 
-        The group is not removed while Ray is placing it: Ray 2.60 would lose the group's resources
-        until its node ends (ray-project/ray#64693 is a similar fault).
+        The group is not removed while Ray is placing it, unless this takes too long: Ray 2.60 would
+        lose the group's resources until its node ends (ray-project/ray#64693 is a similar fault).
         """
         with contextlib.suppress(asyncio.TimeoutError):  # Ray may never say how placement ended
             await within(_RELEASE_TIMEOUT, self._attempts.answer_for(group.value))
@@ -158,10 +158,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         await self._forget_processes(group)
 
     async def _forget_processes(self, group: WorkerGroupId) -> None:
-        """Remove the recorded addresses of the processes that Ray has ended together with their
-        group. If several groups are released at the same time, the records are read once for all of
-        them.
-        """
+        """Remove the recorded addresses of processes that Ray has ended together with their group.
+        If several groups are released at once, the records are read once for all of them."""
         self._emptied.add(_mark(group))
         async with self._forgetting:
             emptied, self._emptied = self._emptied, set()
@@ -246,9 +244,8 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return tuple(group for _, group in sorted(groups, key=itemgetter(0)))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
-        """Call *fn*, which asks Ray's head, in a thread, and return its result.
-        If the head is known to be away, *fn* is not called, because the call would block the
-        thread.
+        """Call *fn*, which asks Ray's head, in a thread, and return its result. If the head is
+        known to be away, *fn* is not called, because it would block the thread.
 
         Raises:
             asyncio.TimeoutError: the head is away.
@@ -316,7 +313,7 @@ def _ended_placements(groups: tuple[str, ...]) -> dict[str, str]:
 
 
 def _not_being_placed(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Return the groups that Ray is not placing at this moment, each mapped to True."""
+    """Return group -> True for those of *groups* that Ray is not placing at this moment."""
     return {group: True for group in groups if not _is_being_placed(_table_of(group))}
 
 
@@ -328,8 +325,8 @@ def _is_being_placed(table: dict[str, Any]) -> bool:
 
 
 def _released(groups: tuple[str, ...]) -> dict[str, bool]:
-    """Return the groups that are removed and that no live node lists any more, each mapped to True.
-    The other groups are left out.
+    """Return group -> True for those of *groups* that are removed and that no live node lists any
+    more.
 
     A node removes a group from its list and returns CPU and memory in one step.
     """

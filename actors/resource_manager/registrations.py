@@ -18,9 +18,8 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 
 @dataclass(slots=True)
 class RegisteredTaskExecutor:
-    """A registration of a TaskExecutor.
-    The process may register again with a new instance id (RM-01).
-    """
+    """The present registration of a TaskExecutor. If its process registers again, it gets a new
+    instance id (RM-01)."""
 
     registration: TaskExecutorRegistration
     instance_id: InstanceID
@@ -70,14 +69,15 @@ class RegistrantConnections:
         """Address -> the latest registration from there that waits for its connection."""
 
     async def to_task_executor(self, address: str) -> TaskExecutorGateway | RegistrationFailure:
-        """Return the gateway of the registering TaskExecutor, or why it cannot register."""
+        """Return the gateway of the registering TaskExecutor. If it cannot be reached, or has
+        registered again meanwhile, return the failure to answer it with."""
         connecting = self._endpoint.connect(address, TaskExecutorGateway)
         return await self._unless_overtaken(address, connecting)
 
     async def to_job_master(
         self, address: str, job_master_id: JobMasterId, job_id: JobID, *, is_another: bool
     ) -> JobMasterGateway | RegistrationFailure | RegistrationRejection:
-        """Return the gateway of the registering JobMaster, or why it cannot register.
+        """Return the gateway of the registering JobMaster, or the refusal to answer it with.
 
         *is_another*: the job has, or had, a JobMaster with another id. The registering JobMaster
         may then be a predecessor that wakes up from a pause, and is refused if its process name now

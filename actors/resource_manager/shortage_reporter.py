@@ -55,7 +55,7 @@ class ShortageReporter:
         self._told: dict[JobID, Shortages] = {}
 
     def slots_changed(self) -> None:
-        """Look for shortages again. Must be called after every event of the SlotManager."""
+        """Look for shortages again, soon. Must be called after every event of the SlotManager."""
         self._changed = True
         if not self._is_looking and (self._slot_manager.has_shortage or self._short_since):
             now = self._endpoint.clock.monotonic()
@@ -63,7 +63,8 @@ class ShortageReporter:
 
     @property
     def jobs_short(self) -> int:
-        """The number of jobs that were short of slots at the last look."""
+        """The number of jobs that were short of slots when this object last looked for
+        shortages."""
         return len(self._short_since)
 
     def _look_after(self, delay: float) -> None:
@@ -72,7 +73,7 @@ class ShortageReporter:
         self._next_look = self._endpoint.schedule_run_async(delay, self._look)
 
     def forget(self, job_id: JobID) -> None:
-        """Drop the shortages of a job that has lost its JobMaster.
+        """Drop what was reported for a job that has lost its JobMaster.
 
         The next JobMaster is sent all shortages, each after the usual delay.
         """

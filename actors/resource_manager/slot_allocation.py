@@ -130,9 +130,8 @@ class SlotAllocation(WorkerEvents):
     def job_master_registered(
         self, job_id: JobID, job_master_address: str, job_master_id: JobMasterId
     ) -> None:
-        """Note which JobMaster leads a job, and tell the TaskExecutors that have slots of the job.
-        They offer these slots, which may come from an earlier JobMaster, to this JobMaster.
-        """
+        """Tell the TaskExecutors that have slots of a job which JobMaster leads the job now. They
+        offer these slots, which may come from an earlier JobMaster, to this JobMaster."""
         self._shortages.forget(job_id)  # it may not know earlier reports
         for resource_id in self._slot_manager.task_executors_of(job_id):
             self._tell_of(resource_id, job_id, job_master_address, job_master_id)
@@ -200,7 +199,7 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.clear_requirements(job_id, False, self._now()))
 
     async def release_job(self, job_id: JobID) -> None:
-        """Release an ended job. Returns when its worker groups are gone."""
+        """Release the slots and worker groups of an ended job. Returns when its groups are gone."""
         self._forget_declaration(job_id)
         self._carry_out(self._slot_manager.clear_requirements(job_id, True, self._now()))
         await self._launcher.released(job_id)
@@ -246,9 +245,8 @@ class SlotAllocation(WorkerEvents):
                 )
 
     def report_slots(self, resource_id: ResourceID, report: SlotReport) -> None:
-        """Pass a TaskExecutor's slot report to the SlotManager. Its first report comes with
-        :meth:`add_task_executor`.
-        """
+        """Pass a TaskExecutor's slot report to the SlotManager, except its first report, which goes
+        to :meth:`add_task_executor`."""
         self._carry_out(self._slot_manager.report_slot_status(resource_id, report, self._now()))
 
     def slot_freed(self, slot_id: SlotID, allocation_id: AllocationID) -> None:
@@ -266,20 +264,19 @@ class SlotAllocation(WorkerEvents):
         self._carry_out(self._slot_manager.block_nodes(nodes, self._now()))
 
     def unblock_node(self, node_id: str) -> None:
-        """Assign slots on the node again. Idempotent."""
+        """End the block of a node, so that slots are assigned there again. Idempotent."""
         self._carry_out(self._slot_manager.unblock_node(node_id, self._now()))
 
     def blocked_nodes(self) -> tuple[BlockedNode, ...]:
         return self._slot_manager.blocked_nodes()
 
     def task_executors(self) -> tuple[TaskExecutorInfo, ...]:
-        """Return the TaskExecutors that have sent a slot report."""
+        """Return a description of each TaskExecutor that has sent a slot report."""
         return self._slot_manager.task_executors()
 
     def numbers_of_slots(self) -> tuple[int, int]:
-        """Return the numbers of all and of free slots.
-        Only TaskExecutors that have sent a slot report are counted.
-        """
+        """Return (number of slots, number of free slots). Only TaskExecutors that have sent a slot
+        report are counted."""
         return self._slot_manager.numbers_of_slots()
 
     @property
@@ -353,10 +350,8 @@ class SlotAllocation(WorkerEvents):
         self._launcher.release_group(action.group_id)
 
     async def _ask_whether_releasable(self, action: AskWhetherReleasable) -> None:
-        """Ask the TaskExecutors of a group whether the group can be released.
-        If one of them does not answer, the group stays. Its death, if it is dead, is detected by
-        the watch or by heartbeats.
-        """
+        """Ask the TaskExecutors of a group whether the group can be released, and tell the
+        SlotManager. The group stays if one of them does not answer."""
         agreed = True
         for resource_id in action.task_executors:
             worker = self._members.task_executors.get(resource_id)

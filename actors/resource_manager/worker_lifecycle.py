@@ -59,7 +59,7 @@ class WorkerEvents(ABC):
     def task_executor_start_failed(
         self, group_id: WorkerGroupId, bundle_index: int, cause: str
     ) -> None:
-        """Called when a TaskExecutor was not started, or died before it registered."""
+        """Called when a TaskExecutor could not be started, or ended before it registered."""
 
 
 @dataclass(slots=True)
@@ -132,9 +132,8 @@ class WorkerLifecycle:
     # groups
 
     def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
-        """Take over a group of an earlier ResourceManager.
-        Its TaskExecutors, *occupied* by bundle, are expected to register here.
-        """
+        """Take over a group of an earlier ResourceManager, with the TaskExecutors that run there,
+        *occupied* (bundle index -> id). They are expected to register here."""
         started = self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
         for bundle_index, resource_id in occupied.items():
             start = started.starts[bundle_index] = _TaskExecutorStart(resource_id=resource_id)
@@ -271,14 +270,12 @@ class WorkerLifecycle:
             log.info("%s could not be stopped and is ended: %s", resource_id, error)
 
     async def released(self, job_id: JobID) -> None:
-        """Return when no worker group of the job is being released.
-        Call after the releases have begun.
-        """
+        """Wait until the releases of the job's worker groups that have begun are done."""
         while tasks := self._going(lambda owner: owner is not None and owner.job_id == job_id):
             await asyncio.wait(tasks)
 
     async def all_released(self) -> None:
-        """Return when no worker group is being released. Call after the releases have begun."""
+        """Wait until the releases of worker groups that have begun are done."""
         while tasks := self._going(lambda owner: True):
             await asyncio.wait(tasks)
 
@@ -372,7 +369,7 @@ class WorkerLifecycle:
     # why a start takes so long
 
     async def pending_groups(self) -> dict[int, str]:
-        """Return the provider's text about each group that is not placed, by request number."""
+        """Return (request number -> why its group is not placed yet, in the provider's words)."""
         pending = {
             request.number: request.group.group_id
             for request in self._requests.values()
@@ -384,7 +381,8 @@ class WorkerLifecycle:
         }
 
     async def groups_placed_anew(self) -> dict[WorkerGroupId, str]:
-        """Return the provider's text about each group that lost a node and waits for another."""
+        """Return, for each group that has lost a node and waits for another, why it is not placed
+        yet, in the provider's words."""
         waiting = [
             group_id
             for group_id, started in self._groups.items()

@@ -48,7 +48,7 @@ class ClusterServices:
         )
 
     async def connect_to_resource_manager(self) -> ResourceManagerGateway:
-        """Connect to the ResourceManager that leads now.
+        """Return the gateway of the ResourceManager that leads now.
 
         Raises:
             RpcConnectionError: no leader is known, or the leader cannot be reached.
@@ -60,7 +60,7 @@ class ClusterServices:
         )
 
     async def connect_to_dispatcher(self) -> DispatcherGateway:
-        """Connect to the Dispatcher that leads now.
+        """Return the gateway of the Dispatcher that leads now.
 
         Raises:
             RpcConnectionError: no leader is known, or the leader cannot be reached.
@@ -102,10 +102,8 @@ TokenT = TypeVar("TokenT", bound=FencingToken)
 
 
 class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
-    """Knows which process leads a component, and refuses calls from any other process.
-    Used by an endpoint that the component calls with its fencing token, but that does not call the
-    component.
-    """
+    """Knows the fencing token of a component's leader, and refuses calls with another token. Used
+    by an endpoint that this component calls, but that does not call the component."""
 
     def __init__(self, token_type: type[TokenT], endpoint: RpcEndpoint) -> None:
         self._token_type = token_type

@@ -19,11 +19,9 @@ from flinkray.scheduler.shared.tasks import (
 
 
 class DeployedParts:
-    """Stores the information shared by deployments that a TaskExecutor has received, by execution
-    graph and key. A newer version of a part replaces the older version. For each job only the parts
-    of one execution graph are stored: when parts of the next graph arrive, the earlier graph
-    deploys nothing more.
-    """
+    """Stores the shared parts of deployments (``SharedPart``) that a TaskExecutor has received, by
+    execution graph and key. A newer version of a part replaces the older version. For each job only
+    the parts of the latest execution graph are stored."""
 
     def __init__(self) -> None:
         self._graphs: dict[JobID, ExecutionGraphID] = {}
@@ -83,7 +81,7 @@ class SentParts:
     def take_new(
         self, job_id: JobID, graph_id: ExecutionGraphID, parts: Iterable[SharedPart]
     ) -> tuple[SharedPart, ...]:
-        """Return those of *parts* whose version was not sent yet, and note them as sent."""
+        """Return those of *parts* whose version was not sent yet, and count them as sent."""
         known, versions = self._versions.get(job_id, (graph_id, {}))
         if known != graph_id:
             versions = {}

@@ -80,9 +80,8 @@ def exported_name(scope: str, name: str) -> str:
 def samples_of(
     scope: str, values: Mapping[str, float], tags: Mapping[str, str]
 ) -> Iterator[MetricSample]:
-    """Yield a metric sample with these tags for each of *values*.
-    *scope* is a key of :data:`DESCRIPTIONS`, which has the texts for the metrics.
-    """
+    """Yield a metric sample for each of *values* (name -> value), with the labels *tags*. *scope*
+    is a key of :data:`DESCRIPTIONS`, from which the metric's description is taken."""
     descriptions = DESCRIPTIONS[scope]
     for name, value in values.items():
         yield MetricSample(exported_name(scope, name), descriptions[name], value, dict(tags))
@@ -101,8 +100,8 @@ def state_of_job(name: str, job_id: JobID, status: JobStatus) -> Iterator[Metric
 
 
 def alarms_of_job(down_since: float, checkpointed_at: float | None, now: float) -> dict[str, float]:
-    """Return the metrics for alarms: downtime and lastCheckpointAge, in milliseconds.
-    REST offers this information in other ways.
+    """Return downtime and lastCheckpointAge of a job, in milliseconds, for alarms.
+    lastCheckpointAge is left out if no periodic checkpoints are taken.
 
     Args:
         down_since: seconds since the epoch; 0 means that no part of the job is down.
@@ -118,10 +117,9 @@ def alarms_of_job(down_since: float, checkpointed_at: float | None, now: float) 
 def values_of_job(
     running_since: float, restarts: int, checkpoints: CheckpointsOverview | None, now: float
 ) -> dict[str, float]:
-    """Return uptime, numRestarts and the checkpoint metrics of a job.
+    """Return uptime (milliseconds), numRestarts and the checkpoint metrics of a job.
     *running_since* and *now* are seconds since the epoch. *running_since* 0 means that the job does
-    not run.
-    """
+    not run."""
     values: dict[str, float] = {
         "uptime": (now - running_since) * 1000 if running_since else 0,
         "numRestarts": restarts,

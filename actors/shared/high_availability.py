@@ -51,7 +51,7 @@ def high_availability_services(
 
 
 def has_elections(configuration: ReadableConfig) -> bool:
-    """Return whether several processes may contend for a leadership."""
+    """Return whether leaders are elected, because several processes may contend for one role."""
     return configuration.get(HIGH_AVAILABILITY_TYPE) == "zookeeper"
 
 

@@ -70,7 +70,8 @@ class JobFiles:
         await asyncio.shield(providing)
 
     def cached(self, job_id: JobID) -> Mapping[str, str]:
-        """Return the paths of the cached files and archives of the job, by name."""
+        """Return (name -> path) of the job's cached files and archives. Empty before
+        :meth:`provide`."""
         providing = self._provided.get(job_id)
         if providing is None or not providing.done() or _has_failed(providing):
             return {}

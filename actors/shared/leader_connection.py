@@ -97,9 +97,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
 
     @property
     def obstacle(self) -> str:
-        """A text for people that says why the endpoint is not registered, as far as this
-        process knows.
-        """
+        """A text for people: why the endpoint is not registered, as far as this process knows."""
         retriever, service = self._retriever, self._endpoint.rpc_service
         outages = (None if retriever is None else retriever.outage, service.outage)
         if any(outages):
@@ -109,12 +107,9 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         return f"the {self._target_name} at {self._connection.target_address} has not registered it"
 
     def reconnect(self, reason: str) -> None:
-        """Register again at the same address.
-        Called if the leader has ended the registration or does not answer.
-
-        If a registration is under way, its answer is discarded: the leader may have sent newer
-        messages before the answer arrived.
-        """
+        """Register again at the leader, at the same address. Called if the leader has ended the
+        registration or does not answer. The answer to a registration that is under way is
+        discarded, because the leader may have sent newer messages before it."""
         connection = self._connection
         if connection is None:
             return

@@ -66,9 +66,7 @@ class _Contender(LeaderContender):
 
 
 class Leadership:
-    """The leadership of one component that this process has won: tells others who leads, and knows
-    whether it is lost.
-    """
+    """A leadership that this process has won. Announces the leader, and knows of its loss."""
 
     def __init__(
         self, election: LeaderElection, contender: _Contender, session_id: LeaderSessionID
@@ -79,7 +77,8 @@ class Leadership:
 
     @classmethod
     async def win(cls, election: LeaderElection) -> Leadership:
-        """Take part in the election and wait, without a limit, until leadership is granted."""
+        """Take part in the election, wait without a limit until this process leads, and return
+        that."""
         contender = _Contender()
         await election.start_leader_election(contender)
         return cls(election, contender, await contender.until_granted())
@@ -144,9 +143,8 @@ The endpoint is not started yet.
 async def lead_in_turn(
     services: ClusterServices, election: LeaderElection, make_leader: MakeLeader
 ) -> RpcEndpoint:
-    """Return the main endpoint of a master process.
-    The endpoint is the leader, or a :class:`StandbyMaster` if several processes may contend.
-    """
+    """Return the main endpoint of a master process: the leader itself or, if several processes may
+    contend for the leadership, a :class:`StandbyMaster`."""
     if has_elections(services.configuration):
         return StandbyMaster(services, election, make_leader)
     return await make_leader(await Leadership.win(election))

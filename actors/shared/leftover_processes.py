@@ -171,9 +171,8 @@ def _entry(folder: Path) -> _Entry | None:
 
 
 def _mark_of(pid: int) -> str | None:
-    """Return the mark in the process's environment.
-    None if it has no mark, has ended, or belongs to another user.
-    """
+    """Return the mark in the process's environment: the text that names the task process from which
+    it descends. None if it has no mark, has ended, or belongs to another user."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -228,14 +227,13 @@ def environment_of(pid: int) -> str:
 
 
 def remove_note(host: TaskProcessHost) -> None:
-    """Remove the note of a process, after everything that the process had left was removed."""
+    """Remove the note of a process whose leftovers are removed."""
     _note(host).unlink(missing_ok=True)
 
 
 def noted_processes() -> Iterator[tuple[TaskProcessHost, str]]:
-    """Yield each noted process, with the digest of its environment from the note.
-    Only processes of this user and of this process's pid namespace are included.
-    """
+    """Yield (process, digest of its environment) for each note of a task process on this machine.
+    Only processes of this user and of this process's pid namespace are included."""
     for note in _folder().glob(f"{_PREFIX}*"):
         host = _host(note.name.removeprefix(_PREFIX))
         try:

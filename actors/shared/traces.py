@@ -39,9 +39,8 @@ class Traces:
     def tell(
         self, spans: Iterable[Span], job_id: JobID, job_name: str, *, of_call: bool = False
     ) -> None:
-        """Send spans that have ended.
-        *of_call*: the spans belong to the caller's trace, if the caller has one.
-        """
+        """Send spans of actions that have ended. *of_call*: the spans belong to the trace of the
+        call that is being handled, if it has one."""
         if self._provider is None:
             return
         from opentelemetry.context import Context

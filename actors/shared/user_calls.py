@@ -21,9 +21,8 @@ def as_it_travels(error: BaseException) -> Exception:
 
 
 def described(error: BaseException, name: str) -> OperatorError:
-    """Return the error of user code that runs beside the tasks. *name* says what the code is.
-    Call this in the thread of the user code.
-    """
+    """Return an OperatorError for *error*, which user code beside the tasks has raised. *name* says
+    which code. Call this in the thread of the user code."""
     told = operator_error(error, name)
     # determined now: methods of its class may do anything when they are called later
     told.outlook = outlook_of(error)

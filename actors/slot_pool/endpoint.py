@@ -75,7 +75,7 @@ _NEWS_PER_MESSAGE = 2000
 
 
 async def create_slot_pool(rpc_service: RpcService, arguments: SlotPoolArguments) -> SlotPool:
-    """Create the endpoint of the SlotPool's process."""
+    """Create the endpoint of the SlotPool's process, connected to its JobMaster."""
     apply_rpc_settings(rpc_service, ReadableConfig(arguments.cluster.configuration))
     job_master = await rpc_service.connect(
         arguments.job_master_address, JobMasterGateway, arguments.job_master_id
@@ -194,8 +194,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self.close()
 
     def _refuse_as_orphan(self) -> None:
-        """Raise if this pool is an orphan, because its JobMaster is gone. If the JobMaster lives
-        after all, it starts another pool.
+        """Refuse a call because this pool is an orphan: its JobMaster is gone. Return if it is not.
+        If the JobMaster lives after all, the error makes it start another pool.
 
         Raises:
             RecipientUnreachableError: the pool is an orphan.

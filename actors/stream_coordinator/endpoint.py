@@ -254,8 +254,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     def _end_alone(self) -> None:
         """Begin to close the endpoint, because no JobMaster has taken over this coordinator in
-        time. Does not wait for the end: the end cancels the task that would wait.
-        """
+        time."""
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
 
@@ -264,10 +263,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def _keep_source(
         self, vertex_id: JobVertexID, restores: int, progress: SourceProgress | None
     ) -> bool:
-        """Ask the JobMaster to store the progress of a source, in case this process dies.
-        Returns True once the progress is stored, and False if it is too large for a message.
-        *progress* None stores that from now on only this process knows the source's progress.
-        """
+        """Ask the JobMaster to store the progress of a source, in case this process dies. Returns
+        True once it is stored, and False if it is too large for a message. *progress* None: from
+        now on only this process knows the source's progress, and if it dies, the job begins from
+        its last checkpoint."""
         name = self._vertices[vertex_id].name
         if progress is None:
             log.warning(
@@ -421,9 +420,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def _is_of_the_present(self, restores: int) -> bool:
         """Return whether a reader's task was deployed after the last restore of the sources.
-        *restores*: how often the sources had been restored when the task was deployed. If this is
-        more than the coordinator knows of, the call waits for the next restore.
-        """
+        *restores*: how often they had been restored when the task was deployed. If that is more
+        often than this coordinator knows of, the call waits for the next restore."""
         while restores > self._restores:
             await asyncio.shield(self._restored_now)
         return restores == self._restores
@@ -483,10 +481,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return stream_execution(self._graph_id, self._restores)
 
     def _failed(self, error: FlinkRayError) -> None:
-        """Report the first failure of this coordinator to the JobMaster. Later failures are
-        ignored. The job then begins anew with another coordinator. While there is no JobMaster, the
-        next one gets the report when it takes over this coordinator.
-        """
+        """Report the first failure of this coordinator to the JobMaster, which lets the job begin
+        anew with another coordinator. Later failures are ignored. While there is no JobMaster, the
+        report waits for the next one."""
         if self._failure is None:
             outlook = outlook_of(error)
             self._failure = CoordinatorFailure(
@@ -501,10 +498,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 self.create_task(self._report(self._failure), "report a failure")
 
     async def _report(self, failure: CoordinatorFailure) -> None:
-        """Report a failure to the JobMaster.
-        If the JobMaster is lost, the next JobMaster gets the report on adoption. If the JobMaster
-        lives but cannot be reached, the coordinator closes, and the JobMaster notices.
-        """
+        """Report a failure to the JobMaster. If the JobMaster is lost, the next one gets the report
+        when it takes over. If it lives but cannot be reached, the coordinator closes, which it
+        notices."""
         leader, watch = self._leader, self._watch
         try:
             job_master = await self.connect(self._leader_address, JobMasterGateway, leader)

@@ -55,8 +55,9 @@ class AggregateUpdates:
         """The latest update of each subtask."""
 
     async def update(self, update: AggregateUpdate) -> AggregateAnswer:
-        """Add a value to an aggregate, and return the result.
-        A repeated call for the attempt's latest update gets the same answer.
+        """Add a value to an aggregate, and return the new result. A repeated call for the attempt's
+        latest update gets the same answer. If another coordinator has answered the attempt's last
+        update, nothing is added and the result is None.
 
         Raises:
             FlinkRayError: a later update of the subtask is known, or the job's files are missing.

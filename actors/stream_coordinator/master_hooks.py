@@ -90,9 +90,8 @@ class HostedMasterHooks:
     # --- restores ---------------------------------------------------------------------------------
 
     def restore(self, restored: RestoredCoordinators) -> None:
-        """Set the state to which the hooks are restored when they are next needed, that is before a
-        source is read or a checkpoint is taken.
-        """
+        """Set the state to which the hooks are restored when they are next needed: before a source
+        is read or a checkpoint is taken."""
         self._restored, self._ready = restored, None
         for checkpoint_id in tuple(self._answers):
             self.checkpoint_over(checkpoint_id)
@@ -100,9 +99,8 @@ class HostedMasterHooks:
             self._begin()
 
     async def ready(self) -> None:
-        """Return when the hooks are restored. If they cannot be restored, the job fails, and this
-        call never returns.
-        """
+        """Wait until the hooks are restored. If they cannot be restored, the job fails, and this
+        call never returns."""
         await asyncio.shield(self._ready or self._begin())
 
     def _begin(self) -> asyncio.Task[None]:
@@ -125,9 +123,8 @@ class HostedMasterHooks:
             await asyncio.get_running_loop().create_future()
 
     async def _idle(self) -> None:
-        """Wait until no call of a hook is under way, and acquire the lock of such calls.
-        Raises UnavailableError if a call does not return in time.
-        """
+        """Wait until no call of a hook is under way, and keep further calls waiting (take their
+        lock). Raises UnavailableError if a call does not return in time."""
         try:
             await within(_LONGEST_WAIT, self._calls.acquire())
         except asyncio.TimeoutError:
@@ -258,7 +255,8 @@ class HostedMasterHooks:
         return f"master hook {identifier!r} of {self._source_of[identifier]}"
 
     async def _call(self, name: str, call: Callable[[], T]) -> T:
-        """Run user code in a thread and return its result. Raises OperatorError, with *name*."""
+        """Run user code in a thread and return its result. If it fails, raises OperatorError with
+        *name*."""
         service = self._endpoint.rpc_service
         return await call_user_code(service, call, lambda error: described(error, name))
 
@@ -289,10 +287,9 @@ def _created(source: Source[object]) -> tuple[str, MasterTriggerRestoreHook[Any]
 def _triggered(
     identifier: str, hook: MasterTriggerRestoreHook[Any], checkpoint_id: int, timestamp: int
 ) -> MasterState | Future[Any] | None:
-    """Call a hook for a checkpoint, and return its state in serialized form, or None without a
-    state. The state is serialized at once, because the hook may change its object later. A Future
-    of the state is returned as it is.
-    """
+    """Call a hook for a checkpoint, and return its state, serialized at once, because the hook may
+    change the object later. A Future of the state is returned as it is. None: the hook has no
+    state."""
     result = hook.trigger_checkpoint(checkpoint_id, timestamp)
     return result if isinstance(result, Future) else _stored(identifier, result)
 

@@ -65,9 +65,7 @@ class PrintedLines:
         self._changed = self._loop.create_future()
 
     async def add(self, text: PrintedText) -> None:
-        """Store *text*, and return when there is room for more.
-        A repeated message is stored once.
-        """
+        """Store *text*, unless it is stored already. Returns when the task may send more."""
         if self._messages.get(text.task, 0) < text.number:
             self._messages[text.task] = text.number
             self._append(text.data)
@@ -100,7 +98,8 @@ class PrintedLines:
         return data
 
     async def read(self, known: str | None, position: int) -> PrintedPart:
-        """Return texts from *position* on; see :meth:`StreamCoordinatorGateway.read_printed`."""
+        """Wait for printed texts from *position* on and return them; see
+        :meth:`StreamCoordinatorGateway.read_printed`."""
         if known != self._coordinator:
             position = 0
         self._reads += 1

@@ -64,9 +64,8 @@ class SourceHolds:
         self._changed: asyncio.Future[None] = endpoint.rpc_service.loop.create_future()
 
     async def await_other_than(self, known: bool | None, holders: Holders) -> bool:
-        """Return whether any of *holders* is behind.
-        Waits until the answer differs from *known*.
-        """
+        """Return whether any of *holders* is behind. Waits until the answer differs from *known*
+        (None: there is no earlier answer)."""
         looks = {f"Spark stage {one}": partial(self._at_stage, one) for one in holders.stages}
         looks |= {f"look-up {one}": partial(self._at_look_up, one) for one in holders.look_ups}
         for name, look in looks.items():

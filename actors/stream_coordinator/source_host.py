@@ -63,8 +63,7 @@ class SourceHost:
             load: returns the source; its argument is the address of the blob server.
             keep: stores the source's progress at other processes. Returns True when the progress is
                 stored, and False if that is impossible. None in place of the progress says that
-                later
-                progress will not be stored.
+                later progress will not be stored.
             state: state of the enumerator in the restored checkpoint, if any.
             progress: progress that an earlier coordinator has stored; takes precedence over
                 *state*.
@@ -104,7 +103,8 @@ class SourceHost:
     # --- readers ----------------------------------------------------------------------------------
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
-        """Return new events for a reader; see :meth:`StreamCoordinatorGateway.exchange`."""
+        """Wait for events for a reader and return them; see
+        :meth:`StreamCoordinatorGateway.exchange`."""
         subtask, attempt = reader.subtask_index, reader.attempt_number
         self._wake(subtask)
         await self._run(partial(self._heard, reader))
@@ -177,13 +177,13 @@ class SourceHost:
         return await self._asked(lambda: self._hosted.snapshot(checkpoint_id))
 
     async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
-        """Take back splits; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError."""
+        """Take back the splits that earlier attempts of the subtask have received after a
+        checkpoint; see :meth:`SourceCoordinator.reset_subtask`. Raises OperatorError."""
         await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
 
     async def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Tell the enumerator that a checkpoint is complete, so that the job can recover
-        from it.
-        """
+        """Tell the enumerator that a checkpoint is complete: the job may recover from it from now
+        on."""
         await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -208,7 +208,7 @@ class SourceHost:
         self._changed()
 
     async def kept(self) -> None:
-        """Return when the present progress is stored at other processes, or cannot be stored."""
+        """Wait until the present progress is stored at other processes, or cannot be stored."""
         self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
@@ -261,10 +261,9 @@ class SourceHost:
     # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        """Await *prepare*, and run the function that it returns in a thread, as user code.
-        Waiting calls of readers then look for new events. If anything fails, the job fails, and
-        this call never returns.
-        """
+        """Await *prepare*, and run the function that it returns in a thread, as user code. Then let
+        the waiting calls of readers look for new events. If anything fails, the job fails, and this
+        call never returns."""
         async with self._calls:
             if self._is_closed:
                 return
@@ -290,21 +289,22 @@ class SourceHost:
             self._notify(subtask)
 
     def _notify(self, subtask: int) -> None:
-        """Make the subtask's waiting call look for events again. It waits on if there are none."""
+        """Make the subtask's waiting call look for events again. If there are none, it continues to
+        wait."""
         waiting = self._waiting.get(subtask)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _wake(self, subtask: int) -> None:
-        """End the subtask's waiting call, because it made a later call or the source is closed."""
+        """End the subtask's waiting call without events: it made a later call, or the source is
+        closed."""
         waiting = self._waiting.pop(subtask, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> float | None:
-        """Run *call*, and return after how many seconds the source wants to discover splits next.
-        None: no discovery is planned. Called in the thread of the user code.
-        """
+        """Run *call*. Returns the number of seconds after which the source wants to look for new
+        splits. None: never. Called in the thread of the user code."""
         call()
         at = self._hosted.next_discovery_time()
         return None if at is None else max(at - self._clock.time(), 0.0)
@@ -326,7 +326,8 @@ class SourceHost:
         return self._hosted.discover
 
     async def close(self) -> None:
-        """End the enumerator. Waits for the call that is under way, unless the call has failed."""
+        """Close the enumerator, unless a call of it is under way or has failed. Waiting readers get
+        no events."""
         self._is_closed = True
         self._has_begun.set()
         self._plan_discovery(None)

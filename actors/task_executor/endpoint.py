@@ -309,10 +309,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._leave_unless_used(job_id)
 
     async def _leave_unless_used(self, job_id: JobID) -> None:
-        """Drop the job and disconnect from its JobMaster, if neither a slot nor a result is here
-        (TM-14). Results without a slot count only while a JobMaster is registered. Without it they
-        are dropped, because no later JobMaster would learn of them.
-        """
+        """Drop the job and disconnect from its JobMaster, if the job has neither a slot nor a
+        result here (TM-14). If no JobMaster is registered, results without a slot are dropped too,
+        because no later JobMaster would learn of them."""
         has_results = self._python.results.has_results_of(job_id)
         is_led = self._job_leaders.job_master(job_id) is not None
         if not self._table.allocations_of(job_id) and not (has_results and is_led):
@@ -371,10 +370,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def _check_is_no_predecessor(
         self, job_id: JobID, job_master_id: JobMasterId, method: str
     ) -> None:
-        """Raise FencingTokenError if *job_master_id* came before the job's present JobMaster.
-        Used for reports of the ResourceManager about a new JobMaster, which may be late: an even
-        newer JobMaster may have taken over the job here meanwhile.
-        """
+        """Raise FencingTokenError if *job_master_id* came before the job's present JobMaster. Used
+        for reports of the ResourceManager about a new JobMaster, which may arrive after an even
+        newer JobMaster has taken over the job here."""
         while self._job_leaders.is_succeeded_by(job_id, job_master_id):
             followed = self._job_leaders.job_master(job_id)
             if followed is None:
@@ -480,16 +478,13 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._hold_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
 
     def _hold_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """Reserve the job's slots for the next JobMaster, while the tasks in them run on.
-        They run until the next JobMaster says which of them it takes over, or until the timeout.
-        """
+        """Reserve the job's slots for its next JobMaster. The tasks in them run on until this
+        JobMaster says which of them it takes over, or until the timeout."""
         now = self.counted_time()
         self._carry_out(self._table.hold_slots_of_job(job_id, reason, now))
 
     def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """End the tasks in the job's slots, free the slots, and release the job's results
-        (TM-28).
-        """
+        """End the tasks in the job's slots, free the slots, and release its results (TM-28)."""
         log.info("%s: the slots of job %s are freed: %s", self.address, job_id, reason)
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
         self._kept.forget(job_id)
@@ -551,10 +546,9 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return await self._master_of_job(job_id).request_partition_state(partition)
 
     def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
-        """Return the gateway of the job's JobMaster, for a request of a task.
-        Raises JobMasterAwayError if no JobMaster is registered, or if it has not taken over the
-        tasks here yet.
-        """
+        """Return the gateway of the job's JobMaster, to pass a task's request on. Raises
+        JobMasterAwayError if no JobMaster is registered, or if it has not taken over the tasks here
+        yet."""
         master = self._job_leaders.job_master(job_id)
         if master is None or self._table.holds_slots_of(job_id):
             raise JobMasterAwayError(f"job {job_id} has no JobMaster here at present")

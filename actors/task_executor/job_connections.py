@@ -106,7 +106,7 @@ class Job(Generic[S, C]):
 
 
 class JobTable(Generic[S, C]):
-    """The jobs of a TaskExecutor, one entry per job."""
+    """The jobs that have slots or results in a TaskExecutor, one :class:`Job` each."""
 
     def __init__(self, close_services: Callable[[S], None]) -> None:
         """Create a table without jobs.
@@ -171,10 +171,8 @@ class _Following:
 
     @property
     def job_master_id(self) -> JobMasterId:
-        """The JobMaster that leads the job.
-        An elected JobMaster takes precedence over the one that a slot request has named: the named
-        one is older, or will be elected.
-        """
+        """The JobMaster that leads the job: the elected one if there is one, otherwise the one that
+        the last slot request has named, which is older or will be elected."""
         elected = self.leader.last_leader_id
         return elected if isinstance(elected, JobMasterId) else self.named
 
@@ -192,15 +190,12 @@ class JobLeaderListener(Protocol):
     """Callbacks of a JobLeaderService. They run on the TaskExecutor's main thread."""
 
     def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
-        """Return the report of the job's slots, tasks and stored notes on this TaskExecutor.
-        The caller sends it to the JobMaster *leader* at once.
-        """
+        """Return the report of the job's slots, tasks and stored notes on this TaskExecutor, to be
+        sent to the JobMaster *leader* at once."""
 
     def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
-        """Give up the job's tasks here, and return an empty report, because the full report is too
-        large to be sent. Ends the tasks in the slots that are reserved for the job's next
-        JobMaster.
-        """
+        """End the job's tasks in slots that are reserved for its next JobMaster, and return a
+        report without tasks. Called if the full report is too large to be sent."""
 
     def job_master_connected(self, job_id: JobID) -> None:
         """Called when the TaskExecutor is registered at the job's JobMaster."""
@@ -311,10 +306,10 @@ class JobLeaderService:
         return await master.register_task_executor(job_id, self._listener.report_nothing(job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Note that the JobMaster has disconnected this TaskExecutor, and return True.
-        Returns False, without effect, if another JobMaster leads. The next slot request of the
-        JobMaster leads to a new registration. The late answer to an earlier registration does not.
-        """
+        """Note that *job_master_id* has disconnected this TaskExecutor. Returns False, without
+        effect, if another JobMaster leads the job; otherwise True. The TaskExecutor registers again
+        when the JobMaster next requests a slot here, not by a late answer to an earlier
+        registration."""
         job = self._jobs.get(job_id)
         if job is None or job.services.job_master_id != job_master_id:
             return False
@@ -348,10 +343,9 @@ class JobLeaderService:
         return job is not None and job.services.job_master_id == job_master_id
 
     def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
-        """Return whether *job_master_id*, which another process has named, is the job's new
-        JobMaster. False if it is the JobMaster that is followed already. Also False if JobMasters
-        are elected and an elected one is followed: the next election decides then.
-        """
+        """Return whether this TaskExecutor must change to *job_master_id*, which another process
+        has named as the job's JobMaster. False if it follows this JobMaster already, or if it
+        follows an elected JobMaster: then it changes only after the next election."""
         job = self._jobs.get(job_id)
         is_elected = job is not None and job.services.leader.last_leader_id is not None
         if is_elected and self._high_availability.elects_job_masters:

@@ -41,10 +41,7 @@ class KeptCopies:
         self, job_id: JobID, job_master_id: JobMasterId, number: int, piece: KeptPiece
     ) -> bool:
         """Add *piece* to copy *number* of a JobMaster's notes. The piece with the notes themselves
-        makes the copy complete.
-
-        Returns:
-            False if the same JobMaster has begun a later copy: *piece* is dropped.
+        makes the copy complete. Returns False, and drops *piece*, if a later copy was begun here.
         """
         complete, begun = self._complete.get(job_id), self._begun.get(job_id)
         for one in (complete, begun):

@@ -185,9 +185,8 @@ class PythonTasks(TasksOfKind):
             )
 
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """Return the I/O metrics of the job's stream tasks, with one message per process.
-        Processes that do not answer are left out.
-        """
+        """Ask each process with stream tasks of the job for their I/O metrics, and return these
+        metrics. Tasks whose process does not answer are left out."""
         tasks = (task for task in self._tasks.values() if task.job_id == job_id)
         places = dict.fromkeys(task.place for task in tasks)
         ask = self.processes.io_metrics_at
@@ -237,10 +236,9 @@ class PythonTasks(TasksOfKind):
     # --- ends -------------------------------------------------------------------------------------
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End the process of a slot that is being freed, unless the job needs it for another slot
-        or for results. A process that is still needed is told to drop the code that the slot's
-        tasks have loaded, and is killed if this fails.
-        """
+        """End the process of a slot that is being freed. If the job needs the process for another
+        slot or for results, tell the process to drop the code that the slot's tasks have loaded,
+        and kill it if that fails."""
         place = self._places.pop(allocation_id, None)
         if place is None:
             return

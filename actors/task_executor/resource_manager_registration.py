@@ -101,7 +101,7 @@ class ResourceManagerRegistration:
         self._heartbeats.stop()
 
     def check(self, resource_manager_id: ResourceManagerId) -> None:
-        """Raise unless this TaskExecutor is registered at the ResourceManager that requests slots
+        """Check that this TaskExecutor is registered at the ResourceManager that requests slots
         (TM-08).
 
         Raises:
@@ -115,13 +115,12 @@ class ResourceManagerRegistration:
             )
 
     def is_led_by(self, resource_manager_id: ResourceManagerId) -> bool:
-        """Return whether the leading ResourceManager has this id.
-        True even if the registration at it is still under way.
-        """
+        """Return whether the ResourceManager that leads now has this id. This TaskExecutor may not
+        be registered there yet."""
         return self._leader.leader_id == resource_manager_id
 
     def refuse_others(self, resource_manager_id: ResourceManagerId, method: str) -> None:
-        """Raise FencingTokenError unless *resource_manager_id* is the leader's id."""
+        """Raise FencingTokenError unless *resource_manager_id* leads, as far as is known here."""
         leader = self._leader.leader_id
         if leader != resource_manager_id:
             address = self._task_executor.address
@@ -139,14 +138,12 @@ class ResourceManagerRegistration:
     def heartbeat_requested(
         self, resource_manager: ResourceID, resource_manager_id: ResourceManagerId
     ) -> None:
-        """Answer a heartbeat of the ResourceManager."""
+        """Answer the ResourceManager's request for a heartbeat with the slot report."""
         if self.is_led_by(resource_manager_id):
             self._heartbeats.request_heartbeat(resource_manager, None)
 
     def disconnected(self, resource_manager_id: ResourceManagerId, reason: str) -> None:
-        """Register again at the ResourceManager, which has ended this TaskExecutor's
-        registration.
-        """
+        """Register again at the ResourceManager, if it leads: it has ended the registration."""
         if self.is_led_by(resource_manager_id):
             self._leader.reconnect(reason)
 
@@ -193,11 +190,12 @@ class ResourceManagerRegistration:
 
 
 class RegistrationTimeoutError(FlinkRayError):
-    """Raised when the TaskExecutor found no ResourceManager for too long. It ends then."""
+    """Raised when the TaskExecutor was registered at no ResourceManager for too long.
+    It ends then."""
 
 
 class RegistrationTimeout:
-    """Makes an endpoint fail if it is not registered for too long."""
+    """Makes an endpoint fail if it stays unregistered for longer than a timeout."""
 
     def __init__(
         self, endpoint: RpcEndpoint, timeout: float, leader: LeaderConnection[Any, Any]

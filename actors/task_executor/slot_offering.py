@@ -52,9 +52,8 @@ class SlotOffering:
             self._endpoint.create_task(self._keep_offering(job_id), f"offer slots to job {job_id}")
 
     async def _keep_offering(self, job_id: JobID) -> None:
-        """Offer the job's slots that are not in use, until the SlotPool has answered (TM-13) or the
-        JobMaster is lost.
-        """
+        """Offer the job's unused slots repeatedly, until the SlotPool has answered (TM-13) or the
+        JobMaster is lost."""
         try:
             while True:
                 master = self._job_leaders.job_master(job_id)
@@ -93,10 +92,9 @@ class SlotComparison:
         """Active slots that the JobMaster's last heartbeat did not list."""
 
     def compare(self, report: AllocatedSlotReport) -> SlotDifference:
-        """Compare the slots here with the JobMaster's list, and return the slots that only one side
-        knows. The caller reports the slots that only the JobMaster knows to it as failed, and frees
-        the slots that only the TaskExecutor knows.
-        """
+        """Compare the slots here with the JobMaster's list. Returns the slots that only one side
+        knows: the caller reports those that only the JobMaster knows to it as failed, and frees the
+        others."""
         difference = self._table.compare_with_job_master(report.job_id, report.allocations)
         missed = frozenset(difference.unknown_there)
         twice = missed & self._missed.get(report.job_id, frozenset())

@@ -48,7 +48,7 @@ class StartedTask:
 
     @property
     def name(self) -> str:
-        """The name of the vertex with the number of the subtask."""
+        """The name of the vertex with the number of the subtask, such as ``Map (1/2)``."""
         return self.information.task(self.deployment.subtask_index)
 
     @property
@@ -57,9 +57,8 @@ class StartedTask:
         return self.vertex.content
 
     def accepted(self, slot_index: int) -> AcceptedTask:
-        """Return the task for its runner. The state that it restores is dropped here, to free
-        memory: only its checkpoint id stays.
-        """
+        """Return the task for its runner. This object then drops the state from which the task is
+        restored, to free memory, and keeps only its checkpoint id."""
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
         restored = self.deployment.restored
         if restored is not None:
@@ -69,7 +68,7 @@ class StartedTask:
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
-    """A task that has ended, with its final state."""
+    """A task that ran here and has ended, with its final state."""
 
     task: StartedTask
     state: TaskExecutionState
@@ -84,9 +83,8 @@ def reported_graphs(
     running: Iterable[StartedTask], ended: Iterable[EndedTask]
 ) -> tuple[ReportedGraph, ...]:
     """Return the tasks and the information that they share, by execution graph, for a report to a
-    JobMaster.
-    The shared parts get new keys, because a key of the deployments may stand for several versions.
-    """
+    JobMaster. The shared parts get new keys, because one key of the deployments may have stood for
+    several versions."""
     graphs: dict[ExecutionGraphID, _Graph] = {}
     for task in running:
         graphs.setdefault(task.attempt_id.graph_id, _Graph()).add(task, None)
@@ -129,7 +127,7 @@ class _Graph:
 
 
 def without_texts(report: TaskExecutorReport) -> TaskExecutorReport:
-    """Return the report with shortened failure texts."""
+    """Return a copy of the report with shortened texts of failures."""
     return replace(report, graphs=tuple(map(_graph_without_texts, report.graphs)))
 
 

@@ -94,9 +94,8 @@ class TaskExecution:
         return tuple(refused)
 
     def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
-        """Return the task together with the shared information that it refers to.
-        Raises TaskError if some of this information is not here.
-        """
+        """Return the task together with the shared information that it refers to. Raises TaskError
+        if a part of this information is not here."""
         vertex = self._parts.vertex(graph_id, task)
         return StartedTask(
             attempt_of(graph_id, vertex, task),
@@ -160,7 +159,7 @@ class TaskExecution:
     # --- orders of the slot table -----------------------------------------------------------------
 
     def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
-        """Cancel these tasks, because their slots are being freed."""
+        """Begin to cancel these tasks, because their slots are being freed."""
         for runs_in, of_kind in self._by_kind(attempts).items():
             runs_in.cancel(of_kind)
 
@@ -175,24 +174,21 @@ class TaskExecution:
         return by_kind
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
-        """End processes and drop code that ended tasks of a slot have left. Called before the slot
-        is free.
-        """
+        """Remove the processes and code that ended tasks have left in the slot, and wait until they
+        are gone. Called before the slot is free."""
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Drop the information that a job's deployments shared, because another JobMaster leads the
-        job and will send its own.
-        """
+        """Drop the information that the job's deployments shared: another JobMaster leads the job
+        now, and sends its own."""
         self._parts.forget(job_id)
         for of_kind in self._all:
             of_kind.led_anew(job_id)
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
-        """End and drop everything of the job's other execution graphs: the job continues
-        with *graph_id*.
-        """
+        """Cancel and drop all tasks of the job that do not belong to its execution graph
+        *graph_id*, with their results: the job continues with this graph."""
         running = self._tasks.running(job_id)
         self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
         self._tasks.forget_other_graphs(job_id, graph_id)
@@ -200,9 +196,8 @@ class TaskExecution:
             of_kind.goes_on(job_id, graph_id)
 
     def forget_job(self, job_id: JobID) -> None:
-        """Drop everything of a job that has no slots or results here, or whose slots are
-        being freed.
-        """
+        """Drop everything of a job that has no slots or results here, or whose slots are being
+        freed."""
         self._tasks.forget_job(job_id)
         self._parts.forget(job_id)
         for of_kind in self._all:

@@ -57,9 +57,8 @@ class TaskProcessHeartbeats:
         host: TaskProcessHost | None,
         on_silent: Callable[[str], None],
     ) -> None:
-        """Monitor a process.
-        *on_silent* is called once, with a description, when the process counts as dead. *host* is
-        None for simulated processes, which use no processor time.
+        """Send heartbeats to a process. *on_silent* is called once, with a description, when the
+        process counts as dead. *host* is None for simulated processes, which use no processor time.
         """
         target = ResourceID(name)
         monitored = _Monitored(gateway, host, on_silent, self._now())
@@ -120,7 +119,7 @@ class TaskProcessHeartbeats:
 
 
 def _processor_time(host: TaskProcessHost | None) -> float | None:
-    """Return the processor seconds used. None if they are not known or the process is gone."""
+    """Return the processor seconds that the process has used. None if unknown or if it is gone."""
     if host is None:
         return None
     try:

@@ -93,9 +93,8 @@ class TaskProcessPool:
         self._fill()
 
     def end_pause(self) -> None:
-        """Start missing processes at once, not only some time after the last process was taken.
-        Called when a job has ended, because the next job may follow soon.
-        """
+        """Start missing processes at once, because a job has ended and the next may follow soon.
+        Otherwise they start some time after the last process was taken."""
         if self._refill is not None:
             self._refill.cancel()
             self._refill_now()
@@ -103,11 +102,10 @@ class TaskProcessPool:
     def request(
         self, on_started: Callable[[StartedProcess], None], on_failed: Callable[[str], None]
     ) -> ProcessRequest | None:
-        """Call *on_started* with a process for a job: now if a process waits, else once it has
-        started. In the second case returns the request, which can be withdrawn until then;
-        otherwise None. If a process fails to start, *on_failed* is called. Waiting processes that
-        were stopped (SIGSTOP) are ended, because a job would wait for their answer.
-        """
+        """Call *on_started* with a process for a job: now if a process waits, else once one has
+        started; or *on_failed* if it fails to start. Returns the request, which can be withdrawn
+        until then; None if *on_started* was called. Waiting processes that were stopped (SIGSTOP)
+        are ended."""
         while self._ready:
             process = next(iter(self._ready))
             self._ready.pop(process).cancel()
@@ -124,7 +122,8 @@ class TaskProcessPool:
         return request
 
     def withdraw(self, request: ProcessRequest) -> None:
-        """Withdraw a request: no callback follows. A process started for it waits in the pool."""
+        """Withdraw a request: no callback follows. The process that is being started stays in the
+        pool."""
         if request in self._requests:
             self._requests.remove(request)
 

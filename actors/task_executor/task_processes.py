@@ -165,7 +165,7 @@ class TaskProcesses:
                 log.info("ended %d processes that lost task processes had started", count)
 
     def place_of(self, slot_index: int, job_id: JobID) -> TaskProcessPlace:
-        """Return the process for the job's tasks in that slot. If there is none, a start begins."""
+        """Return the process for the job's tasks in that slot; a missing process is started."""
         key = slot_index // self._slots_per_process, job_id
         place = self._places.get(key)
         if place is None:
@@ -197,8 +197,8 @@ class TaskProcesses:
         on_failed: Callable[[str], None],
     ) -> None:
         """Send tasks to a process, with the shared information that the process does not have yet.
-        *on_failed* is called with the cause if the process refuses the message.
-        """
+        *on_failed* is called with the cause if the process refuses the message. If it is not known
+        whether the message has arrived, the process is killed."""
         job_id = deployments.job_id
         new = place.sent_parts.take_new(job_id, deployments.graph_id, deployments.parts)
         message = replace(deployments, parts=new)
@@ -230,10 +230,9 @@ class TaskProcesses:
         attempts: tuple[ExecutionAttemptID, ...],
         on_failed: Callable[[str], None],
     ) -> None:
-        """Send a checkpoint order.
-        A TriggerCheckpoint is sent once. Other orders are repeated until they have arrived or the
-        process has ended, because other parties may wait for their effect.
-        """
+        """Send a checkpoint order, and call *on_failed* with the cause if this fails. A
+        TriggerCheckpoint is sent once. If another order may have got lost, it is repeated until it
+        arrives or the process has ended, because other parties may wait for its effect."""
 
         async def order_until_told(process: TaskProcessGateway) -> None:
             while place.gateway is process:
@@ -285,9 +284,9 @@ class TaskProcesses:
             return ()
 
     def led_anew(self, job_id: JobID) -> None:
-        """Send the job's shared information again from now on, because another JobMaster leads the
-        job. Its keys do not mean the same as the keys of the last JobMaster.
-        """
+        """Send the job's shared information (``SharedPart``) to its processes again from now on:
+        another JobMaster leads the job, and its keys mean other parts than those of the last
+        JobMaster."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)
@@ -300,14 +299,13 @@ class TaskProcesses:
                 self.tell(place, lambda process: process.forget_job(job_id))
 
     def kill(self, place: TaskProcessPlace, cause: str) -> None:
-        """Kill a process, and report its death with *cause*. Its tasks fail."""
+        """Kill a process. Its death is reported with *cause*, as if it had died, and its tasks
+        fail."""
         self._died(place, cause)
 
     def end(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
-        """End a process that its job does not need any more.
-        The returned task is done when the process and everything it started are gone. None if there
-        is no process.
-        """
+        """End a process that its job does not need any more. Returns a task that is done when the
+        process and everything it started are gone. None if there is no process."""
         if place.is_over:
             return None
         self._leave(place)

@@ -41,7 +41,8 @@ class TaskResults:
             self._places[one.partition_id] = place
 
     def ended(self, produced: Iterable[ProducedPartition], *, is_finished: bool) -> None:
-        """Note the end of a task. Only the blocking results of a finished task stay readable."""
+        """Note the end of a task with its results. Only the blocking results of a finished task
+        stay."""
         for one in produced:
             if one.is_pipelined or not is_finished:
                 self._places.pop(one.partition_id, None)
@@ -56,7 +57,8 @@ class TaskResults:
             self._forget_finished(lost.job_id, (lost.partition,))
 
     def find(self, job_id: JobID, data_set_id: IntermediateDataSetID) -> PartitionPlaces:
-        """Return the finished and unfinished partitions of a data set here, by process address."""
+        """Return the partitions of a data set here, with the addresses of the processes that have
+        them. Partitions that are still being produced are included."""
         found: dict[str, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             is_wanted = one.job_id == job_id and one.partition.data_set_id == data_set_id
@@ -67,7 +69,8 @@ class TaskResults:
     async def find_channels(
         self, job_id: JobID, data_set_id: IntermediateDataSetID
     ) -> ChannelPlaces:
-        """Return the finished and unfinished partitions of a data set here, by channel address."""
+        """Return the partitions of a data set here, with the addresses of the channels to read
+        them. Partitions that are still being produced are included."""
         by_place: dict[TaskProcessPlace, list[ResultPartitionID]] = {}
         for one, place in self._places.items():
             if one.job_id == job_id and one.partition.data_set_id == data_set_id:
@@ -82,9 +85,7 @@ class TaskResults:
         return ChannelPlaces(tuple(addresses), tuple(partitions))
 
     def are_at(self, place: TaskProcessPlace) -> bool:
-        """Return whether the process at *place* has a result, or runs a task that produces a
-        result.
-        """
+        """Return whether any result is in the process at *place*, or will be produced there."""
         return place in self._places.values()
 
     def has_results_of(self, job_id: JobID) -> bool:

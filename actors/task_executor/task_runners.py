@@ -74,10 +74,8 @@ class TaskRunner(ABC):
 
     @abstractmethod
     async def clean_up(self, job_id: JobID) -> None:
-        """End processes that the job's tasks may have left on the node.
-        Called when a slot in which such a task ran is being freed, before the slot is given away
-        again.
-        """
+        """End the processes that the job's tasks have left on the node. Called when a slot in which
+        such a task ran is being freed. Returns before the slot is given to another job."""
 
 
 class SparkExecutorTasks(TaskRunner):
@@ -125,8 +123,8 @@ class SparkExecutorTasks(TaskRunner):
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
     async def _run_executor(self, driver_process: str, subtask_index: int) -> None:
-        """Run the executor.
-        Returns when nothing is left to run: the JobMaster will cancel the task.
+        """Run a Spark executor until it ends, or return at once if its driver is gone: then the
+        JobMaster will cancel the task.
 
         Raises:
             UnsupportedEnvironmentError, SparkStartError: the executor cannot be started here.
@@ -170,7 +168,8 @@ def task_runners(
     bundle_index: int,
     configuration: ReadableConfig,
 ) -> dict[str, TaskRunner]:
-    """Return the runner of each kind of task that a TaskExecutor runs itself."""
+    """Return (``Invokable.kind`` -> runner) of the tasks that a TaskExecutor runs in its own
+    process."""
     spark_host = configuration.get(options.SPARK_HOST)
     return {SPARK: SparkExecutorTasks(rpc_service, host, bundle_index, spark_host)}
 
@@ -196,9 +195,8 @@ class RunningTasks(TasksOfKind):
         runners: Mapping[str, TaskRunner],
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """Create the collection of running tasks, without tasks.
-        *on_reports* receives a task's final state, and a decline for each checkpoint order.
-        """
+        """Create the collection of running tasks, without tasks. *on_reports* receives each task's
+        final state, and its declines of checkpoints."""
         self._endpoint = endpoint
         self._runners = runners
         self._on_reports = on_reports
@@ -257,9 +255,7 @@ class RunningTasks(TasksOfKind):
             await self._runners[kind].clean_up(job_id)
 
     def led_anew(self, job_id: JobID) -> None:
-        """Do nothing when another JobMaster leads the job: these tasks keep no information that
-        deployments share (:mod:`flinkray.actors.shared.deployment_parts`).
-        """
+        """Do nothing: these tasks keep no information that deployments share (``SharedPart``)."""
 
     def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
         """Do nothing: everything that these tasks leave is in their slots, which are cleaned up."""

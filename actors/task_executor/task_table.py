@@ -101,7 +101,8 @@ class TaskTable:
         self._jobs: dict[JobID, _Job] = {}
 
     def add(self, job_id: JobID, task: StartedTask, runs_in: TasksOfKind) -> AcceptedTask:
-        """Add a task that will run in the slot of its deployment.
+        """Add a task that will run in the slot of its deployment, and return the task for its
+        runner.
 
         Raises:
             SlotAllocationError: the task cannot run there.
@@ -125,10 +126,9 @@ class TaskTable:
         return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
 
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
-        """Return the job's attempts for a heartbeat: those that run, and those whose end the
-        JobMaster has not received yet. Without the latter, the JobMaster would conclude that their
-        end will never be reported. Attempts that the JobMaster has not taken over are left out.
-        """
+        """Return the job's attempts for a heartbeat to its JobMaster: those that run, and those
+        whose end it has not received yet, because it would take missing ones for lost. Attempts
+        that the JobMaster has not taken over are left out."""
         held = self._slots.held_tasks_of(job_id)
         running = [attempt_id for attempt_id in self.running(job_id) if attempt_id not in held]
         job = self._jobs.get(job_id)
@@ -168,17 +168,16 @@ class TaskTable:
                 task.started.kv_states.pop(registration.kv_state_id, None)
 
     def is_new_leader(self, job_id: JobID, leader: FencingToken) -> bool:
-        """Return whether *leader* differs from the JobMaster that got the last full report of the
-        job. True if there was no full report.
-        """
+        """Return whether the job's last full report was made for another JobMaster than *leader*.
+        True if there was no full report."""
         job = self._jobs.get(job_id)
         return job is None or job.leader != leader
 
     def report_for(
         self, job_id: JobID, leader: FencingToken
     ) -> tuple[tuple[ReportedGraph, ...], tuple[KvStateRegistration, ...]]:
-        """Return the full report for the JobMaster at which the TaskExecutor registers.
-        Later reports are sent to this JobMaster once it has answered.
+        """Return the full report (tasks by execution graph, queryable states) for the JobMaster
+        *leader*, at which the TaskExecutor registers. Later reports are sent once it has answered.
 
         If the same JobMaster was registered before, it also gets the reports that were not sent
         yet. For a new JobMaster, answers to checkpoints of the earlier JobMaster are dropped. The
@@ -253,15 +252,13 @@ class TaskTable:
             job.sender.when_sent(partial(_told, untold, ended))
 
     def connected(self, job_id: JobID) -> None:
-        """Begin to send the waiting reports, because the job's JobMaster has answered the
-        full report.
-        """
+        """Begin to send the waiting reports: the job's JobMaster has answered the full report."""
         job = self._jobs.get(job_id)
         if job is not None:
             job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
-        """Drop the job and its unsent reports."""
+        """Drop the job's ended tasks and unsent reports."""
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._end_sender(job)

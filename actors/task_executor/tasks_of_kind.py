@@ -53,7 +53,7 @@ class TasksOfKind(ABC):
 
     @abstractmethod
     def cancel(self, attempts: Sequence[ExecutionAttemptID]) -> None:
-        """Cancel tasks. Idempotent."""
+        """Begin to cancel tasks. Idempotent."""
 
     @abstractmethod
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
@@ -69,7 +69,8 @@ class TasksOfKind(ABC):
 
     @abstractmethod
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
-        """Return the I/O metrics of the job's tasks, as far as they are known."""
+        """Return the I/O metrics of the job's tasks. Tasks whose metrics are unknown
+        are left out."""
 
     @abstractmethod
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:

@@ -52,9 +52,9 @@ class ProducerStates:
         self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
 
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
-        """Return whether the task that produces the partition has not begun yet.
-        If several tasks ask at the same time, the JobMaster is asked once.
-        """
+        """Return whether the task that produces the partition will still begin. False if it runs,
+        has ended or was replaced. Waits while there is no JobMaster that knows. If several tasks
+        ask at the same time, the JobMaster is asked once."""
         wanted = JobPartition(job_id, partition_id)
         question = self._questions.get(wanted)
         if question is None:
@@ -101,7 +101,8 @@ class ChannelFinder:
     async def find(
         self, job_id: JobID, locations: PartitionLocations, partitions: Iterable[int]
     ) -> dict[int, DataAddress]:
-        """Return the address of the process that has each of *partitions*.
+        """Return the address of the process that has the partition, for each number in
+        *partitions*.
 
         Raises:
             ResultPartitionNotFoundError: a partition is not found, even after all repetitions.
@@ -130,8 +131,7 @@ class ChannelFinder:
         found: dict[int, DataAddress],
     ) -> FlinkRayError | None:
         """Look once for the wanted partitions, and move those found from *wanted* to *found*.
-        Returns why some were not found, if known.
-        """
+        Returns the error of a TaskExecutor that did not answer, if any."""
         cause: FlinkRayError | None = None
         hosts = dict.fromkeys(locations.location_of(p).address for p in wanted.values())
         for address in hosts:

@@ -16,15 +16,15 @@ MOST_WAITING = 2**20
 
 
 class ClientOutput(StreamTaskOutput):
-    """Base class: sends what a task's thread writes to the client, in order, from the event loop.
+    """Base class of outputs that a task's thread writes and that are sent from the event loop, in
+    order, for the job's client.
 
     The client sees no barriers and no watermarks. Created on the event loop.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:
-        """Create an output with nothing to send.
-        *on_room* is called when a piece is sent: the task may write again.
-        """
+        """Create an output with nothing to send. *on_room* is called whenever a piece was sent, so
+        that the task may write again."""
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._put = 0
@@ -86,7 +86,7 @@ class ClientOutput(StreamTaskOutput):
 
     @abstractmethod
     async def _send(self, piece: bytes) -> None:
-        """Send a piece. Returns when there is room for the next one."""
+        """Send a piece. Returns when the next piece may be sent."""
 
     async def _all_sent(self) -> None:
         while self._sending is not None:

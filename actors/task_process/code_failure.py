@@ -39,13 +39,14 @@ class Cancellation:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Request the cancellation. Called on the process's main thread."""
+        """Tell the task's code that the task is cancelled. Called on the process's main thread."""
         self._requested.set()
         for listener in self._listeners:
             listener()
 
     def listen(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the cancellation is requested. Both calls are on the main thread."""
+        """Call *callback* when the cancellation is requested, at once if it already is. Called on
+        the main thread, like the callback."""
         self._listeners.append(callback)
         if self.is_requested:
             callback()
@@ -90,7 +91,7 @@ class CodeFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> CodeFailure:
-        """Return the description of an exception. Never raises."""
+        """Return the description of *error*. Never raises, whatever its class does."""
         if isinstance(error, _CANCELLED):
             return cls("its code has cancelled itself", is_consequence=True)
         outlook = outlook_of(error, _record_of(error))
@@ -106,7 +107,8 @@ class CodeFailure:
 
 
 def _record_of(error: BaseException) -> str:
-    """Return a name for the record on which the code failed. Empty if the record is not known."""
+    """Return a text that names the record on which the code failed, and its origin. Empty if
+    unknown."""
     if not isinstance(error, OperatorError) or not error.record or not error.origin:
         return ""
     return f"{error.record} from {error.origin}"

@@ -70,7 +70,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
         self._loop.call_soon_threadsafe(self._announce)
 
     def put(self, values: Sequence[Any]) -> None:
-        """Write results.
+        """Queue results for the client.
 
         Raises:
             UnpicklableRecordsError, BatchTooLargeError: a result cannot be sent.
@@ -91,8 +91,8 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._unread.popleft()
 
     def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
-        """Return (number, piece) of the unread pieces for a checkpoint.
-        The last entry has the number of the next piece and an empty piece.
+        """Return (number, piece) of each piece of results that the client has not read, as state of
+        the task in a checkpoint. The last entry has the number of the next piece, and no content.
         """
         self._forget_read()
         self._captured[checkpoint_id] = self._number
@@ -100,9 +100,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         """Continue with the unread pieces of a checkpoint, as :meth:`capture` has returned them.
-        Does nothing if the checkpoint is of another job: that job's client has received the
-        results. This job's client counts from 0, however often the job is restored.
-        """
+        Does nothing if the checkpoint was taken by another job, whose client has received them."""
         if self._is_foreign:
             return
         *unread, (self.restored, _) = pieces
@@ -112,16 +110,15 @@ class CollectedResults(ClientOutput, ResultsReceiver):
             self._put_piece(piece)
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that a checkpoint is complete: the task will not be restored to an earlier state, so
-        results before this checkpoint are never written again.
-        """
+        """Note that a checkpoint is complete. The task will not be restored to an earlier state, so
+        results before this checkpoint are never written again."""
         number = self._captured.get(checkpoint_id)
         self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
         if number is not None:
             self._loop.call_soon_threadsafe(self._partition.commit, 0, number)
 
     def end_of_data(self) -> None:
-        """Finish the partition, because everything was written."""
+        """Mark the partition as complete: all results were written."""
         self._loop.call_soon_threadsafe(self._end)
 
     def is_processed(self) -> bool:
@@ -149,7 +146,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
         self._on_room()
 
     def close(self) -> None:
-        """Drop unread results: the task has ended."""
+        """Drop the results that the client has not read, because the task has ended."""
         self._is_closed = True
         for waiting in (self._sending, self._reading):
             if waiting is not None:
@@ -158,7 +155,7 @@ class CollectedResults(ClientOutput, ResultsReceiver):
 
 
 def read_results(piece: bytes) -> list[Any]:
-    """Unpickle the results in a piece, and return them."""
+    """Return the results that *piece* holds in pickled form."""
     return pickle.loads(piece)  # type: ignore[no-any-return]
 
 

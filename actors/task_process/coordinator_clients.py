@@ -66,14 +66,13 @@ class SplitClient:
         self._is_closed = False
 
     def attach(self, task_loop: TaskLoop) -> None:
-        """Set the task that receives events, and announce the reader.
-        Called by the task's thread.
-        """
+        """Set the task that receives events, and make the first call to the coordinator, so that it
+        knows the reader. Called by the task's thread."""
         self._task_loop = task_loop
         self._call(self._ask_anew)
 
     def request_split(self) -> None:
-        """Request one more split. Called by the task's thread."""
+        """Ask the coordinator for one more split. Called by the task's thread."""
         self._call(self._count_request)
 
     def checkpointed(self, checkpoint_id: int) -> None:
@@ -84,9 +83,8 @@ class SplitClient:
 
     def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
         """Call *then* when the reader has received all events that belong before the checkpoint.
-        *then* orders the task to begin the checkpoint; the task gets the order after these events.
-        Called on the event loop.
-        """
+        *then* orders the task to begin the checkpoint, which it does after these events. Called on
+        the event loop."""
         self._triggers.append((checkpoint_id, then))
         self._ask_anew()
 
@@ -110,7 +108,7 @@ class SplitClient:
             self._ask_anew()
 
     def _ask_anew(self) -> None:
-        """Cancel the present call to the coordinator and call again, with the latest request."""
+        """Replace the present call to the coordinator by a new call, with the latest request."""
         if self._asking is not None:
             self._asking.cancel()
         if not self._is_closed and self._task_loop is not None:
@@ -215,9 +213,8 @@ class AlignmentClient:
             self._post(lambda: self.alignment.announce(group, least))
 
     async def flush(self) -> None:
-        """Return when all watermarks are reported. An old watermark of an ended task would hold
-        back the other members of its group.
-        """
+        """Wait until all watermarks are reported. If the last watermark of an ended task were
+        missing, the other sources of its group would wait for it."""
         while self._sending is not None:
             await asyncio.shield(self._sending)
 
@@ -356,9 +353,7 @@ class CoordinatorClients:
             self.splits.checkpointed(checkpoint_id)
 
     async def flush(self) -> None:
-        """Return when all watermarks are reported. An old watermark of an ended task would hold
-        back other sources.
-        """
+        """Wait until all watermarks of the task are reported (:meth:`AlignmentClient.flush`)."""
         if self.alignment is not None:
             await self.alignment.flush()
 

@@ -43,7 +43,8 @@ class DeployedTask:
     def inputs_of(
         self, medium: ResultMedium
     ) -> tuple[tuple[InputInformation, PartitionLocations], ...]:
-        """Return the vertex's inputs through *medium* (channels or files), with their locations."""
+        """Return (input, locations of its partitions) of each input that comes through *medium*:
+        channels or files."""
         each = zip(self.vertex.inputs, self.inputs, strict=True)
         return tuple(one for one in each if one[0].medium is medium)
 
@@ -72,9 +73,8 @@ class TaskResources(Protocol):
         """
 
     async def settle(self) -> None:
-        """Wait until no other thread and no call works for the task any more.
-        Called before the end of the task is reported, however the task has ended.
-        """
+        """Wait until no other thread and no call works for the task any more. Called before the end
+        of the task is reported, in any final state."""
 
     def io_metrics(self) -> IOMetrics | None:
         """Return what the attempt has read and written.

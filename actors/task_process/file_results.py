@@ -126,9 +126,7 @@ class FileOutput:
                 logger.warning("cannot delete %s before the job ends: %s", self._location, error)
 
     def ended(self, state: TaskExecutionState) -> None:
-        """Delete the result unless the attempt is FINISHED.
-        Called on the main thread, at its end.
-        """
+        """Delete the result unless the attempt is FINISHED. Called on the main thread, once."""
         if state.state is not ExecutionState.FINISHED:
             self._endpoint.create_task(self.abandon(), "delete what is left of a result")
 

@@ -37,7 +37,7 @@ _RETRY_DELAY = 0.1
 
 
 class KvStateRequestStats:
-    """Counts the queries of queryable states by their outcome."""
+    """Number of queries of queryable states: all, answered and failed."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -149,9 +149,8 @@ class KvStateReporter(KvStateRegistryListener):
     async def _tell_of_unregistered(
         self, job_id: JobID, registrations: Sequence[KvStateRegistration]
     ) -> None:
-        """Report once that states are gone.
-        The JobMaster itself drops the states of ended attempts.
-        """
+        """Report that states are gone. Not repeated if it fails: the JobMaster drops the states of
+        ended attempts by itself."""
         notify = self._task_executor.notify_kv_states_unregistered
         try:
             await notify(job_id, tuple(registrations))

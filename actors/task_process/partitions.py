@@ -138,9 +138,8 @@ class HeldPartition:
         self._subpartitions[subpartition].begin_at(position)
 
     def commit(self, subpartition: int, position: int) -> None:
-        """Note that the task will not be restored to a state before *position*: buffers before it
-        are never written again.
-        """
+        """Note that buffers before number *position* are never written again, because the task will
+        not be restored to a state before them."""
         self._subpartitions[subpartition].commit(position)
 
     def first_unread(self, subpartition: int) -> int:
@@ -158,13 +157,12 @@ class HeldPartition:
             subpartition.remove()
 
     async def read(self, subpartition: int, position: int, max_bytes: int) -> PartitionData | None:
-        """Return buffers as :meth:`TaskProcessGateway.read_partition` does.
-        None if the buffers there are gone.
-        """
+        """Return buffers as :meth:`TaskProcessGateway.read_partition` does. None if the requested
+        ones are gone."""
         return await self._subpartitions[subpartition].read(position, max_bytes)
 
     async def wait_until_read(self) -> None:
-        """Return when all readers of a pipelined partition have read all of it."""
+        """Wait until all readers of a pipelined partition have read all of it."""
         if self._is_pipelined:
             for subpartition in self._subpartitions:
                 await subpartition.wait_until_read()
@@ -178,11 +176,11 @@ class ResultPartitions:
         self._partitions: dict[JobPartition, HeldPartition] = {}
 
     def add(self, partition_id: JobPartition, partition: HeldPartition) -> None:
-        """Make a partition readable for other processes, until :meth:`remove`."""
+        """Let other processes read a partition, until :meth:`remove`."""
         self._partitions[partition_id] = partition
 
     def remove(self, partition_id: JobPartition) -> None:
-        """Remove a partition. Idempotent. Readers that wait for its buffers learn it at once."""
+        """Remove a partition. Idempotent. Waiting readers of its buffers get an error at once."""
         partition = self._partitions.pop(partition_id, None)
         if partition is not None:
             partition.remove()

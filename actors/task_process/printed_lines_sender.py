@@ -83,7 +83,7 @@ class PrintedLinesOutput(ClientOutput):
             super()._add(piece)
 
     def _next(self) -> bytes:
-        """Take as many waiting pieces as fit into one message."""
+        """Remove as many waiting pieces as fit into one message, and return them joined."""
         data = super()._next()
         while self._waiting and len(data) + len(self._waiting[0]) <= MAX_PIECE:
             data += super()._next()

@@ -243,7 +243,8 @@ class StreamTaskRun:
             log.info("task %s has ended; %s", deployed.name, figures(context.metrics))
 
     def _as_deployed(self, plan: ChainPlan) -> ChainPlan:
-        """Return the plan with the maximum parallelisms and the cached files of the deployment."""
+        """Return a copy of the plan with the maximum parallelisms and cached files of this
+        deployment."""
         context, vertex = self._context, self._context.deployed.vertex
         own = vertex.max_parallelism
         of_consumers = [
@@ -341,9 +342,9 @@ class StreamTaskRun:
 
     @property
     def _is_from_savepoint(self) -> bool:
-        """Whether the task is restored from a savepoint. If its state does not fit the program, the
-        job fails at once, because a restart would not help.
-        """
+        """Whether the task is restored from a savepoint or from another job's checkpoint. If its
+        state does not fit the program then, the job fails at once, because a restart would not
+        help."""
         restored = self._context.restored
         return restored is not None and restored.is_foreign
 
@@ -373,9 +374,8 @@ class StreamTaskRun:
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:
-        """Context manager: give the source its share of another vertex's rows, which are in
-        files.
-        """
+        """Context manager: give the task's source the part of another vertex's rows, stored in
+        files, that this task has to read."""
         with ExitStack() as stack:
             for files in self._context.files.inputs:
                 stack.enter_context(files.telling_what_is_lost())
@@ -408,9 +408,8 @@ class StreamTaskRun:
     def _inputs(
         self, plan: ChainPlan, head: StreamOperator
     ) -> tuple[list[StreamTaskInput], list[tuple[int, int]]]:
-        """Return the inputs of the chain's first operator, and for each channel of the task its
-        pair of (index of the input, number of the channel within the input).
-        """
+        """Return the inputs of the chain's first operator, and for each channel of the task (index
+        of the input, number of the channel within the input)."""
         if not plan.inputs:
             return [], []
         counts = [0] * max(1, len(head.inputs()))
@@ -460,7 +459,7 @@ class TaskTimes:
 
 
 def _own_operator(planned: PlannedOperator) -> StreamOperator:
-    """Return the plan's operator without a copy: the plan was unpickled for this subtask alone."""
+    """Return the plan's operator, not a copy: the plan was unpickled for this subtask alone."""
     return planned.operator
 
 

@@ -167,7 +167,8 @@ class StreamTasks:
     async def gate_of(
         self, deployed: DeployedTask
     ) -> tuple[list[list[ChannelSource]], NetworkInputGate]:
-        """Find the task's inputs. Returns their channels, and the input gate that reads them.
+        """Find the processes that have the task's inputs. Returns the channels of each input, and
+        the input gate that reads all channels.
 
         Raises:
             ResultPartitionNotFoundError: a producer is not where it should be.
@@ -206,10 +207,9 @@ class StreamTasks:
         partitions: list[tuple[ProducedPartition, ResultPartition]],
         reason: str | None,
     ) -> None:
-        """Fail the results of a task that failed or was cancelled (*reason* says why). If the task
-        has finished (*reason* is None), release its pipelined results and keep its blocking
-        results.
-        """
+        """Note the end of a task. *reason* None: it has finished; its pipelined results are
+        released, and its blocking results stay. Otherwise it failed or was cancelled, and consumers
+        of its results fail with *reason*."""
         del self._running[attempt_id]
         for one, partition in partitions:
             if reason is not None:
@@ -406,7 +406,7 @@ class StreamTaskResources:
         )
 
     def ended(self, state: TaskExecutionState) -> None:
-        """Release everything after the attempt has ended with *state*."""
+        """Release all resources, because the attempt has ended with *state*."""
         reason = None
         if state.state is not ExecutionState.FINISHED:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"

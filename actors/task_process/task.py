@@ -74,15 +74,13 @@ class Task:
         self._endpoint.create_task(self._run(), name)
 
     def cancel(self) -> None:
-        """Cancel the task. Idempotent."""
+        """Begin to cancel the task. Idempotent."""
         if not self._cancellation.is_requested:
             self._cancellation.request()
             self._interrupt_code()
 
     def abandon(self) -> None:
-        """Interrupt the code in a simulated process that has ended.
-        Otherwise its threads would run on.
-        """
+        """Interrupt the code, because its simulated process has ended but threads would run on."""
         self._cancellation.request()
         if self._code is not None:
             self._code.interrupt()
@@ -145,9 +143,8 @@ class Task:
         return self._runtime.run(lambda: code(context), f"task {self._attempt_id}")
 
     def _interrupt_code(self) -> None:
-        """Interrupt the code repeatedly until it has ended.
-        The code is not interrupted the first time: it only learns of the cancellation.
-        """
+        """Cancel the attempt if its code does not run yet. Otherwise interrupt the code after the
+        interval, and again after each further interval, until it has ended."""
         if self._attempt is None or self._attempt.done():
             return
         if self._code is None:

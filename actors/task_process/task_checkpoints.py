@@ -158,9 +158,9 @@ class TaskCheckpointResponder(CheckpointResponder):
     # --- snapshots, from the task's thread ----------------------------------------------------
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the checkpoint relative to which the operator's next snapshot may be incremental.
-        This is the latest completed checkpoint that the coordinator knows, as only its files are
-        sure to stay. None: the whole state must be written, because there is no such checkpoint,
+        """Return the id of the checkpoint to which the operator's next snapshot may be an
+        increment: the latest completed checkpoint that the coordinator knows, as only its files are
+        sure to stay. None if the whole state must be written, because there is no such checkpoint,
         because a whole snapshot is required, or because increments have become too many or too
         large.
         """
@@ -241,12 +241,12 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._begin(snapshot)
 
     async def close(self, *, is_given_up: bool) -> None:
-        """Answer all remaining checkpoints, after the task's thread has ended.
-        Returns when every checkpoint is answered. Called on the event loop.
+        """Answer all remaining checkpoints, after the task's thread has ended. Returns when every
+        checkpoint is answered. Called on the event loop.
 
         Args:
-            is_given_up: whether snapshots that are not written yet are declined. False: they are
-                written and acknowledged, except those that still wait for in-flight data.
+            is_given_up: True: decline the snapshots that are not written yet. False: write and
+                acknowledge them, except those that still wait for in-flight data.
         """
         with self._lock:
             pending = tuple(self._pending.values())
@@ -362,9 +362,8 @@ class TaskCheckpointResponder(CheckpointResponder):
         answer: AcknowledgeCheckpoint | DeclineCheckpoint,
         keyed_state: dict[str, KeyedStateParts] | None = None,
     ) -> None:
-        """Report the answer for a snapshot, unless the snapshot was given up since.
-        *keyed_state*: if this checkpoint completes, later snapshots may add increments to this
-        state.
+        """Report the answer for a snapshot, unless the snapshot was given up since. *keyed_state*:
+        the keyed state to which later snapshots may add increments, if this checkpoint completes.
         """
         with self._lock:
             if isinstance(answer, AcknowledgeCheckpoint) and snapshot.given_up is not None:
@@ -474,7 +473,8 @@ class TaskCheckpointOrders:
             self.order(order)
 
     def ended(self) -> None:
-        """Note that the task's thread has ended."""
+        """Note that the task's thread has ended: later orders to begin a checkpoint are declined,
+        and the other orders no longer reach the task."""
         self._has_ended = True
         self._task = None
         self._early.clear()

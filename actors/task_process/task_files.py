@@ -63,8 +63,8 @@ class TaskFiles(StageLocations):
         """Result of the vertex -> the task's part of it, in the order of the vertex's results."""
 
     def commit_log(self, operator_id: str) -> FileCommitLog:
-        """Return the log in which a sink's committer of a job without checkpoints notes what it is
-        about to commit, when all records are written."""
+        """Return the log for a sink's committer of a job without checkpoints: after all records are
+        written, the committer notes there what it is about to commit."""
         return FileCommitLog(commit_log_location(self._storage_dir, self._job_id, operator_id))
 
     def published(self, vertex_id: JobVertexID) -> str:

@@ -87,12 +87,12 @@ class TaskMetrics:
         self._tasks[task] = _ShownTask(group)
 
     def ended(self, task: ShownAs, group: MetricGroup) -> None:
-        """Stop exporting a task's metrics, unless a later attempt has replaced it."""
+        """Stop exporting the metrics *group*, unless those of a later attempt have replaced it."""
         if task in self._tasks and self._tasks[task].group is group:
             del self._tasks[task]
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the samples of all tasks that run now."""
+        """Yield the metrics of all tasks that run now, as samples for Ray's endpoint."""
         shown: dict[tuple[str, ...], MetricSample] = {}
         for name, task in self._tasks.items():
             for sample in self._of_task(name.tags, task):
@@ -134,9 +134,8 @@ def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
 
 
 def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    """Return for each time counter its total, and its share of the time since *before*, in
-    milliseconds per second. The shares are left out if *before* is empty.
-    """
+    """Return each time counter with its total in milliseconds, and with its share of the time since
+    *before* in milliseconds per second. The shares are left out if *before* is empty."""
     values = {_TIMES[name][0]: total for name, total in now.items()}
     elapsed = sum(now.values()) - sum(before.values())
     if before and elapsed > 0:

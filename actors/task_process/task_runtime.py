@@ -47,9 +47,8 @@ class TaskRuntime(Protocol):
         """Return a signal for which a function started by :meth:`run` can wait."""
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that the task calls between its steps, in place of *check*.
-        It usually calls *check*.
-        """
+        """Return a function that the task calls between its steps. It usually calls *check*; a
+        simulation may also switch to another task there."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run *work*, which may block and must not raise. Called from any thread."""
@@ -58,10 +57,10 @@ class TaskRuntime(Protocol):
         """Return the channels of the process. Raises TaskError if the process can have none."""
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """Run *work*, which closes what a process that has ended left behind. *work* may block."""
+        """Run *work*, which may block, to close what a simulated process has left at its end."""
 
     def close(self) -> None:
-        """Start nothing more, because the process ends."""
+        """Begin no further work of :meth:`submit`, because the process ends."""
 
 
 class ThreadedRuntime(TaskRuntime):
@@ -124,7 +123,7 @@ class WriterThreads:
             self._executor.submit(work)
 
     def close(self) -> None:
-        """Start nothing more, because the process ends."""
+        """Begin no further work, because the process ends. Work under way continues."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -61,7 +61,7 @@ class UserCode:
         return await asyncio.shield(loading)
 
     def free(self, allocation_id: AllocationID) -> None:
-        """Free a slot. Functions that no other slot uses are dropped."""
+        """Note that a slot is freed, and drop the functions that no other slot uses."""
         for key, users in tuple(self._users.items()):
             users.discard(allocation_id)
             if not users:
@@ -69,7 +69,7 @@ class UserCode:
                 self._functions.pop(key).cancel()
 
     async def close(self) -> None:
-        """Drop all functions and close the caches."""
+        """Drop all functions and cached blobs, and cancel downloads under way."""
         for loading in self._functions.values():
             loading.cancel()
         self._functions.clear()

@@ -82,7 +82,7 @@ class RpcEndpoint(RpcGateway):
 
     @property
     def mailbox(self) -> Mailbox:
-        """The endpoint's mailbox; for services only."""
+        """The object that runs the endpoint's life cycle and handlers; for RPC services only."""
         return self._mailbox
 
     # --- life cycle ---------------------------------------------------------------------------
@@ -92,19 +92,17 @@ class RpcEndpoint(RpcGateway):
         self._mailbox.start()
 
     async def on_start(self) -> None:
-        """Run once, before any handler.
+        """Hook for subclasses: runs once, before any handler.
 
         An exception in it terminates the endpoint, whose ``terminated`` fails with the exception.
         """
 
     async def on_stop(self) -> None:
-        """Run once, when the endpoint is closed.
-
-        The endpoint terminates only after this is done.
-        """
+        """Hook for subclasses: runs once, when the endpoint is closed, and before it terminates."""
 
     def close(self) -> asyncio.Future[None]:
-        """Request the stop of the endpoint (idempotent); return :attr:`terminated`."""
+        """Begin to stop the endpoint (idempotent); return :attr:`terminated`, to wait
+        for the end."""
         return self._mailbox.close()
 
     @property
@@ -121,7 +119,7 @@ class RpcEndpoint(RpcGateway):
         return self._mailbox.is_running
 
     def on_fatal_error(self, error: BaseException) -> None:
-        """Handle an exception that nobody awaits; called on the main thread.
+        """Hook, called on the main thread with an exception that nobody awaits.
 
         The default closes the endpoint, whose ``terminated`` then fails with *error*, and logs the
         error.
@@ -219,7 +217,7 @@ class RpcEndpoint(RpcGateway):
     def create_task(
         self, coroutine: Coroutine[Any, Any, T], name: str | None = None
     ) -> asyncio.Task[T]:
-        """Start background work, which is cancelled at termination.
+        """Run *coroutine* in the background; it is cancelled when the endpoint terminates.
 
         An exception goes to on_fatal_error.
         """
@@ -278,7 +276,7 @@ class FencedRpcEndpoint(RpcEndpoint, FencedRpcGateway, Generic[TokenT]):
 
 @dataclass(frozen=True, slots=True)
 class ImplementedGateways:
-    """The gateways of an endpoint class and their methods."""
+    """The gateway classes that an endpoint class implements, and their methods by name."""
 
     gateways: frozenset[str]
     """The type names of the gateways."""

@@ -48,7 +48,7 @@ class _Cancellable(Protocol):
 
 
 class TimerHandle:
-    """A scheduled call of an endpoint; ``cancel`` is idempotent."""
+    """A scheduled call of an endpoint's function; ``cancel`` withdraws it and is idempotent."""
 
     __slots__ = ("_handle", "_timers")
 
@@ -186,7 +186,7 @@ class Mailbox:
         return self.terminated
 
     def fail(self, error: BaseException) -> None:
-        """Log *error* and close the endpoint with that error."""
+        """Log *error* and begin to close the endpoint; ``terminated`` will fail with *error*."""
         logger.error("%s failed: %r", self._endpoint.address, error, exc_info=error)
         self._ends_with(error)
         self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
@@ -229,10 +229,8 @@ class Mailbox:
         self._complete()
 
     def _cancelled(self, what: str) -> HandlerCancelledError:
-        """Return the error with which the endpoint ends if *what* was cancelled.
-
-        Without an error the endpoint would never end.
-        """
+        """Return the error with which the endpoint ends, because *what* (``on_start`` or
+        ``on_stop``) was cancelled. Without an error the endpoint would never end."""
         return HandlerCancelledError(
             f"{self._endpoint.address}: {what} was cancelled, or something that it awaited"
         )
@@ -451,7 +449,8 @@ class Handling(Protocol):
         """Called when the handler has failed with *error*, or was not begun because of *error*."""
 
     def cancelled(self) -> bool:
-        """Called when the handler was cancelled; return False to end its task as cancelled, too."""
+        """Called when the handler was cancelled. Return True to handle further calls in its task;
+        False to end the task as cancelled, too."""
 
     def abandoned(self) -> None:
         """Called when the handler is not begun because the endpoint has terminated."""
@@ -489,11 +488,12 @@ class HandlerQueue:
             self._start_runner()
 
     def close(self) -> None:
-        """Begin no handler any more; calls that wait, and later calls, are abandoned."""
+        """Begin no handler any more: calls that wait, and later calls, fail because the endpoint
+        ends."""
         self._is_closed = True
 
     def abandon_waiting(self) -> None:
-        """Abandon the calls whose handlers have not begun, because the endpoint has terminated."""
+        """Let the calls fail whose handlers have not begun, because the endpoint has terminated."""
         while self._waiting:
             self._waiting.popleft().abandoned()
 
@@ -563,8 +563,8 @@ async def _finish(call: Handling, context: Context, awaited: object) -> None:
 
 
 class _Rest:
-    """Awaitable that runs the rest of a handler, which waits already, in the handler's own
-    context."""
+    """Awaitable that runs the remainder of a handler, which is waiting already, in the handler's
+    own context."""
 
     __slots__ = ("_awaited", "_context", "_coroutine")
 

@@ -187,7 +187,7 @@ class RpcService(ABC):
 
     @abstractmethod
     async def end_prestarted(self) -> None:
-        """Stop keeping prestarted processes, and end the ready ones."""
+        """Stop keeping prestarted processes, and end those that have no role yet."""
 
     @abstractmethod
     def watch(
@@ -259,7 +259,7 @@ class RpcService(ABC):
 
     @abstractmethod
     async def run_blocking(self, fn: Callable[..., T], *args: object) -> T:
-        """Run *fn* in a thread of :attr:`executor`."""
+        """Run *fn*, which may block, in a thread of :attr:`executor`; return its result."""
 
     @abstractmethod
     def schedule_periodically(

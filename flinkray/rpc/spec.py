@@ -55,7 +55,7 @@ class Renewal:
 
 @message
 class EndpointSpec:
-    """A process to be started, and its main endpoint."""
+    """Describes a process to be started: its name, its main endpoint, and how it lives."""
 
     kind: str
     """The class name of the Ray actor, shown by the dashboard: ``JobMaster``."""

@@ -61,7 +61,7 @@ class BackgroundTasks:
         )
 
     def cancel(self) -> tuple[asyncio.Task[Any], ...]:
-        """Cancel all tasks; return the tasks that were still running."""
+        """Cancel all tasks, without waiting; return the tasks that were still running."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -193,7 +193,8 @@ class ClientConnection:
         return self.ended_with.get(target, ENDED) if self.has_ended(target) else self.lost_reason
 
     def has_ended(self, target: int) -> bool:
-        """Return whether endpoint number *target*, resolved before, is known to have terminated."""
+        """Return whether endpoint number *target* is known to have terminated. Its number must have
+        been resolved over this connection."""
         return target not in self.followed
 
     # --- requests -----------------------------------------------------------------------------
@@ -249,7 +250,8 @@ class ClientConnection:
         await self._request(STOP, self.process_name, _NONE, None)
 
     async def ping(self, timeout: float) -> bool:
-        """Wait for the answer of the process; return whether any endpoint lives in the process.
+        """Wait for the process's answer to a ping; return whether any endpoint lives in the
+        process.
 
         No endpoint lives in a process that is starting or ending.
         """
@@ -303,7 +305,8 @@ class ClientConnection:
     def tell(
         self, what: str, target: int, method: str, token: bytes | None, payload: Packed
     ) -> None:
-        """Send a call without an answer; wait for :meth:`drain` when :attr:`is_congested`."""
+        """Send a call that gets no answer. The caller must then await :meth:`drain` if
+        :attr:`is_congested`."""
         self._send(what, TELL, target, method, token, None, payload)
 
     @property
@@ -481,7 +484,7 @@ class ClientConnection:
 
 
 def _reason_in(notice: Payload) -> str:
-    """Return the reason in a notice of an endpoint's end; ``ENDED`` if the notice is invalid."""
+    """Return the text in a notice of an endpoint's end; ``ENDED`` if the notice is invalid."""
     try:
         reason = codec.decode(notice)
     except RpcSerializationError:

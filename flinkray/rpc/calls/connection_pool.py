@@ -36,7 +36,7 @@ _PING_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection to a process that a service has just opened."""
+    """A transport that was just opened to another process, and which incarnation it has reached."""
 
     transport: Transport
     """The open transport; nobody receives from it yet."""
@@ -109,7 +109,7 @@ class ConnectionPool:
         return list(self._connections.values())
 
     def get(self, process_name: str) -> ClientConnection | None:
-        """Return the existing connection, which may still be opening; None: there is none."""
+        """Return the connection to the process, which may still be opening; None: there is none."""
         return self._connections.get(process_name)
 
     async def connect(self, process_name: str) -> ClientConnection:

@@ -19,15 +19,14 @@ class Expirable(Protocol):
     """True: this object has ended in time, and its deadline has no effect any more."""
 
     def expire(self) -> None:
-        """End this object: its deadline has passed. Called only if the object is not over."""
+        """End this object: its deadline has passed. Not called if :attr:`is_over` is True."""
 
 
 class DeadlineHeap(ABC):
     """Entries with deadlines, and one timer for the nearest deadline.
 
-    Most entries are over (no longer wait) long before their deadlines. Such entries are not removed
-    one by one; a sweep removes them whenever as many entries have been added as the last sweep
-    left.
+    Most entries end (no longer wait) long before their deadlines. Such entries are not removed one
+    by one; a sweep removes them whenever as many entries have been added as the last sweep left.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,16 +71,17 @@ class DeadlineHeap(ABC):
         self._sweep_at = max(_SMALLEST_SWEEP, 2 * len(self._heap))
 
     def _nearest(self) -> float | None:
-        """Return the deadline of the next entry that is not over; None: there is none.
+        """Return the deadline of the next entry that still waits; None: there is none.
 
-        Entries before it that are over are removed.
+        Entries before it, which wait no more, are removed.
         """
         while self._heap and self._heap[0][2].is_over:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def _expire_until(self, when: float) -> None:
-        """Expire all entries due at *when*, except entries that are added during this call."""
+        """Expire all entries due at or before *when*, except entries that are added during this
+        call."""
         added = self._added
         nearest = self._nearest()
         while nearest is not None and nearest <= when and self._heap[0][1] <= added:
@@ -98,7 +98,7 @@ class Deadlines(DeadlineHeap):
     """
 
     def add(self, when: float, expirable: Expirable) -> None:
-        """Expire *expirable* at *when*, in the loop's time, if it is not over by then."""
+        """Expire *expirable* at *when*, in the loop's time, unless it has ended by then."""
         self._push(when, expirable)
         if self._timer is None or when < self._timer_at:
             self._arm(when)

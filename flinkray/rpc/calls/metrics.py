@@ -28,7 +28,7 @@ class LatencyHistogram:
 
     @staticmethod
     def upper_bounds() -> tuple[float, ...]:
-        """Return the upper bounds of the buckets, in seconds."""
+        """Return the greatest latency of each bucket, in seconds."""
         return tuple(2**index / 1e6 for index in range(BUCKETS))
 
     def quantile(self, portion: float) -> float:
@@ -79,7 +79,7 @@ class RpcMetrics:
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A metric that is exported together with the call metrics, but measures something else."""
+    """The value of one metric other than the call metrics, to be exported together with them."""
 
     name: str
     """The name as Prometheus shows it, without prefix and suffix."""

@@ -48,7 +48,7 @@ _SHORTEST_PAUSE = 1e-6
 
 
 class Deadline:
-    """A scheduled call of a function; ``cancel`` is idempotent."""
+    """A function to be called when a deadline has passed, unless it is cancelled."""
 
     __slots__ = ("_call", "_context", "is_over")
 
@@ -95,8 +95,8 @@ class PatientDeadlines(DeadlineHeap):
         return now - self._stood_still
 
     def begin(self, now: float, seconds: float, expirable: Expirable) -> None:
-        """Expire *expirable* after *seconds* of counted time (see :meth:`time`), if it is not over
-        by then.
+        """Expire *expirable* after *seconds* of counted time (see :meth:`time`), unless it has
+        ended by then.
 
         *now* is the loop's time.
         """
@@ -166,10 +166,8 @@ class PatientDeadlines(DeadlineHeap):
             self._look_after(max(nearest, self._respite_until, counted) - counted, now)
 
     def _goes_on(self, now: float) -> None:
-        """Note that the process stood still from the moment when its timer was due until *now*.
-
-        This time does not count for deadlines, and nothing expires for a while.
-        """
+        """Note that the process stood still from the moment when its timer was due until *now*:
+        this time does not count for deadlines, and nothing expires for a while."""
         stall = now - self._timer_at
         counted = self._timer_at - self._stood_still
         self._stood_still += stall

@@ -25,7 +25,7 @@ _modules = sys.modules
 
 
 def outgoing_trace() -> dict[str, str] | None:
-    """Return the trace context for a call that is sent now; None: there is none."""
+    """Return the trace context to send with a call that is made now; None: there is none."""
     if _CONTEXT_MODULE not in _modules:
         return trace_context.get()  # nobody can have begun a span
     current = _modules[_CONTEXT_MODULE].get_current()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class TerminationWatch:
     """Calls a function once, with the reason, when an endpoint or a process ends, on the loop of
-    the watching service."""
+    the watching service. Methods marked "for services" are only called by an RpcService."""
 
     def __init__(self, address: str, on_terminated: Callable[[str], None]) -> None:
         self.address = address
@@ -56,10 +56,11 @@ class TerminationWatch:
         reached: Callable[[], Awaitable[tuple[ClientConnection, int]]],
         successor_of: Callable[[ClientConnection], ClientConnection],
     ) -> None:
-        """Wait for the end of the watched endpoint, and fire; for services.
+        """Wait until the watched endpoint has ended, then :meth:`fire`; for services.
 
-        *reached* returns (connection, endpoint number). The number :data:`CONTROL_LANE` means that
-        the whole process is watched, not one endpoint.
+        *reached* connects and returns (connection, endpoint number). The number
+        :data:`CONTROL_LANE` means that the whole process is watched. *successor_of* replaces a lost
+        connection.
         """
         try:
             connection, number = await reached()
@@ -73,10 +74,8 @@ class TerminationWatch:
         self.fire(reason)
 
     def kept_by(self, task: asyncio.Task[None]) -> None:
-        """Note that *task* runs :meth:`keep`; for services. Cancelling the watch cancels *task*.
-
-        If *task* fails, the watch fires.
-        """
+        """Make *task*, which runs :meth:`keep`, part of this watch; for services. Cancelling the
+        watch cancels *task*. If *task* fails, the watch fires."""
 
         def ended(task: asyncio.Task[None]) -> None:
             # better to notify the watcher too early than never

@@ -253,7 +253,8 @@ class RegisteredRpcConnection(Generic[G, S]):
         self._begin()
 
     def try_reconnect(self) -> bool:
-        """Register anew at the same leader and return True; False if the connection is closed."""
+        """Begin to register again at the same leader and return True; False if the connection is
+        closed."""
         if self._closed:
             return False
         if self._registration is not None:

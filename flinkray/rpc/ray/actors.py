@@ -171,10 +171,11 @@ class RayActors:
         give_up: float,
         error: Exception,
     ) -> None:
-        """Free the name of a dead or ending process, and wait a moment before the next attempt.
+        """Free the name of a process that is dead, and wait a moment, so that the caller can try to
+        start the process again.
 
-        *error*: Ray's error that the name is taken. Raises ProcessExistsError: the process runs,
-        or the loop's time *give_up* has passed.
+        *error*: Ray's error that the name is taken. Raises ProcessExistsError: the process runs, or
+        the loop's time *give_up* has passed.
         """
         if asyncio.get_running_loop().time() > give_up or await is_running(process_name):
             raise ProcessExistsError(process_name) from error
@@ -195,7 +196,8 @@ class RayActors:
         return head_node_id() if self.avoids_head_node else None
 
     async def _bury(self, process_name: str) -> None:
-        """Wait until Ray has noticed that an actor died a moment ago, and free its name."""
+        """Free the name of an actor that has died. Waits a moment for Ray to notice the death. Does
+        nothing if there is no such actor, or if it is being started, restarted or still runs."""
 
         def ask() -> tuple[ActorHandle[Any], Any]:
             handle = ray.get_actor(process_name, self._namespace)
@@ -239,7 +241,7 @@ class RayActors:
             logger.error("%s: failed: %r", task.get_name(), error, exc_info=error)
 
     async def _tend(self, process_name: str, handle: ActorHandle[Any]) -> None:
-        """Free the name of a child process when the child is dead.
+        """Wait until a child process is dead, then free its name.
 
         After Ray's memory monitor has killed an actor, Ray reports OutOfMemoryError for every call.
         If Ray restarts the actor, only calls that were under way get this error.

@@ -94,7 +94,8 @@ class RayDialler:
         return await self._dial_through_ray(process_name, record), True
 
     async def is_refused(self, record: ProcessRecord) -> bool:
-        """Return whether the host answers, but the process does not listen there any more."""
+        """Return whether the host of *record* answers but the process does not listen there any
+        more. False if another host may answer under this address."""
         if record.node_id != self.node_id and record.host not in self._reached_hosts:
             return False  # another host may answer under this address
         connecting = asyncio.open_connection(record.host, record.port)

@@ -61,7 +61,8 @@ class MetricsExporter:
         connections: int,
         samples: Iterable[MetricSample] = (),
     ) -> None:
-        """Export the current totals of the service."""
+        """Export the current values of all metrics of the service; those that are gone get
+        NO_VALUE."""
         shown: dict[tuple[str, ...], dict[str, str]] = {}
         own = (
             MetricSample(*_REFUSED, refused_frames, {}),
@@ -111,6 +112,6 @@ def _label(text: str) -> str:
 
 
 def since(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:
-    """Return the latencies that a histogram has gained since its state *before*."""
+    """Return the latencies that were recorded between two states of one histogram."""
     counts = tuple(one - other for one, other in zip(now.counts, before.counts, strict=True))
     return LatencyHistogram(counts, now.seconds - before.seconds)

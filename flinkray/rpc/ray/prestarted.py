@@ -115,7 +115,7 @@ async def _connect(service: RpcService, name: str, patience: float) -> Prestarte
 
 
 class PrestartedTaker:
-    """Gives roles to the prestarted processes of a cluster."""
+    """Turns prestarted processes of the cluster into the processes that this process spawns."""
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class PrestartedTaker:
         kill_actor: Callable[[str], Awaitable[None]],
         on_taken: Callable[[], None],
     ) -> None:
-        """Create the object that gives roles to prestarted processes. *on_taken* is called whenever
-        this object has taken one."""
+        """Create the object, which takes no process yet. *on_taken* is called whenever this object
+        has taken a prestarted process."""
         self._service = service
         self._directory = directory
         self._run = run
@@ -162,7 +162,8 @@ class PrestartedTaker:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _become(self, spec: EndpointSpec) -> str | None:
-        """Give the role to a ready process; return the endpoint's address, or None if none answers.
+        """Take a prestarted process that is ready, and give it the role of *spec*. Returns the
+        address of its endpoint; None if no ready process answers.
 
         The processes are tried in the order in which they answer. The keeper ends those that do not
         answer.
@@ -228,10 +229,8 @@ class PrestartedTaker:
             await asyncio.sleep(_POLL)
 
     async def _take(self, name: str) -> bool:
-        """Take the prestarted process for this process; return whether that succeeded.
-
-        A taken process is not in the directory any more, so no other process can take it.
-        """
+        """Remove the prestarted process from the directory, so that no other process can take it.
+        Returns False if another process was faster."""
         taking = asyncio.ensure_future(self._run(self._directory.remove_prestarted, name))
         try:
             return bool(await asyncio.shield(taking))
@@ -272,11 +271,8 @@ class PrestartedKeeper:
         self._taken = asyncio.Event()
 
     def taken(self) -> None:
-        """Note that this process took a prestarted process. Another one will soon be created in its
-        place.
-
-        Prestarted processes that other processes take are noticed at the next check.
-        """
+        """Create a prestarted process soon, because this process has taken one. Those that other
+        processes take are noticed at the next check."""
         self._taken.set()
 
     async def keep(self, number: int) -> None:
@@ -317,7 +313,8 @@ class PrestartedKeeper:
             await self._create(name)
 
     async def _end_left(self, now: float, known: set[str]) -> None:
-        """End the taken processes whose taker died before it gave them a role.
+        """End prestarted processes that were taken by a process that died before it gave them a
+        role.
 
         *known*: names of the processes that are ready or being created. A process with a role is
         not found any more under its prestarted name.
@@ -358,7 +355,7 @@ class PrestartedKeeper:
         await self._run(self._directory.remove, name)
 
     async def end_all(self) -> None:
-        """End all prestarted processes without a role."""
+        """End all prestarted processes that nobody has taken, ready or being created."""
         for name in await self._run(self._directory.starting_prestarted):
             await self._end(name)
         for name in await self._run(self._directory.ready_prestarted):

@@ -97,7 +97,8 @@ class RayProcess:
         await self._host(factory, spec_bytes)
 
     async def _host(self, factory: str, spec_bytes: bytes) -> None:
-        """Create the endpoint of the spec; ``self._answer`` says whether the start succeeded."""
+        """Create and start the endpoint of the spec, and set ``self._answer`` to its address or the
+        error."""
         try:
             load_factory(factory)  # its module registers the messages that the spec may hold
             spare_what_is_there()  # before a job is built
@@ -129,7 +130,8 @@ class RayProcess:
         return self._answer
 
     async def carry(self, request: bytes) -> bytes:
-        """Answer a call of a peer that cannot connect (:mod:`flinkray.rpc.wire.call_transport`)."""
+        """Handle one call of a peer that cannot connect, and return the answer
+        (:mod:`flinkray.rpc.wire.call_transport`)."""
         return await self._service.carry(request)
 
     async def park(self) -> bool:
@@ -246,7 +248,8 @@ class PrestartedProcess(RayProcess):
 
 
 async def _import_ahead(modules: tuple[str, ...]) -> None:
-    """Import the modules one after the other, so that a role waits for at most one import."""
+    """Import the modules one after the other. A role that comes meanwhile waits for one import
+    only."""
     await asyncio.sleep(IMPORT_AHEAD_AFTER)
     for module in modules:
         importlib.import_module(module)

@@ -242,10 +242,8 @@ class RayRpcService(BaseRpcService):
         await self.head.ask(self._directory.put, self.process_name, record)
 
     async def carry(self, request: bytes) -> bytes:
-        """Answer one call of a connection that Ray's calls carry.
-
-        The actor that hosts the process calls this.
-        """
+        """Handle one call of a connection whose frames Ray's calls carry, and return the answer.
+        Called by the actor that hosts the process."""
         return await self._carrier.carry(request)
 
     async def _welcome(self, stream: FrameStream | AnsweringStream) -> None:
@@ -293,8 +291,8 @@ class RayRpcService(BaseRpcService):
             connection.on_lost(lambda: _ignore(sentinel.cancel()))
 
     async def _guard(self, connection: ClientConnection, record: ProcessRecord) -> None:
-        """Watch a process: break the connection to it when Ray reports the death of the process or
-        of its node."""
+        """Watch the process of *record*, and break the connection to it when Ray reports the death
+        of the process or of its node."""
         assert record.actor_id is not None
         try:
             reason = await death_of(
@@ -438,8 +436,8 @@ def _ignore(result: object) -> None:
 
 
 async def _if_readable(record: Awaitable[ProcessRecord | None]) -> ProcessRecord | None:
-    """Return the record of a process that starts or is ended now; None if it cannot be read,
-    because an old record does not matter then."""
+    """Return the record of a process that is about to be started or ended. None if it cannot be
+    read: an old record does not matter then."""
     try:
         return await record
     except StoredFormatError as error:

@@ -126,7 +126,7 @@ class BaseRpcService(RpcService):
         """
 
     def _connection_opened(self, connection: ClientConnection) -> None:
-        """Called when a connection to another process was opened, for the first time or again."""
+        """Called when a connection to another process, or its replacement, was opened."""
 
     @abstractmethod
     async def _end_children(self) -> None:
@@ -181,7 +181,7 @@ class BaseRpcService(RpcService):
         return self._by_number.get(number)
 
     def end_of(self, number: int) -> str:
-        """Return the text why an endpoint of this process has ended. Called by connections."""
+        """Return the reason why an endpoint of this process has ended. Called by connections."""
         return self.ended_with.get(number, ENDED)
 
     def self_gateway(self, endpoint: HostedEndpoint, gateway: type[G]) -> G:

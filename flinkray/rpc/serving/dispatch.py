@@ -60,8 +60,8 @@ MAX_PENDING_BYTES = 67_108_864
 
 
 class _Lane(AtMostOnce):
-    """The requests of one connection to one endpoint, in order; or to the process itself (number
-    0)."""
+    """The state of one connection's requests to one endpoint, or to the process itself (number 0):
+    which requests have come, and how the endpoint is called."""
 
     __slots__ = ("endpoint", "mailbox", "methods", "post", "token")
 
@@ -194,7 +194,7 @@ class ServerConnection:
         self._transport.close()
 
     def break_off(self, reason: str) -> None:
-        """Drop the connection as if this process died."""
+        """End the connection without notice, as if this process had died."""
         self._transport.break_off(reason)
 
     def _new_lane(self, target: int) -> _Lane:
@@ -246,8 +246,8 @@ class ServerConnection:
     # --- calls under way ----------------------------------------------------------------------
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
-        """End *call* at *deadline*, in the loop's time, if it is not over by then. Called by
-        calls."""
+        """End *call* at *deadline*, in the loop's time, unless it has ended by then. Called by
+        :class:`HandlerCall`."""
         self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
@@ -434,11 +434,8 @@ class HandlerCall:
             self._connection.expire_at(self.ask_deadline, self)
 
     def expire(self) -> None:
-        """Cancel the handler because nobody waits for its answer any more.
-
-        If the handler has not begun, the call fails with RpcTimeoutError. A handler that runs to
-        completion is not cancelled.
-        """
+        """Cancel the handler, because nobody waits for its answer any more. If it has not begun,
+        the call fails with RpcTimeoutError. A handler that runs to completion is not cancelled."""
         if self._task is None:
             self.failed(self._timeout_error())
         elif self.ask_deadline is not None and not self._has_expired:

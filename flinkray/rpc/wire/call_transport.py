@@ -36,9 +36,8 @@ NOBODY = -1
 
 
 class CarriedStream(Transport):
-    """Common base of both sides of a transport over calls.
-    It reads received frames as a stream reads them from a socket.
-    """
+    """Common base of both sides of a transport over calls. Until :meth:`attach`, the handshake
+    reads received frames one by one with :meth:`receive`."""
 
     def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -105,7 +104,7 @@ class CarriedStream(Transport):
 
     @abstractmethod
     def _flush(self) -> None:
-        """Send the queued frames that can be sent now."""
+        """Send the queued frames, as far as a call or an open request can carry them now."""
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:
@@ -247,7 +246,7 @@ class CallingStream(CarriedStream):
 
 
 def _told(error: BaseException | None) -> str:
-    """Return type and first line of an error, as Ray's errors have pages of text."""
+    """Return a text of an error's type and first line, as Ray's errors have pages of text."""
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line}"
 
@@ -293,7 +292,8 @@ class AnsweringStream(CarriedStream):
         self._loop.call_at(self._next_round, self._round)
 
     def answer(self, request: tuple[Any, ...]) -> asyncio.Future[bytes]:
-        """Take the frames of a request, and return a future of the answer to the request."""
+        """Take the frames of a request, and return a future of the answer, which carries frames
+        back."""
         _, number, oldest, is_last, frames = request
         self._last_heard = self._loop.time()
         for known in [known for known in self._answers if known < oldest]:
@@ -391,7 +391,8 @@ class Carrier:
         self._streams: dict[bytes, AnsweringStream] = {}
 
     async def carry(self, request: bytes) -> bytes:
-        """Answer one call that a :class:`CallingStream` of another process has made."""
+        """Handle one call that a :class:`CallingStream` of another process has made; return the
+        answer."""
         try:
             parts = msgpack.unpackb(request, use_list=False)
             connection_id, number, _, is_last, _ = parts

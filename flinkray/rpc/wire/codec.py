@@ -142,10 +142,8 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def encode_error_in_short(error: BaseException) -> bytes:
-    """Return type, message and traceback of an exception that cannot be sent whole.
-
-    Each of them is cut to some KiB.
-    """
+    """Return the wire form of an exception that cannot be sent whole: only type, message and
+    traceback, each cut to some KiB."""
     if isinstance(error, RemoteError):
         short = [sendable(error.error_type), sendable(error.text)]
     else:

@@ -67,12 +67,12 @@ MAX_CAUSES = 64
 
 
 def ended_with(error: BaseException | None) -> str:
-    """Return the text that an endpoint has terminated, with its error if it has failed."""
+    """Return a text that says that an endpoint has ended, with its *error* if it has failed."""
     return ENDED if error is None else f"{ENDED}: {sendable(summary_of(error), MAX_CAUSE_BYTES)}"
 
 
 def remember(causes: dict[int, str], number: int, reason: str) -> None:
-    """Add *reason*, why endpoint *number* has failed, to *causes*; without an entry it ended
+    """Store in *causes* why endpoint *number* has failed, unless *reason* says that it has ended
     normally. Only the newest :data:`MAX_CAUSES` failures are kept."""
     if reason != ENDED:
         causes[number] = reason
@@ -171,7 +171,8 @@ def _not_an_envelope(parts: Any) -> RpcSerializationError:
 
 
 def frame_of(parts: tuple[Any, ...], limit: int) -> Packed:
-    """Return the frame of a request or an answer; the payload may be in parts.
+    """Return the frame with the *parts* of a request or an answer, of which the last is the
+    payload: bytes or, if the payload is large or a list itself, a list of bytes to be joined.
 
     Raises:
         FrameTooLargeError: the frame is larger than *limit* bytes.

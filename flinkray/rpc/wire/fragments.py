@@ -100,7 +100,7 @@ class FrameSplitter:
             self.small_bytes += len(frame)
 
     def put_parts(self, parts: Sequence[bytes], lane: int | None) -> None:
-        """Queue one frame that is given in parts."""
+        """Queue one frame, given in parts, behind the earlier frames of its lane."""
         large = _LargeFrame(parts)
         if large.size > FRAGMENT_SIZE:
             self._put_large(large, lane)

@@ -243,8 +243,8 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         self._unread = bytes(data[position:])
 
     def _fragment(self, data: memoryview, begin: int, length: int) -> int:
-        """Begin to receive a fragment of a large frame, which starts at *begin* in *data*, or
-        refuse it. Returns the position in *data* from which to read on."""
+        """Begin to receive the fragment of a large frame that starts at *begin* in *data*, or end
+        the connection if it is invalid. Returns the position in *data* from which to read on."""
         assert self._receiver is not None
         size = length & ~FRAGMENT_BIT
         try:
@@ -265,7 +265,8 @@ class FrameStream(asyncio.BufferedProtocol, Transport):
         return self._fill(data, begin + FRAGMENT_HEAD.size)
 
     def _fill(self, data: memoryview, begin: int) -> int:
-        """Copy the bytes of the current fragment from *data*; return the position after them."""
+        """Copy the bytes of the current fragment from *data*, from *begin* on. Pass a large frame
+        that is complete to the receiver. Returns the position after the copied bytes."""
         assert self._receiver is not None
         assert self._gap is not None
         gap = self._gap

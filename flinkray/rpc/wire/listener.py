@@ -71,7 +71,7 @@ class Listener:
 
     @property
     def has_tls(self) -> bool:
-        """Whether TCP peers have to use TLS."""
+        """Whether peers that connect over TCP have to use TLS."""
         return self._tls is not None
 
     def listen_tcp(self, host: str) -> int:
@@ -132,7 +132,8 @@ class Listener:
             stranger.add_done_callback(self._left)
 
     async def _room(self) -> None:
-        """Wait until there is room for another stranger; refuse the oldest if it is too slow."""
+        """Wait until there is room for another stranger. The oldest is refused if it takes too long
+        to prove that it belongs to the cluster."""
         loop = asyncio.get_running_loop()
         while len(self._strangers) >= MAX_STRANGERS:
             oldest, since = next(iter(self._strangers.items()))
@@ -204,7 +205,7 @@ class RefusalLog:
         self._logger.warning("%s: %s", what, reason)
 
     def tell_rest(self) -> None:
-        """Log how many refusals of the past period were only counted, if any."""
+        """Log how many refusals were not logged one by one in the past period, if any."""
         suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
             self._logger.warning("%d more refusals are not told one by one", suppressed)

@@ -14,7 +14,7 @@ WRITE_HIGH_WATER = 262_144
 
 
 class FrameReceiver(Protocol):
-    """Interface of an object that a transport gives the received frames."""
+    """Interface of an object to which a transport gives the frames that it receives."""
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Handle a frame. Frames arrive whole, each once, and in the order in which they were sent
@@ -242,9 +242,8 @@ class OpeningTransport(Transport):
         """Do nothing, as no frame arrives here."""
 
     def take(self) -> list[tuple[bytes, int | None]]:
-        """Return the frames sent so far, with lanes.
-        Callers that wait in :meth:`drain` continue.
-        """
+        """Return (frame, lane) of the frames sent so far. Callers that wait in :meth:`drain`
+        continue."""
         self._let_senders_go()
         frames, self._frames = self._frames, []
         return frames
