@@ -109,7 +109,7 @@ class CoGroupedStreams(_TwoStreams[T1, T2]):
 
 
 class JoinKeys(Generic[_Windows, T2]):
-    """A join or co-group with its keys, before its windows are set."""
+    """A join or co-group whose keys are set and whose windows are not set yet."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class JoinKeys(Generic[_Windows, T2]):
 
 
 class _TwoInWindows(InWindows, Generic[T1, T2]):
-    """A join or co-group with its windows, before its function is set.
-    A trigger or evictor gets each record as the pair (number of the stream, value)."""
+    """A join or co-group whose windows are set and whose function is not set yet. A trigger or
+    evictor gets each record as the pair (number of the stream, value)."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class IntervalJoin(Generic[T1, T2]):
 
 
 class IntervalJoined(Generic[T1, T2]):
-    """Join of two keyed streams by time, with its bounds."""
+    """Join of two keyed streams by the difference of their times, whose bounds are set."""
 
     def __init__(
         self, left: KeyedStream[T1, Any], right: KeyedStream[T2, Any], lower: int, upper: int
@@ -303,8 +303,8 @@ class IntervalJoined(Generic[T1, T2]):
         func: ProcessJoinFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Apply a function with any number of results to each pair.
-        Results have the later of the two times."""
+        """Apply a function with any number of results to each pair. A result gets the later
+        timestamp of its two records."""
         expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
         require_same_keys(self._left._keys, self._right._keys)
         operator = IntervalJoinOperator(

@@ -73,16 +73,16 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """Methods that set, beside those of :class:`OperatorSettings`, the max parallelism, the buffer
-    timeout and the chaining of an operator that has an output. They raise TypeError for a stream
-    that does not come from an operator."""
+    """The settings of :class:`OperatorSettings`, and the max parallelism, buffer timeout and
+    chaining of an operator that has an output. The methods raise TypeError for a stream that does
+    not come from an operator, such as the result of ``union``."""
 
     _stream: Transformation
 
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
-        """The operator whose settings the methods of this class change.
-        Raises TypeError: the stream does not come from an operator."""
+        """The operator whose settings the methods change. Raises TypeError: there is no such
+        operator."""
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream
@@ -115,7 +115,7 @@ class StreamSettings(OperatorSettings):
         return self
 
     def start_new_chain(self: _Stream) -> _Stream:
-        """Run the operator in another task than the operator before."""
+        """Run the operator in another task than the operator before it."""
         self._transformation.chaining = ChainingStrategy.HEAD
         return self
 

@@ -29,8 +29,8 @@ class SparkTable:
 
     @property
     def key_selector(self) -> Any:
-        """Return a function from a row to its key.
-        Several columns make a tuple, one column its value."""
+        """Return a function from a row to its key: a tuple if the key has several columns,
+        otherwise the value of the key's column."""
         return self.columns[0] if len(self.columns) == 1 else itemgetter(*self.columns)
 
 

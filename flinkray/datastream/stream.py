@@ -112,7 +112,6 @@ class StreamProgram(EnvironmentSettings, ABC):
 
     @property
     def to_be_executed(self) -> tuple[Transformation, ...]:
-        """Return the operators that the next execution runs."""
         return tuple(self._transformations)
 
     def add_spark_stage(self, stage: JobVertex) -> None:
@@ -121,7 +120,8 @@ class StreamProgram(EnvironmentSettings, ABC):
         self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
-        """Add an operator to the program, with the environment's present parallelism."""
+        """Add an operator with the environment's present parallelism, and return the stream of its
+        results."""
         transformation.parallelism = self.get_parallelism()
         self._transformations.append(transformation)
         return DataStream(self, transformation)
@@ -149,8 +149,8 @@ class StreamProgram(EnvironmentSettings, ABC):
     def collect_results(
         self, stream: DataStream[U], job_name: str | None, limit: int | None
     ) -> CloseableIterator[U] | list[U]:
-        """Run the program and return the stream's results.
-        See :meth:`DataStream.execute_and_collect`."""
+        """Run the program and return the results of *stream*, as
+        :meth:`DataStream.execute_and_collect` does."""
 
 
 class Collected(Protocol[T]):
@@ -407,11 +407,13 @@ class DataStream(StreamSettings, Generic[T]):
         return self._partitioned(RebalancePartitioner())
 
     def rescale(self) -> DataStream[T]:
-        """Send records in turn to the few subtasks that belong to the sending subtask."""
+        """Send each record to one of a few subtasks, in turn. Each sending subtask has its own few
+        receivers."""
         return self._partitioned(RescalePartitioner())
 
     def forward(self) -> DataStream[T]:
-        """Send each record to the subtask with the sending subtask's number."""
+        """Send each record to the receiving subtask that has the same number as the sending
+        subtask."""
         return self._partitioned(ForwardPartitioner())
 
     def partition_custom(
@@ -428,7 +430,8 @@ class DataStream(StreamSettings, Generic[T]):
         return AllWindowedStream(self._keyed_by_nothing(), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T, CountWindow]:
-        """Put all records into windows of *size* records, whatever their keys."""
+        """Put all records into windows of *size* records, whatever their keys. A window begins
+        every *slide* records; *slide* 0: every *size* records."""
         return AllWindowedStream(self._keyed_by_nothing(), count_assigner(size, slide))
 
     def _keyed_by_nothing(self) -> KeyedStream[T, int]:
@@ -452,7 +455,8 @@ class DataStream(StreamSettings, Generic[T]):
 
     def add_sink(self, sink_func: Callable[[T], object] | SinkFunction[T]) -> DataStreamSink:
         """Pass every value to a SinkFunction or a plain function. If the sink has a method
-        ``set_input_type``, it is called with the stream's type, or None if no type is known."""
+        ``set_input_type``, the method is called with the stream's type, or with None if no type is
+        known."""
         expect_function(sink_func, "invoke", "a SinkFunction")
         if hasattr(sink_func, "set_input_type"):
             sink_func.set_input_type(self._stream.type_info)
@@ -617,16 +621,17 @@ class DataStream(StreamSettings, Generic[T]):
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
     def _values(self) -> DataStream[T]:
-        """Return this stream, for operators that do not use keys."""
+        """Return this stream without keys (a keyed stream overrides this method)."""
         return self
 
     def _collected(self) -> DataStream[T]:
-        """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
-        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream."""
+        """Return the stream that :meth:`execute_and_collect` and asynchronous functions read: for a
+        keyed stream rows of key and value, as in PyFlink, otherwise this stream."""
         return self
 
     def _collected_columns(self) -> DataStream:
-        """Return the stream as columns; this stream has them already."""
+        """Return the stream whose record batches are collected: this stream. (A keyed stream
+        returns a stream of batches of key and value.)"""
         return self
 
     # --- building -------------------------------------------------------------------------------
@@ -641,8 +646,8 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
     ) -> DataStream:
         """Add the operator that runs *func* on this stream, and return the stream of its results.
-        On a keyed stream whose function may use keyed state, *keyed_operator* makes the operator,
-        on other streams *operator*."""
+        *operator* makes the operator; on a keyed stream *keyed_operator* does, if *func* may use
+        keyed state."""
         return self._then(name, operator(func), output_type, typed)
 
     def _then(
@@ -653,8 +658,9 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
         **settings: Any,
     ) -> DataStream:
-        """Add *operator* on this stream, and return the stream of its results.
-        *typed*: whether results are converted to *output_type*. If not, the type is only noted."""
+        """Add *operator* after this stream, and return the stream of its results. *typed*:
+        whether results are converted to *output_type*; otherwise the result stream only declares
+        this type."""
         transformation = OperatorTransformation(
             name,
             output_type,
@@ -666,7 +672,7 @@ class DataStream(StreamSettings, Generic[T]):
         return self._env.add(transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
-        """Add an operator on this stream that is a sink, and return the sink."""
+        """Add *operator*, which is a sink, after this stream, and return the sink."""
         transformation = OperatorTransformation(
             name, operator=operator, inputs=[self._stream], kind="Data Sink"
         )

@@ -55,8 +55,8 @@ class CsvDialect:
         return Records(self, lines)
 
     def quoted(self, text: str) -> str:
-        """Return a text as it is written in a CSV field, in quotes if Jackson writes quotes.
-        Jackson quotes more texts than needed."""
+        """Return *text* as a CSV field contains it: in quotes if Jackson writes quotes around this
+        text, which Jackson does for more texts than necessary."""
         quote = self.quote
         if quote is None:
             return text
@@ -262,5 +262,5 @@ def fields_of(value: Any, names: list[str]) -> list[Any]:
 
 
 def first_record(dialect: CsvDialect, text: str) -> list[str] | None:
-    """Return the fields of the record in a message. None: the message is empty."""
+    """Return the fields of the first record in *text*, a message. None: the message is empty."""
     return next(dialect.records(io.StringIO(text, newline="")), None) if text else None
