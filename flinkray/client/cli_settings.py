@@ -53,7 +53,8 @@ class Settings:
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """Context manager: a SIGTERM inside ends the process at once. Ray clears up after it."""
+        """Context manager: a SIGTERM inside the block ends the process at once, and Ray cleans up
+        after the process."""
         self.is_connecting = True
         try:
             yield
@@ -61,11 +62,8 @@ class Settings:
             self.is_connecting = False
 
     def end_at_sigterm(self) -> None:
-        """Make SIGTERM do what Ctrl-C does, from now on.
-
-        Containers and services are ended by SIGTERM. Call this only in a process that ends with its
-        command line.
-        """
+        """Make SIGTERM do what Ctrl-C does, from now on: containers and services are ended by
+        SIGTERM. Called only in a process that ends with its command line."""
         signal.signal(signal.SIGTERM, self._terminate)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:

@@ -117,7 +117,8 @@ class ClusterClient:
             raise
 
     def _withdraw(self, job: JobGraph, submission: Submission) -> str:
-        """Cancel a job after Ctrl-C, if it was accepted. Return a text about the job's state."""
+        """Cancel a job after Ctrl-C, if it was accepted. Return a text that says what became of the
+        job."""
         try:
             log.warning("withdrawing %s (Ctrl-C again leaves at once)", job.text)
             was_there = self._session.run(self._end_submitted(job.job_id, submission))
@@ -128,7 +129,7 @@ class ClusterClient:
         return f"{job.text} was {'cancelled' if was_there else 'not submitted'}"
 
     async def _end_submitted(self, job_id: JobID, submission: Submission) -> bool:
-        """Cancel the job if it was accepted. Return whether it was accepted."""
+        """Cancel the job if the cluster has accepted it. Return whether it has."""
         if not await submission.may_be_accepted():
             return False
         try:
@@ -140,7 +141,8 @@ class ClusterClient:
         return True
 
     def job(self, job_id: JobID | str) -> JobHandle:
-        """Return the handle of a job that was submitted before. The job's existence is not checked.
+        """Return the handle of a job that was submitted before. Whether there is such a job is not
+        checked.
 
         Raises:
             ValueError: the text is not a job id.

@@ -48,11 +48,8 @@ class JobHandle:
         )
 
     def details(self) -> JobDetails:
-        """Return details of the job.
-
-        The details include vertices, executions with their places, progress, the reason for
-        waiting, and failures.
-        """
+        """Return details of the job: vertices, executions with their places, progress, the reason
+        for waiting, and failures."""
         return self._session.ask(
             f"get the details of job {self.job_id}",
             lambda gateway: gateway.request_job_details(self.job_id),
@@ -200,10 +197,8 @@ class JobHandle:
         return await asyncio.wrap_future(self._session.start(self._take(kind, directory, timeout)))
 
     async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
-        """Take one checkpoint or savepoint, and return its path.
-
-        All repetitions of the request carry the same id, so the cluster takes only one snapshot.
-        """
+        """Take one checkpoint or savepoint, and return its path. If the request is repeated, it
+        carries the same id, so the cluster takes only one."""
         target = None if directory is None else absolute_location(directory)
         request = SnapshotRequest(TriggerID.generate(), kind, target)
         try:
@@ -235,7 +230,8 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobStatus:
-        """Wait for the job's end, with whatever status, and for the return of its resources.
+        """Wait until the job has ended and has returned its resources; return its final status. A
+        job that failed raises no error here.
 
         Args:
             timeout: seconds; None: no limit.
@@ -255,11 +251,8 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobResult:
-        """Wait for the job's end as :meth:`wait` does, and return the whole result.
-
-        A second request for the result could fail, because a cluster may have forgotten the job by
-        then.
-        """
+        """Wait for the job's end as :meth:`wait` does, and return the whole result: a later request
+        could fail, because the cluster may have forgotten the job by then."""
         if on_progress is None:
             result = self._session.run(self._end(timeout))
         else:
@@ -272,10 +265,8 @@ class JobHandle:
     def watched(
         self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
     ) -> T:
-        """Return a future's result, and report progress until then, as :meth:`wait` does.
-
-        An interrupted wait cancels the future.
-        """
+        """Wait for *future* and return its result. Until then call *on_progress* every *interval*
+        seconds with the job's progress. An interrupted wait cancels the future."""
         try:
             while not futures.wait([future], interval).done:
                 look = self._session.start(self._progress())
@@ -291,10 +282,8 @@ class JobHandle:
             future.cancel()
 
     def look_once_more(self, on_progress: Callable[[JobProgress], None]) -> None:
-        """Call *on_progress* a last time after the job's end, so that its last restarts are shown.
-
-        Does nothing if the cluster does not answer.
-        """
+        """Call *on_progress* a last time after the end of a job that was restarted, so that its
+        last restarts are shown. Does nothing if the cluster does not answer."""
         look = self._session.start(self._progress())
         with suppress(FlinkRayError, futures.TimeoutError):
             progress = look.result(_LAST_LOOK)

@@ -18,7 +18,7 @@ class LoopEndedError(FlinkRayError):
 
 
 class LoopThread:
-    """Daemon thread that runs coroutines for threads without an event loop."""
+    """Daemon thread with an event loop, on which other threads run coroutines."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
