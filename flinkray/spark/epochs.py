@@ -162,8 +162,8 @@ class EpochHandOver:
         return [f"{one.location}/{file.name}" for one in directories for file in one.list()]
 
     def failure(self, error: BaseException) -> CoordinatorFailure:
-        """Return the failure to report to the JobMaster for *error*, which :meth:`run` raised. Its
-        text names the checkpoint of the epoch."""
+        """Return the failure to report to the JobMaster for *error*, which :meth:`run` raised. If
+        the function was processing an epoch, the text names its checkpoint."""
         failure = user_failure(error)
         if self._at is None:
             return failure
