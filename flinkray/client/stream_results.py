@@ -72,7 +72,8 @@ class StreamResults:
         self._is_complete = False
 
     async def next(self) -> list[Any] | None:
-        """Return the next results, in order. None: there are no more, and the job has finished.
+        """Wait for the next results, and return them in order. None: there are no more, and the job
+        has finished.
 
         With checkpoints, results come when a later checkpoint is complete, or at the job's end.
 

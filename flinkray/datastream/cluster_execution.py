@@ -182,12 +182,12 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
 def run(
     cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
 ) -> JobExecutionResult:
-    """Submit the job, report its progress, and return its result when it has ended.
-    *cluster* None: run the job on a new cluster in this process, which ends with the job. Raises
-    ConfigurationError: ``execution.shutdown-on-attached-exit`` in *settings* cannot be met.
-    JobSubmissionError: the job could never run. JobExecutionError, with the user's traceback: the
-    job failed. JobCancelledError. KeyboardInterrupt: Ctrl-C was pressed. The job has then ended,
-    unless Ctrl-C was pressed a second time during the wait for the end."""
+    """Submit the job, report its progress, and return its result when it has ended. *cluster* None:
+    run the job on a new cluster in this process, which ends with the job. Raises
+    ConfigurationError: ``execution.shutdown-on-attached-exit`` in *settings* is neither true nor
+    false. JobSubmissionError: the job could never run. JobExecutionError, with the user's
+    traceback: the job failed. JobCancelledError. KeyboardInterrupt: Ctrl-C was pressed. The job has
+    then ended, unless Ctrl-C was pressed a second time during the wait for the end."""
     if cluster is None:
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))

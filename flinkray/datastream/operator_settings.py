@@ -92,7 +92,8 @@ class StreamSettings(OperatorSettings):
         )
 
     def set_max_parallelism(self: _Stream, max_parallelism: int) -> _Stream:
-        """Set the number of key groups, which limits the operator's parallelism for good."""
+        """Set the number of key groups into which the operator's keyed state is divided. The
+        operator can never have more subtasks."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= 1 << 15:
             raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")

@@ -228,8 +228,9 @@ class DataStream(StreamSettings, Generic[T]):
         output_type: TypeInformation[R],
     ) -> DataStream[R]: ...
     def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Return the stream of any number of results for each value. *func* returns a generator, a
-        list or None. On a keyed stream a FlatMapFunction may use keyed state."""
+        """Return the stream of any number of results for each value. *func* is a generator
+        function, or returns a list or None. On a keyed stream a FlatMapFunction may use keyed
+        state."""
         expect_function(func, "flat_map", "a FlatMapFunction")
         return self._applied("FlatMap", func, FlatMapOperator, KeyedFlatMapOperator, output_type)
 
@@ -364,8 +365,8 @@ class DataStream(StreamSettings, Generic[T]):
     def connect(
         self, ds: DataStream[U] | BroadcastStream[U]
     ) -> ConnectedStreams[T, U] | BroadcastConnectedStream[T, U]:
-        """Combine two streams, possibly of different types, for one operator.
-        Two keyed streams share state and timers."""
+        """Combine two streams, possibly of different types, so that one function processes both. If
+        both are keyed, the function has the same state and timers for both."""
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
@@ -391,8 +392,8 @@ class DataStream(StreamSettings, Generic[T]):
     def broadcast(
         self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
     ) -> DataStream[T] | BroadcastStream[T]:
-        """Send every record to every subtask.
-        With descriptors: a broadcast stream, to be connected."""
+        """Send every record to every subtask. With descriptors: return a BroadcastStream for
+        :meth:`connect`; its records will fill the broadcast states of these descriptors."""
         partitioned = self._partitioned(BroadcastPartitioner())
         if not broadcast_state_descriptors:
             return partitioned
@@ -438,7 +439,7 @@ class DataStream(StreamSettings, Generic[T]):
         return self.key_by(NullByteKeySelector(), Types.BYTE())
 
     def get_side_output(self, output_tag: OutputTag[U]) -> DataStream[U]:
-        """Return the records that the operator sent to a side output."""
+        """Return the stream of the records that this stream's operator sends to the side output."""
         if not isinstance(output_tag, OutputTag):
             raise TypeError(f"get_side_output takes an OutputTag, got {output_tag!r}")
         return DataStream(

@@ -513,7 +513,7 @@ class StreamExecutionEnvironment(StreamProgram):
         return graph
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        """Run the program to its end.
+        """Run the program to its end, and return its result.
 
         Raises:
             OperatorError: a function failed; the error has its traceback, the record and the

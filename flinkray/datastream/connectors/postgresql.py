@@ -553,10 +553,11 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Remove the batches that the attempts in *lineage* have staged after the restored
-        checkpoint. Returns *lineage* without the attempts that have no staged batches any more.
-        Batches of other attempts of this job that began at the same checkpoint stay. The committer
-        removes them when it knows that these attempts have failed."""
+        """Remove the batches of the run that must not be committed: those that the attempts in
+        *lineage* staged after the restored checkpoint, and those of attempts that are not in
+        *lineage*. Batches of attempts of this job that began at the restored checkpoint or later
+        stay; the committer removes them when it knows that these attempts have failed. Returns
+        *lineage* without the attempts that have no staged batches any more."""
         run, covered = lineage
         left: dict[str, int] = {}
         removed = []

@@ -70,7 +70,8 @@ class SimulationStory:
         return "\n".join(self.lines())
 
     def end(self, last: int) -> Iterator[str]:
-        """Yield the last *last* lines as texts; of lines of the same kind, only three."""
+        """Yield the last *last* lines as texts, but of each kind only three (lines of a process
+        that differ only in the numbers of calls)."""
         kinds: Counter[tuple[str, str]] = Counter()
         shown: list[tuple[float, str, str]] = []
         left_out: dict[int, int] = {}
