@@ -12,7 +12,8 @@ from flinkray.scheduler.reports.job_info import JobDetails
 
 
 class NoNodeAnswered(click.ClickException):
-    """No node with log files of the job answered, for example because the nodes are too busy."""
+    """Raised if no node with log files of the job answered, for example because the nodes are too
+    busy."""
 
     exit_code = NO_CLUSTER
 

@@ -34,7 +34,8 @@ VERBOSE = click.option(
 
 
 def common(command: F) -> F:
-    """Add the options of every command that talks to a cluster."""
+    """Decorator of each command that talks to a cluster: adds the options ``--address``,
+    ``--cluster-id`` and ``--verbose``."""
     options = (
         click.option(
             "--address",
@@ -146,12 +147,14 @@ def _setting(text: str) -> tuple[str, str]:
 def pairs(
     *names: str, help: str, kind: Callable[[str], tuple[str, str]] = _pair
 ) -> Callable[[F], F]:
-    """Make an option that may be given several times, each time with a key and a value."""
+    """Return a decorator that adds an option to a command. The option may be given several times,
+    each time with a key and a value."""
     return click.option(*names, multiple=True, type=kind, metavar="KEY=VALUE", help=help)
 
 
 def settings(help: str) -> Callable[[F], F]:
-    """Make the ``-D`` option for values of the configuration; its parameter is ``values``."""
+    """Return a decorator that adds the option ``-D`` for values of the configuration to a command,
+    as the parameter ``values``."""
     return pairs("-D", "values", help=help, kind=_setting)
 
 

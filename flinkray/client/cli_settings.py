@@ -48,7 +48,8 @@ class Settings:
 
     @property
     def interrupted(self) -> int:
-        """The exit code after an end by Ctrl-C or SIGTERM."""
+        """The exit code of a command that a signal has ended: that for SIGTERM if SIGTERM has come,
+        otherwise that for Ctrl-C."""
         return TERMINATED if self.was_terminated else INTERRUPTED
 
     @contextmanager

@@ -37,11 +37,9 @@ class ClientClosedError(FlinkRayError):
 
 
 class ClientSession:
-    """The inside of a ClusterClient: its event loop, its connection to the Dispatcher, the jobs
-    that end with it, and the output of its embedded cluster.
-
-    Coroutine methods are called on the client's event loop, other methods from any thread.
-    """
+    """What a ClusterClient consists of: its event loop, its connection to the Dispatcher, the jobs
+    that end with it, and the output of its embedded cluster. Coroutine methods are called on the
+    client's event loop, other methods from any thread."""
 
     def __init__(
         self,
@@ -54,7 +52,10 @@ class ClientSession:
         configuration: ReadableConfig | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
-        """Create the session of a client; :class:`ClusterClient` describes the arguments."""
+        """Create the session of a client, with the arguments of :class:`ClusterClient`.
+
+        *on_close*: coroutine function that leaves the cluster; it runs on the client's event loop
+        in :meth:`close`. *after_close*: called after the event loop has ended."""
         self._loop = loop
         self.dispatcher = connection
         """The connection to the Dispatcher. Use it only on the client's event loop."""
@@ -115,7 +116,8 @@ class ClientSession:
     async def ask_async(
         self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]
     ) -> T:
-        """Make *call* as :meth:`ask` does, from code on the client's event loop."""
+        """Make *call* to the leading Dispatcher from code on the client's event loop, and return
+        the answer. *question* names the call in error messages."""
         return await self.dispatcher.ask(question, call, ANSWER_TIMEOUT)
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
@@ -190,7 +192,8 @@ class ClientSession:
     # --- the end
 
     def close(self) -> None:
-        """Leave the cluster, as :meth:`ClusterClient.close` does. Idempotent."""
+        """Leave the cluster: cancel the attached jobs, disconnect, and end the event loop. An
+        embedded cluster is shut down. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -145,7 +145,8 @@ async def _start(
 
 
 async def connection_to(cluster: LocalCluster, cluster_id: str) -> DispatcherConnection:
-    """Return an open connection to the Dispatcher of a LocalCluster on this event loop."""
+    """Return an open connection to the Dispatcher of *cluster*, a cluster on the running event
+    loop."""
     retriever = StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone())
     connection = DispatcherConnection(cluster.client, retriever, cluster_id)
     await connection.open()

@@ -84,7 +84,8 @@ class JobHandle:
         *,
         others: tuple[int, int] | None = None,
     ) -> None:
-        """Set the least and most subtasks of vertices of an elastic job, by vertex name.
+        """Set the bounds (least, most) of the number of subtasks of vertices of an elastic job, by
+        vertex name.
 
         Returns when the request is stored; the cluster then tries to fulfil it.
 
@@ -136,7 +137,8 @@ class JobHandle:
     async def trigger_savepoint_async(
         self, directory: str | None = None, *, timeout: float | None = None
     ) -> str:
-        """Take a savepoint as :meth:`trigger_savepoint` does, from code on an event loop."""
+        """Take a savepoint from code on an event loop, and return its directory when it is
+        complete. Arguments and errors are those of :meth:`trigger_savepoint`."""
         return await self._taken(SnapshotType.SAVEPOINT, directory, timeout)
 
     def stop_with_savepoint(
@@ -173,7 +175,9 @@ class JobHandle:
         drain: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Stop the job as :meth:`stop_with_savepoint` does, from code on an event loop."""
+        """Take a savepoint and let the job finish with it, from code on an event loop. Return the
+        savepoint's directory when the job has finished. Arguments and errors are those of
+        :meth:`stop_with_savepoint`."""
         return await self._taken(_stop(drain), directory, timeout)
 
     def trigger_checkpoint(self, *, timeout: float | None = None) -> str:
@@ -190,7 +194,8 @@ class JobHandle:
         return self._session.run(self._take(SnapshotType.CHECKPOINT, None, timeout))
 
     async def trigger_checkpoint_async(self, *, timeout: float | None = None) -> str:
-        """Take a checkpoint as :meth:`trigger_checkpoint` does, from code on an event loop."""
+        """Take a checkpoint from code on an event loop, and return its directory when it is
+        complete. Arguments and errors are those of :meth:`trigger_checkpoint`."""
         return await self._taken(SnapshotType.CHECKPOINT, None, timeout)
 
     async def _taken(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopEndedError(FlinkRayError):
-    """Raised when the loop was closed and runs nothing any more."""
+    """Raised when a coroutine is to run on an event loop that was closed."""
 
 
 class LoopThread:

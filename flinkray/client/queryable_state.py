@@ -164,7 +164,8 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Any:
-        """Return the state of one key as :meth:`get_kv_state` does, from code on an event loop."""
+        """Return the state of one key, for reading only, from code on an event loop. Arguments and
+        result are those of :meth:`get_kv_state`."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._session.start(self._one(query, key)))
 
@@ -191,7 +192,8 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> list[Any]:
-        """Return states as :meth:`get_kv_states` does, from code on an event loop."""
+        """Return the states of many keys, in the order of the keys, from code on an event loop.
+        Arguments and result are those of :meth:`get_kv_states`."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._session.start(self._many(query, keys)))
 

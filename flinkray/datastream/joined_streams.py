@@ -104,7 +104,7 @@ class CoGroupedStreams(_TwoStreams[T1, T2]):
     def where(
         self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str
     ) -> JoinKeys[WindowedCoGroup[T1, T2], T2]:
-        """Set the key of the first stream, as :meth:`JoinedStreams.where` does."""
+        """Set the first stream's key: a KeySelector, a function, or the name of a field."""
         return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
 
 
@@ -250,8 +250,8 @@ class IntervalJoin(Generic[T1, T2]):
     def between(
         self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
     ) -> IntervalJoined[T1, T2]:
-        """Set the bounds of the times.
-        A right record joins if ``left.time + lower <= right.time <= left.time + upper``."""
+        """Set the bounds of the times (milliseconds, if numbers). A record of the right stream
+        joins if ``left.time + lower <= right.time <= left.time + upper``."""
         return IntervalJoined(
             self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
         )
@@ -281,12 +281,13 @@ class IntervalJoined(Generic[T1, T2]):
         return self
 
     def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
-        """Send late records of the left stream to a side output."""
+        """Send records of the left stream that come too late for the watermark to a side output."""
         self._late_left = output_tag
         return self
 
     def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
-        """Send late records of the right stream to a side output."""
+        """Send records of the right stream that come too late for the watermark to a side
+        output."""
         self._late_right = output_tag
         return self
 

@@ -377,7 +377,8 @@ class DataStream(StreamSettings, Generic[T]):
         return JoinedStreams(self, other)
 
     def co_group(self, other: DataStream[U]) -> CoGroupedStreams[T, U]:
-        """Group the records of both streams by key and window; continue as with :meth:`join`."""
+        """Group the records of this and another stream by key and window. Continue with
+        ``.where(key).equal_to(key).window(assigner).apply(function)``."""
         return CoGroupedStreams(self, other)
 
     @overload
@@ -422,7 +423,8 @@ class DataStream(StreamSettings, Generic[T]):
         partitioner: Callable[[Any, int], int] | Partitioner[Any],
         key_selector: Callable[[T], Any] | KeySelector[T, Any] | str,
     ) -> DataStream[T]:
-        """Send each record to the subtask that a function of key and number of subtasks returns."""
+        """Send each record to the subtask whose number *partitioner* returns. It is called with the
+        record's key and the number of subtasks."""
         expect_function(partitioner, "partition", "a Partitioner", 2)
         return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
 

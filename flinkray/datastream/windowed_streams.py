@@ -76,7 +76,8 @@ class InWindows:
         return self
 
     def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
-        """Keep windows for this time after their end; late records fire them again."""
+        """Keep windows for this time (milliseconds, if a number) after their end. A late record
+        then makes its window fire again."""
         self._builder.allowed_lateness(time_ms)
         return self
 

@@ -249,7 +249,8 @@ class SparkExecutorsGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(600.0)
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """Return the executor to start in a slot; waits until the stage's session is open."""
+        """Return the launch of the executor to start in a slot. Waits until the stage's session is
+        open."""
 
     @abstractmethod
     async def executor_started(self, executor_id: str, pid: int) -> None: ...

@@ -184,9 +184,8 @@ class GuestView:
         return None  # the session's stage watches its executors
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return this process as the stage's only executor, and the progress of the guest's
-        jobs.
-        """
+        """Return the registered executors (this process, as the only one) and the progress of the
+        guest's jobs."""
         return (self._place,), self._progress()
 
     def final_progress(self) -> SparkProgress:

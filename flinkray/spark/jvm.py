@@ -23,7 +23,7 @@ _TAIL = 4000
 
 
 class SparkStartError(FlinkRayError):
-    """Spark could not be started; the text says what was tried and where the log is."""
+    """Raised if Spark could not be started; the text says what was tried and where the log is."""
 
     retryable = True
 

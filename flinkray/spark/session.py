@@ -136,7 +136,7 @@ def stage_properties(
 
 
 def user_properties(stage: SparkStageDescriptor) -> dict[str, str]:
-    """Return the user's Spark properties."""
+    """Return the Spark properties that the user has set for a stage."""
     ours = (JAVA_HOME_OPTION, HOST_OPTION)
     return {key: value for key, value in stage.configuration.items() if key not in ours}
 

@@ -33,12 +33,12 @@ GUEST_PROFILE = ResourceProfile(0.0, 256 * 2**20)
 
 
 class SparkSessionMismatchError(ConfigurationError):
-    """The existing session of this name differs from the request; the text names each
+    """Raised if the existing session of this name differs from the request; the text names each
     difference."""
 
 
 class SparkSessionEndedError(FlinkRayError):
-    """The session could not be opened, or takes no more jobs."""
+    """Raised if the session could not be opened, or takes no more jobs."""
 
     retryable = True
 

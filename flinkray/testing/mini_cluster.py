@@ -67,7 +67,9 @@ class MiniCluster(LocalCluster, ClusterUnderTest):
         *nodes: ResourceProfile,
         configuration: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a cluster that is not started; see :class:`LocalCluster`."""
+        """Create a cluster that is not started. *storage_dir*: the cluster's storage, which no
+        other cluster uses. *nodes*: the resources for workers of each node; by default one node of
+        4 CPU and 8 GiB."""
         super().__init__(storage_dir, *nodes, configuration=configuration)
         self.workers.factory = f"{__name__}:create_local_task_executor"
 

@@ -154,7 +154,8 @@ class TestingGateway(Generic[G]):
         return self
 
     def create_endpoint(self, rpc_service: RpcService, endpoint_id: str) -> RpcEndpoint:
-        """Create the endpoint for a factory, whose caller starts the endpoint."""
+        """Create the double's endpoint without starting it, for a factory whose caller starts
+        it."""
         base: type[RpcEndpoint] = RpcEndpoint
         arguments: tuple[Any, ...] = (rpc_service, endpoint_id)
         if issubclass(self.gateway_class, FencedRpcGateway):

@@ -80,8 +80,9 @@ class RestartStrategies:
         reset_backoff_threshold: int,
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
-        """Return the strategy that restarts without limit. The pauses grow with each failure.
-        The pause is *initial_backoff* again after *reset_backoff_threshold* without a failure."""
+        """Return the strategy that restarts a program without limit. The pause before a restart is
+        first *initial_backoff* milliseconds and grows with each failure, up to *max_backoff*. After
+        *reset_backoff_threshold* milliseconds without a failure it is *initial_backoff* again."""
         prefix = "restart-strategy.exponential-delay"
         return RestartStrategyConfiguration(
             f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stepping(Protocol):
-    """Interface to a simulated process, as its blocking work needs it."""
+    """Interface to a simulated process, for :class:`SimulatedExecutor`."""
 
     blocking_cost: float
 

@@ -163,7 +163,7 @@ class SimulatedProcess(UnrealLoop):
     its code ever runs again, not even a ``finally``."""
 
     def __init__(self, scheduler: Serving, name: str, number: int, node: str) -> None:
-        """Use :meth:`Scheduler.new_process` instead."""
+        """Create a process. Only :meth:`Scheduler.new_process` calls this."""
         self.scheduler = scheduler
         self.name = name
         """The name of the process in the network.
@@ -243,7 +243,7 @@ class SimulatedProcess(UnrealLoop):
         self.is_special = True
 
     def spare(self) -> None:
-        """Cancel :meth:`die_after`."""
+        """Take back :meth:`die_after`: the process is not killed."""
         self.steps_left = self.exit_code = None
         self.is_special = self.step_cost > 0
 

@@ -259,7 +259,9 @@ class Simulation:
     def partition(
         self, sources: list[str], targets: list[str], *, one_way: bool = False
     ) -> Partition:
-        """Partition the network; see :meth:`SimulatedNetwork.partition`."""
+        """Hold back all frames between *sources* and *targets* (names of processes or nodes) from
+        now on, and return the partition for :meth:`heal`. *one_way*: only frames from *sources* to
+        *targets*."""
         return self.network.partition(sources, targets, one_way=one_way)
 
     def heal(self, partition: Partition | None = None) -> None:
@@ -278,7 +280,8 @@ class Simulation:
         self.machines.crash(name)
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
-        """Restart a crashed machine, without its processes."""
+        """Restart a crashed machine, without its processes. *keep_disk*: whether the files on its
+        disk survive."""
         node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
@@ -402,7 +405,7 @@ class Simulation:
         process.die(reason)
 
     def victims(self) -> list[SimulatedProcess]:
-        """Return the processes to which faults may be applied, oldest first."""
+        """Return the processes that faults may hit, oldest first."""
         return [p for p in self.scheduler.processes if p.node and not p.is_banished]
 
     def reachable(self) -> list[SimulatedProcess]:
