@@ -415,7 +415,11 @@ class Simulation:
 
     def place(self, spec: EndpointSpec) -> str | None:
         """Return the name of the node on which a new process is to run. None: its worker group's
-        bundle has no node now. Raises KeyError: the worker group is gone."""
+        bundle has no node now.
+
+        Raises:
+            KeyError: the worker group is gone.
+        """
         placement, bundles = spec.placement, self.machines.bundles
         if placement.worker_group is None or bundles is None:
             return self.machines.place(placement.node_id)
