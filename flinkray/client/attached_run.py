@@ -135,9 +135,8 @@ class ProgressLog:
     interval = _LOG_INTERVAL
 
     def __init__(self, monotonic: Callable[[], float], *, shows_failures: bool = True) -> None:
-        """Create the log.
-        *shows_failures*: whether restarts and warnings of the job are logged, too.
-        """
+        """Create the log. *monotonic*: returns the time in seconds. *shows_failures*: whether
+        restarts and warnings of the job are logged, too."""
         self._monotonic = monotonic
         self._shows_failures = shows_failures
         self._shown: tuple[object, ...] = ()

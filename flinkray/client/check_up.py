@@ -68,10 +68,8 @@ class Check:
 
 
 def check_up(address: str, cluster_id: str) -> Iterator[Check]:
-    """Yield the result of each check when it is done. The process joins Ray for the checks.
-
-    Raises ConfigurationError for an impossible address or cluster id.
-    """
+    """Check what jobs need, in this process, which joins Ray for this. Yield the result of each
+    check when it is done. Raises ConfigurationError: *address* or *cluster_id* is impossible."""
     ReadableConfig({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{VERSION}, Python {_python()}")
     yield from _of_spark()

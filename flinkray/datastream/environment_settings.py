@@ -197,11 +197,13 @@ class EnvironmentSettings:
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Return the guarantee: exactly once or at least once."""
+        """Return what checkpoints guarantee for the results after a failure: exactly once, or at
+        least once."""
         return self._checkpoint_config.get_checkpointing_mode()
 
     def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
-        """Return the checkpointing mode. Newer name of :meth:`get_checkpointing_mode`."""
+        """Return what checkpoints guarantee: exactly once, or at least once. Newer name of
+        :meth:`get_checkpointing_mode`."""
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
@@ -266,7 +268,7 @@ class EnvironmentSettings:
         return self
 
     def get_state_backend(self) -> StateBackend | None:
-        """Return the state backend. None: not set."""
+        """Return the backend that :meth:`set_state_backend` was given. None: none."""
         return self._state_backend
 
     def _warn_of_state_backend(self, name: str) -> None:
@@ -332,7 +334,7 @@ class EnvironmentSettings:
             logger.warning("The setting %s has no effect: %s.", key, reason)
 
     def get_configuration(self) -> Configuration:
-        """Return all options that :meth:`configure` was given."""
+        """Return the options that :meth:`configure` and :meth:`set_restart_strategy` have set."""
         return self._configuration
 
     def register_slot_sharing_group(self: _Self, slot_sharing_group: SlotSharingGroup) -> _Self:

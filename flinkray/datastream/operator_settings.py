@@ -26,8 +26,8 @@ class OperatorSettings:
         return self
 
     def uid(self: _Self, uid: str) -> _Self:
-        """Set the id of the operator's state, unique in a job.
-        By this id the state is found again after the program has changed."""
+        """Set the id of the operator, unique in a job. A checkpoint stores the operator's state
+        under this id, so that a changed program finds the state again."""
         self._transformation.uid = uid
         return self
 
@@ -53,7 +53,7 @@ class OperatorSettings:
         return self
 
     def set_description(self: _Self, description: str) -> _Self:
-        """Set a text for the execution plan."""
+        """Set a text that describes the operator in the execution plan."""
         self._transformation.description = description
         return self
 
@@ -101,7 +101,8 @@ class StreamSettings(OperatorSettings):
         return self
 
     def force_non_parallel(self: _Stream) -> _Stream:
-        """Fix the parallelism to 1, whatever is set later."""
+        """Fix the operator's parallelism to 1; a later attempt to set another one raises
+        ValueError."""
         self._transformation.parallelism = self._transformation.max_parallelism = 1
         self._transformation.non_parallel = True
         return self
@@ -150,5 +151,5 @@ class QueryableStateStream(OperatorSettings):
         return self._name
 
     def get_state_descriptor(self) -> StateDescriptor:
-        """Return the descriptor for queries."""
+        """Return the state's descriptor, with which clients query the state."""
         return self._descriptor

@@ -178,7 +178,7 @@ class DataStream(StreamSettings, Generic[T]):
     # --- about the stream -----------------------------------------------------------------------
 
     def get_name(self) -> str:
-        """Return the operator's name."""
+        """Return the name of the operator that makes this stream."""
         return self._stream.name
 
     def get_type(self) -> TypeInformation:
@@ -190,7 +190,7 @@ class DataStream(StreamSettings, Generic[T]):
         return self._env
 
     def get_execution_config(self) -> ExecutionConfig:
-        """Return the environment's ExecutionConfig."""
+        """Return the ExecutionConfig of the environment in which the program is built."""
         return self._env.get_config()
 
     # --- record by record -----------------------------------------------------------------------
@@ -257,7 +257,8 @@ class DataStream(StreamSettings, Generic[T]):
         return self._then("PROCESS", ProcessOperator(func), output_type)
 
     def project(self, *field_indexes: int) -> DataStream:
-        """Keep some fields of rows or tuples, by position."""
+        """Return the stream of rows or tuples that have only the fields at these positions, in this
+        order."""
         if not field_indexes or any(not isinstance(index, int) for index in field_indexes):
             raise TypeError(f"project takes the positions of fields, got {field_indexes!r}")
         known = self._stream.type_info
@@ -576,7 +577,8 @@ class DataStream(StreamSettings, Generic[T]):
         return self.end_with(f"Sink: {name}: Writer", operator)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
-        """Write every value on a line of standard output."""
+        """Write every value as a line to standard output. A line begins with *sink_identifier*, if
+        one is given, and with the subtask's number (from 1) if there are several subtasks."""
         operator = PrintOperator(sink_identifier, self._stream.type_info)
         return self.end_with("Sink: Print to Std. Out", operator)
 

@@ -48,7 +48,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> Configuration:
-        """Return a configuration with the options of *map*."""
+        """Return a configuration with the options of the dict *map*."""
         return cls(map)
 
     @staticmethod
@@ -152,7 +152,7 @@ class Configuration:
         return key in self._values
 
     def remove_config(self, key: str) -> bool:
-        """Remove a key. Return whether it had a value."""
+        """Remove the option *key*. Return whether it had a value."""
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
@@ -170,7 +170,7 @@ class Configuration:
             target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 
     def to_dict(self) -> dict[str, str]:
-        """Return all values as texts."""
+        """Return all options as a dict from the key to the value as text."""
         return {key: _text(value) for key, value in self._values.items()}
 
     def __copy__(self) -> Configuration:
