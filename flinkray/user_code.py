@@ -34,7 +34,7 @@ _MAGIC = b"flinkray user code, python "
 
 
 class UserCodeError(FlinkRayError):
-    """The user's function cannot be sent to the cluster, or cannot be rebuilt there."""
+    """Raised if the user's function cannot be sent to the cluster, or cannot be rebuilt there."""
 
 
 def dump_function(function: Callable[..., Any]) -> bytes:
@@ -58,11 +58,11 @@ def dump_function(function: Callable[..., Any]) -> bytes:
 
 
 def load_function(code: bytes) -> Callable[..., Any]:
-    """Rebuild the function.
+    """Return the function that :func:`dump_function` has pickled.
 
     Raises:
-        UserCodeError: the client runs another Python, or a module that the function imports is
-            not installed here; the text says what to do.
+        UserCodeError: the client runs another Python, or a module that the function imports is not
+            installed here; the text says what to do.
     """
     header, _, payload = code.partition(b"\n")
     if not header.startswith(_MAGIC):
@@ -78,7 +78,7 @@ def load_function(code: bytes) -> Callable[..., Any]:
 
 
 def rebuild(payload: bytes) -> Any:
-    """Unpickle user code that the client has pickled.
+    """Return the object that the client has pickled with user code in it.
 
     Raises:
         UserCodeError: a module that it imports is not installed here, or something cannot be
@@ -106,10 +106,9 @@ def rebuild(payload: bytes) -> Any:
 
 @contextmanager
 def user_modules_by_value() -> Iterator[None]:
-    """Let :mod:`flinkray.core.cloud_pickle` take the user's own modules by value.
-
-    Threads take turns, because they share one registry.
-    """
+    """Context manager: in the block, :mod:`flinkray.core.cloud_pickle` pickles the functions and
+    classes of the user's own modules with their code. Threads take turns, because they share one
+    registry."""
     with _registry_lock:
         already = cloudpickle.list_registry_pickle_by_value()
         # By name: a module may be loaded under several names.
@@ -126,7 +125,8 @@ def user_modules_by_value() -> Iterator[None]:
 
 
 def _is_users_own(module: object) -> bool:
-    """Return whether a module is neither built in nor installed, and not part of this framework."""
+    """Return whether a module is the user's own: neither built into Python nor installed, and no
+    part of flinkray."""
     if not issubclass(type(module), ModuleType):  # cffi's module, for example
         return False
     known = ModuleType.__getattribute__(module, "__dict__")  # runs no code of a lazy module
@@ -212,13 +212,9 @@ _WAY_OUT_OF_SPARK = (
 
 
 def _culprit(function: object, seen: set[int]) -> tuple[str, object] | None:
-    """Return the first global, captured variable or default of a function that does not pickle.
-
-    Functions that it refers to are searched, too.
-
-    Args:
-        seen: ids of functions that need not be searched.
-    """
+    """Return (description, value) of the first global, captured variable or default of a function
+    that cannot be pickled, also in functions that the function refers to. None: there is none.
+    *seen*: ids of functions that need not be searched."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return None
     seen.add(id(function))

@@ -25,10 +25,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """A client's settings: its heartbeats, and how its attached jobs (which end with it) are ended.
-
-    Times are in seconds.
-    """
+    """Settings of a client, with times in seconds: how it sends heartbeats, and how it ends its
+    attached jobs (jobs that are cancelled when the client ends)."""
 
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -46,22 +44,18 @@ class ClientSettings:
         )
 
     def attached_client(self, reason: str) -> AttachedClient:
-        """Return the record that names this process as the client with which a job ends.
-
-        The record is stored in the job's graph. If this client ends or sends no heartbeats, the
-        cluster cancels the job and gives *reason* as the cause.
-        """
+        """Return the record that a job's graph carries if the job is to end with this client. If
+        this client ends or sends no heartbeats, the cluster cancels the job and gives *reason* as
+        the cause."""
         program = os.path.basename(sys.argv[0]) if sys.argv else ""
         name = f"{program or 'Python'}, process {os.getpid()} on {socket.gethostname()}"
         return AttachedClient(name, self.heartbeat_timeout, reason)
 
 
 class AttachedJobs:
-    """The jobs that are cancelled when this client ends, and their heartbeats.
-
-    Jobs are added and removed from any thread. The client's event loop sends the heartbeats, so
-    other threads that are busy or blocked do not delay them.
-    """
+    """The jobs that are cancelled when this client ends, and their heartbeats. Jobs are added and
+    removed from any thread. The client's event loop sends the heartbeats, so they are not late when
+    other threads are busy or blocked."""
 
     def __init__(self, connection: DispatcherConnection, interval: float) -> None:
         self._connection = connection
@@ -77,14 +71,13 @@ class AttachedJobs:
         self._job_ids.add(job_id)
 
     def discard(self, job_id: JobID) -> None:
-        """Remove a job that has ended or that does not end with the client any more. Idempotent."""
+        """Remove a job that has ended, or that is not to end with the client any more.
+        Idempotent."""
         self._job_ids.discard(job_id)
 
     def begin_heartbeats(self) -> None:
-        """Start to send heartbeats for all attached jobs, until none is left.
-
-        Called on the client's event loop.
-        """
+        """Start to send heartbeats for all attached jobs, if none are sent yet. The sending stops
+        when no attached job is left. Called on the client's event loop."""
         if self._beating is None or self._beating.done():
             self._beating = asyncio.ensure_future(self._beat())
 

@@ -35,9 +35,8 @@ _PLAIN_INTERVAL = 5.0
 
 
 class LeftRunning(Exception):  # noqa: N818 - no error: what the user asked for
-    """Raised when Ctrl-C came a second time: the client leaves before the cancelled job has
-    ended.
-    """
+    """Raised when Ctrl-C comes a second time: the client stops waiting, although the job that it
+    has cancelled has not ended yet."""
 
 
 class Progress(Protocol):
@@ -45,7 +44,8 @@ class Progress(Protocol):
 
     @property
     def interval(self) -> float:
-        """The seconds between two requests for the job's progress."""
+        """The seconds between two requests for the job's progress, each followed by a call of
+        :meth:`show`."""
 
     def submitted(self, job_id: JobID, name: str) -> None:
         """Show that the job was submitted."""
@@ -54,10 +54,10 @@ class Progress(Protocol):
         """Show the job's present progress."""
 
     def message(self, text: str) -> None:
-        """Show a line of text that stays on the display."""
+        """Show a line of text that later output does not overwrite."""
 
     def clear(self) -> None:
-        """Remove the display: the job has ended."""
+        """Remove what is displayed, because the job has ended or other output follows."""
 
 
 class ProgressDisplay:
@@ -119,10 +119,8 @@ class ProgressDisplay:
 
 
 def _columns_of_terminal(stream: TextIO) -> int:
-    """Return the width of the terminal that *stream* writes to.
-
-    Python's own function looks at standard output, which may be closed or another terminal.
-    """
+    """Return the width of the terminal that *stream* writes to, in columns. Python's own function
+    looks at standard output, which may be closed or another terminal."""
     with contextlib.suppress(OSError):  # a stream without a file
         if "COLUMNS" not in os.environ and (columns := os.get_terminal_size(stream.fileno())[0]):
             return columns
@@ -131,17 +129,14 @@ def _columns_of_terminal(stream: TextIO) -> int:
 
 class ProgressLog:
     """Writes a job's progress to the log, for programs that decide themselves what they show.
-
     Changes are logged at INFO. Long waits for slots, and restarts with their causes, are logged at
-    WARNING, which Python shows even if logging is not set up.
-    """
+    WARNING, which Python shows even if logging is not set up."""
 
     interval = _LOG_INTERVAL
 
     def __init__(self, monotonic: Callable[[], float], *, shows_failures: bool = True) -> None:
-        """Create the log.
-        *shows_failures*: whether restarts and warnings of the job are logged, too.
-        """
+        """Create the log. *monotonic*: returns the time in seconds. *shows_failures*: whether
+        restarts and warnings of the job are logged, too."""
         self._monotonic = monotonic
         self._shows_failures = shows_failures
         self._shown: tuple[object, ...] = ()
@@ -193,7 +188,7 @@ class ProgressLog:
 def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobResult, bool]:
     """Submit a job, wait for its end, and show its progress and what it prints.
 
-    Returns the job's result, and whether Ctrl-C cancelled the job.
+    Returns the job's result whatever its status, and whether Ctrl-C cancelled the job.
 
     Raises:
         SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came before the job was accepted.

@@ -47,7 +47,7 @@ _LEAST_FREE = 0.1
 
 
 class Verdict(Enum):
-    """How a check has ended: good, with a warning, bad, or left out."""
+    """How a check has ended: good, with a warning, bad, or not made."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -68,10 +68,8 @@ class Check:
 
 
 def check_up(address: str, cluster_id: str) -> Iterator[Check]:
-    """Yield the result of each check when it is done. The process joins Ray for the checks.
-
-    Raises ConfigurationError for an impossible address or cluster id.
-    """
+    """Check what jobs need, in this process, which joins Ray for this. Yield the result of each
+    check when it is done. Raises ConfigurationError: *address* or *cluster_id* is impossible."""
     ReadableConfig({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{VERSION}, Python {_python()}")
     yield from _of_spark()
@@ -226,10 +224,8 @@ def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
 def _of_nodes(
     nodes: list[dict[str, Any]], storage: str | None, mark: str | None
 ) -> Iterator[Check]:
-    """Yield the checks of all nodes of Ray.
-    If *mark* is given, a folder of this name is written to the storage, and each node looks for
-    this folder.
-    """
+    """Yield the checks of all nodes of Ray. *mark*: name of a folder that was written to the
+    storage and that each node looks for; None: no folder was written."""
     cloudpickle.register_pickle_by_value(node_check)
     with ExitStack() as stack:
         stack.callback(cloudpickle.unregister_pickle_by_value, node_check)
@@ -264,7 +260,8 @@ def _of_nodes(
 
 
 def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iterator[Check]:
-    """Yield the checks of a node from the answer of :func:`node_check.look_around` on this node."""
+    """Yield the checks of the node *name*. *said*: the answer of :func:`node_check.look_around` on
+    this node."""
     if said["import_error"] is not None:
         yield Check(
             "node",
@@ -308,11 +305,9 @@ def _of_shared_memory(name: str, total: int | None, free: int | None) -> Check:
 
 
 def check_of_clock(name: str, asked_at: float, there: float, answered_at: float) -> Check:
-    """Return a check that is good if a node's clock agrees with this machine's clock, and else bad.
-
-    *there*: the node's time, which was read between *asked_at* and *answered_at* on this machine.
-    All times are in seconds since the epoch.
-    """
+    """Return a check that is good if a node's clock agrees with this machine's clock, and bad
+    otherwise. *there*: the node's time, which the node read between *asked_at* and *answered_at* of
+    this machine. All times are in seconds since the epoch."""
     ahead = max(there - answered_at, 0.0) or min(there - asked_at, 0.0)
     if abs(ahead) <= _MOST_CLOCK_DIFFERENCE:
         within = (answered_at - asked_at) + abs(ahead)

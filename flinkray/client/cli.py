@@ -92,10 +92,8 @@ SUMMARIES = {
 
 
 class _Commands(click.Group):
-    """A click group that imports the module of a command only when the command runs.
-
-    A short command would spend most of its time on imports.
-    """
+    """A click group that imports the module of a command only when the command runs: imports would
+    be most of the time of a short command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -154,11 +152,10 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Prepare standard output and standard error, so that results can always be written.
-
-    A stream that was closed before the process began writes to nowhere: a socket could get its
-    number otherwise. Characters that a stream's encoding lacks are escaped.
-    """
+    """Prepare standard output and standard error, so that results can always be written. A stream
+    that was closed before the process began is replaced by the null device: otherwise a socket
+    could get the stream's file number. Characters that standard output's encoding lacks are
+    escaped."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     if sys.stderr is None:
@@ -168,10 +165,8 @@ def _prepare_streams() -> None:
 
 
 def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
-    """Run a command line and return its exit code.
-
-    *connect* makes the client of the cluster that is named; None: :func:`flinkray.connect`.
-    """
+    """Run a command line and return its exit code. *connect* makes the client of the cluster that
+    the command line names; None: :func:`flinkray.connect` does."""
     return _execute(arguments, Settings(connect=connect))
 
 
@@ -218,7 +213,7 @@ def _exit_code(error: FlinkRayError) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Return an error's text on one line. A long text, such as a Java stack, is cut."""
+    """Return an error's text on one line. A text that is too long, such as a Java stack, is cut."""
     from flinkray.client.cli_output import printable
 
     text = printable(" ".join(str(error).split())) or type(error).__name__

@@ -58,11 +58,8 @@ Bounds = tuple[int, int]
 
 
 def bounds_of(text: str) -> Bounds:
-    """Parse bounds of a parallelism: ``4`` (from 1 to 4) or ``2..4``.
-
-    Raises:
-        click.BadParameter: the text has neither form.
-    """
+    """Return (least, most) subtasks of a text: ``4`` is (1, 4), ``2..4`` is (2, 4). Raises
+    click.BadParameter: the text has neither form, or the least is 0 or above the most."""
     match = re.fullmatch(r"(?:(\d{1,9})\.\.)?(\d{1,9})", text)
     if match is None:
         raise click.BadParameter(f"{text!r} is neither a number of subtasks nor a range as 2..4")
@@ -73,7 +70,8 @@ def bounds_of(text: str) -> Bounds:
 
 
 def _wanted(text: str) -> tuple[str | None, Bounds]:
-    """Parse ``BOUNDS`` or ``VERTEX=BOUNDS``. A vertex name may contain ``=``, bounds do not."""
+    """Return (vertex name, bounds) of ``VERTEX=BOUNDS``, and (None, bounds) of ``BOUNDS``. A vertex
+    name may contain ``=``. Raises click.BadParameter."""
     name, separator, bounds = text.rpartition("=")
     if separator and not name:
         raise click.BadParameter(f"{text!r} names no vertex")

@@ -12,7 +12,8 @@ from flinkray.scheduler.reports.job_info import JobDetails
 
 
 class NoNodeAnswered(click.ClickException):
-    """No node with log files of the job answered, for example because the nodes are too busy."""
+    """Raised if no node with log files of the job answered, for example because the nodes are too
+    busy."""
 
     exit_code = NO_CLUSTER
 
@@ -76,13 +77,9 @@ def logs(
 
 
 def _executors_of(details: JobDetails, name: str) -> set[str]:
-    """Return the ids of the TaskExecutors that have run a vertex.
-
-    Their log files have these ids in their names.
-
-    Raises:
-        click.UsageError: no vertex has this name, or several have.
-    """
+    """Return the ids of the TaskExecutors that have run the vertex *name* (its name, or the
+    beginning of the name of only one vertex). Log files of the vertex have these ids in their
+    names. Raises click.UsageError: no vertex is meant, or several are."""
     named = [vertex for vertex in details.vertices if vertex.name == name]
     found = named or [vertex for vertex in details.vertices if vertex.name.startswith(name)]
     if len(found) != 1:

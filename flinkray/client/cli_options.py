@@ -34,7 +34,8 @@ VERBOSE = click.option(
 
 
 def common(command: F) -> F:
-    """Add the options of every command that talks to a cluster."""
+    """Decorator of each command that talks to a cluster: adds the options ``--address``,
+    ``--cluster-id`` and ``--verbose``."""
     options = (
         click.option(
             "--address",
@@ -62,13 +63,14 @@ _MOST_NAMED = 10
 
 
 class UnknownJob(click.ClickException):
-    """Raised when no job has an id with the given beginning."""
+    """Raised when no job has an id that begins with the given text."""
 
     exit_code = UNKNOWN_JOB
 
 
 def job_reference(text: str) -> str:
-    """Check that a text can be a job id or its beginning. Raises click.BadParameter."""
+    """Return *text* in lower case, if it can be a job id or the beginning of one. Raises
+    click.BadParameter: it cannot."""
     if _JOB_ID.fullmatch(text.lower()) is None:
         raise click.BadParameter(
             f"{text!r} is neither a job id ({2 * JobID.SIZE} hexadecimal digits) nor its beginning"
@@ -85,12 +87,9 @@ JOB_ID_OR_ALL = click.argument("job", type=job_reference, metavar="[JOB_ID]", re
 
 
 def job_of(client: ClusterClient, reference: str) -> JobID:
-    """Return the id of the job that *reference* means: a whole id, or the beginning of one.
-
-    A whole id is returned even if there is no such job.
-
-    Raises UnknownJob if no job id begins with *reference*, click.UsageError if several do.
-    """
+    """Return the id of the job that *reference* means: a whole id, or the beginning of one. A whole
+    id is returned even if there is no such job. Raises UnknownJob: no job id begins with
+    *reference*; click.UsageError: several do."""
     if len(reference) == 2 * JobID.SIZE:
         return JobID.from_hex(reference)
     found = [job for job in client.list_jobs() if job.job_id.hex().startswith(reference)]
@@ -108,7 +107,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def say(as_json: bool, text: str, result: dict[str, object]) -> None:
-    """Print what a command has done: *text* as a line, or *result* as a JSON object."""
+    """Print the result of a command: with *as_json* the JSON object *result*, otherwise the line
+    *text*."""
     if as_json:
         from flinkray.client.cli_output import to_json
 
@@ -117,7 +117,8 @@ def say(as_json: bool, text: str, result: dict[str, object]) -> None:
 
 
 def cores(text: str | float) -> float:
-    """Parse a number of cores. Raises click.BadParameter if no slot can have so many."""
+    """Return the number of cores that *text* gives. Raises click.BadParameter: no number, not above
+    0, or more than a slot can have."""
     try:
         number = float(text)
     except ValueError:
@@ -146,12 +147,14 @@ def _setting(text: str) -> tuple[str, str]:
 def pairs(
     *names: str, help: str, kind: Callable[[str], tuple[str, str]] = _pair
 ) -> Callable[[F], F]:
-    """Make an option that may be given several times, each time with a key and a value."""
+    """Return a decorator that adds an option to a command. The option may be given several times,
+    each time with a key and a value."""
     return click.option(*names, multiple=True, type=kind, metavar="KEY=VALUE", help=help)
 
 
 def settings(help: str) -> Callable[[F], F]:
-    """Make the ``-D`` option for values of the configuration; its parameter is ``values``."""
+    """Return a decorator that adds the option ``-D`` for values of the configuration to a command,
+    as the parameter ``values``."""
     return pairs("-D", "values", help=help, kind=_setting)
 
 
@@ -164,12 +167,9 @@ _SET_BY = {
 
 
 def check_set_for(configuration: ReadableConfig, *kinds: str) -> None:
-    """Refuse options that have no effect in this command.
-
-    *kinds*: what the command configures; each is "cluster", "job", "client" or "REST endpoint".
-
-    Raises ConfigurationError for an option of another kind; the text says which command sets it.
-    """
+    """Check that each option of *configuration* has an effect in the present command. *kinds*: what
+    the command configures; each is "cluster", "job", "client" or "REST endpoint". Raises
+    ConfigurationError for an option of another kind; the text says which command sets it."""
     for key in configuration.to_dict():
         kind = set_for(OPTIONS[key])
         if kind not in kinds:
@@ -182,7 +182,8 @@ def check_set_for(configuration: ReadableConfig, *kinds: str) -> None:
 def connect(
     address: str, cluster_id: str, configuration: ReadableConfig | None = None
 ) -> AbstractContextManager[ClusterClient]:
-    """Connect to a cluster in the way that the settings of the present command line say."""
+    """Connect to a cluster: by the function that the caller of the command line gave
+    (:func:`~flinkray.client.cli.execute`), otherwise by :func:`flinkray.connect`."""
     configuration = configuration or ReadableConfig()
     settings = settings_of_command()
     if settings.connect is not None:
@@ -194,7 +195,7 @@ def connect(
 
 
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:
-    """Connect to a running cluster, for a command that runs no user program."""
+    """Connect to a cluster that runs already, for a command that runs no user program."""
     address = running(address)
     settings = settings_of_command()
     if settings.connect is not None or not settings.process_ends:
@@ -211,10 +212,8 @@ def settings_of_command() -> Settings:
 
 
 def running(address: str | None) -> str:
-    """Return *address*, or without one ``RAY_ADDRESS`` or ``auto``: a Ray that must run already.
-
-    Raises click.UsageError for ``local``, which would start a Ray.
-    """
+    """Return the address of a Ray that must run already: *address*, or ``RAY_ADDRESS``, or
+    ``auto``. Raises click.UsageError for ``local``, which would start a Ray."""
     from flinkray.client import ray_runtime
 
     address = address or ray_runtime.address_from_environment() or "auto"

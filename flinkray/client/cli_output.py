@@ -33,10 +33,8 @@ from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
 def to_json(value: object, indent: int | None = 2) -> str:
-    """Return a value as JSON.
-
-    Messages become objects, ids hex texts, enums their names, times seconds since the epoch.
-    """
+    """Return a value as JSON text: messages as objects, ids as hex texts, enums by name, times in
+    seconds since the epoch."""
     return json.dumps(_plain(value), indent=indent)
 
 
@@ -203,9 +201,8 @@ def _shortened(name: str) -> str:
 
 
 def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
-    """Return the table cells for I/O metrics: "-" if a number cannot exist, "?" if it is
-    unknown.
-    """
+    """Return the table cells for I/O metrics. "?": no metrics are known; "-": the vertex has no
+    such number."""
     if metrics is None:
         return ("?",) * len(_IO_METRICS)
     bytes_in, bytes_out = metrics.bytes_in, metrics.bytes_out
@@ -220,11 +217,9 @@ def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
 
 
 def with_held(back_pressured: str, held: int | None) -> str:
-    """Return *back_pressured* with the number of tasks whose source is paused, as in ``12%, 3
-    held``.
-
-    A source is paused while its consumers lag behind. *held* None or 0: return the text unchanged.
-    """
+    """Return *back_pressured*, followed by the number of tasks whose source is paused because its
+    consumers lag behind, as in ``12%, 3 held``. *held* None or 0: return *back_pressured*
+    unchanged."""
     return f"{back_pressured}, {held} held" if held else back_pressured
 
 
@@ -352,27 +347,22 @@ _NARROWEST = 8
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal.
-
-    None: standard output is no terminal, and nothing is cut.
-    """
+    """Return the width of the terminal in columns. None: standard output is no terminal, so lines
+    of any length may be written."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _width_within() -> int | None:
-    """Return the terminal's width less two columns, for a table that is indented by two.
-
-    None: the terminal's width is not known.
-    """
+    """Return the terminal's width less two columns, for a table that is indented by two. None:
+    standard output is no terminal."""
     width = terminal_width()
     return None if width is None else width - 2
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Format a table. If it is wider than *width*, the widest columns are cut first.
-
-    Columns keep a width at which they can be read, so the table may stay wider than *width*.
-    """
+    """Format a table as text, with *header* as its first line. If the table is wider than *width*
+    columns, the widest columns are cut first. Each column stays wide enough to be read, so the
+    table may stay wider than *width*. *width* None: nothing is cut."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(columns_of(row[i]) for row in (header, *rows)) for i in range(len(header))]
     if width is not None:
@@ -390,11 +380,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
 
 def printable(line: str) -> str:
-    """Escape characters that would end the line or control the terminal.
-
-    Names and failures may contain any text of a program. Tabs stay, because they begin the lines of
-    Java's stacks.
-    """
+    """Return *line* with escapes for characters that would end the line or control the terminal:
+    names and failures may contain any text of a program. Tabs stay, because lines of Java's stacks
+    begin with tabs."""
     if line.isprintable():
         return line
     return "".join(

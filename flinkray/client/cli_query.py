@@ -24,7 +24,8 @@ def _key(text: str) -> Any:
 
 
 def _no_constant(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have."""
+    """Raise ValueError for NaN and Infinity, which Python's JSON parser accepts although JSON does
+    not have them."""
     raise ValueError(f"{text} is none of JSON")
 
 

@@ -77,7 +77,7 @@ def rest_token(cluster_id: str) -> None:
 
 
 class _TerminatedError(Exception):
-    """Raised at the first SIGTERM."""
+    """Raised by the first SIGTERM inside :func:`_ending_at_sigterm`, which catches it."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -40,7 +40,8 @@ from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 
 
 class _RunCommand(click.Command):
-    """Command whose options may follow a pipeline; arguments after a program are the program's."""
+    """The command ``run``. Its options may come before or after the name of a pipeline. With
+    ``--python``, all arguments after the script are passed to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
@@ -218,10 +219,8 @@ _INSTEAD = {
 
 
 def _of_program(values: Mapping[str, str]) -> dict[str, str]:
-    """Return those of *values* that the program reads itself, such as its parallelism.
-
-    Raises click.UsageError if the parallelism is given both here and by ``--parallelism``.
-    """
+    """Return the entries of *values* that the program itself reads, such as its parallelism. Raises
+    click.UsageError: the parallelism is given both in *values* and by ``--parallelism``."""
     of_program = {key: value for key, value in values.items() if key in PROGRAM_KEYS}
     given = click.get_current_context().get_parameter_source("parallelism")
     if PARALLELISM in of_program and given is ParameterSource.COMMANDLINE:
@@ -243,10 +242,8 @@ def _refuse_options_of_pipelines() -> None:
 
 
 def _tell_of_options_after_the_program(target: str, arguments: Sequence[str]) -> None:
-    """Note on standard error which of this command's options come after the program.
-
-    The program gets these options and may know them. The note helps a user who meant this command.
-    """
+    """Write a note to standard error that names those of *arguments* (which the program gets) that
+    ``flinkray run`` has as options, too: the user may have meant this command."""
     context = click.get_current_context()
     ours = [name for option in context.command.params for name in option.opts if name[0] == "-"]
     meant = [given for given in arguments if any(_is_option(given, name) for name in ours)]

@@ -48,12 +48,14 @@ class Settings:
 
     @property
     def interrupted(self) -> int:
-        """The exit code after an end by Ctrl-C or SIGTERM."""
+        """The exit code of a command that a signal has ended: that for SIGTERM if SIGTERM has come,
+        otherwise that for Ctrl-C."""
         return TERMINATED if self.was_terminated else INTERRUPTED
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """Context manager: a SIGTERM inside ends the process at once. Ray clears up after it."""
+        """Context manager: a SIGTERM inside the block ends the process at once, and Ray cleans up
+        after the process."""
         self.is_connecting = True
         try:
             yield
@@ -61,11 +63,8 @@ class Settings:
             self.is_connecting = False
 
     def end_at_sigterm(self) -> None:
-        """Make SIGTERM do what Ctrl-C does, from now on.
-
-        Containers and services are ended by SIGTERM. Call this only in a process that ends with its
-        command line.
-        """
+        """Make SIGTERM do what Ctrl-C does, from now on: containers and services are ended by
+        SIGTERM. Called only in a process that ends with its command line."""
         signal.signal(signal.SIGTERM, self._terminate)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:

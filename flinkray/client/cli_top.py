@@ -53,9 +53,8 @@ class VertexRates:
 
 @dataclass(frozen=True)
 class Look:
-    """The details of all running jobs at one time. Two of these objects give the rates between
-    them.
-    """
+    """The details of all running jobs at one time. The rates of a vertex are computed from two
+    looks."""
 
     at: float
     """Time of the look, in seconds of a monotonic clock."""
@@ -63,10 +62,9 @@ class Look:
 
 
 def rates(before: Look | None, now: Look) -> list[VertexRates]:
-    """Return the rates of the vertices between two looks. The caller leaves out ended jobs.
-
-    Without *before*, or if a vertex's tasks have restarted in between, its rates are None.
-    """
+    """Return the rates of all vertices of *now* since *before*. The rates of a vertex are None if
+    *before* is None or does not have the vertex, or if the vertex's tasks have restarted in
+    between. Ended jobs must have been left out of *now*."""
     earlier: dict[tuple[JobID, JobVertexID], IOMetrics] = {}
     for job in before.jobs if before is not None else ():
         for vertex in job.vertices:

@@ -37,11 +37,9 @@ class ClientClosedError(FlinkRayError):
 
 
 class ClientSession:
-    """The inside of a ClusterClient: its event loop, its connection to the Dispatcher, the jobs
-    that end with it, and the output of its embedded cluster.
-
-    Coroutine methods are called on the client's event loop, other methods from any thread.
-    """
+    """What a ClusterClient consists of: its event loop, its connection to the Dispatcher, the jobs
+    that end with it, and the output of its embedded cluster. Coroutine methods are called on the
+    client's event loop, other methods from any thread."""
 
     def __init__(
         self,
@@ -54,7 +52,10 @@ class ClientSession:
         configuration: ReadableConfig | None = None,
         output: EmbeddedOutput | None = None,
     ) -> None:
-        """Create the session of a client; :class:`ClusterClient` describes the arguments."""
+        """Create the session of a client, with the arguments of :class:`ClusterClient`.
+
+        *on_close*: coroutine function that leaves the cluster; it runs on the client's event loop
+        in :meth:`close`. *after_close*: called after the event loop has ended."""
         self._loop = loop
         self.dispatcher = connection
         """The connection to the Dispatcher. Use it only on the client's event loop."""
@@ -115,21 +116,20 @@ class ClientSession:
     async def ask_async(
         self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]
     ) -> T:
-        """Make *call* as :meth:`ask` does, from code on the client's event loop."""
+        """Make *call* to the leading Dispatcher from code on the client's event loop, and return
+        the answer. *question* names the call in error messages."""
         return await self.dispatcher.ask(question, call, ANSWER_TIMEOUT)
 
     async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
         """Return the id of the JobMaster that has started the coordinator of the job's sources.
-
-        None: the JobMaster does not answer, or no coordinator has been started yet.
-        """
+        None: the JobMaster does not answer, or no coordinator was started yet."""
         return await self.ask_async(
             f"find the coordinator of the sources of job {job_id}",
             lambda gateway: gateway.request_source_coordinator(job_id),
         )
 
     async def job_result(self, job_id: JobID) -> JobResult:
-        """Return the job's result when the job has ended."""
+        """Wait until the job has ended, and return its result."""
         return await self.dispatcher.ask(
             f"get the result of job {job_id}",
             lambda gateway: gateway.request_job_result(job_id),
@@ -145,17 +145,13 @@ class ClientSession:
     # --- jobs that end with the client
 
     def ending_with_client(self, job: JobGraph, reason: str) -> JobGraph:
-        """Return a copy of *job* that is cancelled when this client ends.
-
-        If the client is closed or lost, the job is cancelled for *reason*.
-        """
+        """Return a copy of *job* that the cluster cancels, with the cause *reason*, when this
+        client is closed or lost."""
         return replace(job, client=self.settings.attached_client(reason))
 
     def attach(self, job_id: JobID) -> None:
-        """Begin to send heartbeats for a job, so that the cluster does not cancel it as abandoned.
-
-        Called on the client's event loop, before the job is submitted.
-        """
+        """Begin to send heartbeats for a job, so that the cluster does not cancel the job as
+        abandoned. Called on the client's event loop, before the job is submitted."""
         self._attached.add(job_id)
         self._attached.begin_heartbeats()
 
@@ -167,9 +163,7 @@ class ClientSession:
 
     def end_attached(self, job_id: JobID) -> None:
         """Begin to cancel an attached job, because the object that reads its results was dropped.
-
-        Returns at once. An error is logged, because nobody waits for the end.
-        """
+        Returns at once. An error is logged, because no caller waits for the end."""
         if not self.is_closed:
             with suppress(LoopEndedError):  # the client was closed: it ends such jobs
                 self._loop.start(self._end_attached(job_id))
@@ -198,7 +192,8 @@ class ClientSession:
     # --- the end
 
     def close(self) -> None:
-        """Leave the cluster, as :meth:`ClusterClient.close` does. Idempotent."""
+        """Leave the cluster: cancel the attached jobs, disconnect, and end the event loop. An
+        embedded cluster is shut down. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -211,9 +206,8 @@ class ClientSession:
             self._after_close()
 
     def abandon(self) -> None:
-        """Drop the session without closing it.
-        Called in a forked process, which has no event loop: the client belongs to the parent.
-        """
+        """Mark the session as closed, without ending anything. Called in a forked process, which
+        has no event loop: the client belongs to the parent process."""
         self.is_closed = True
 
     async def _close(self) -> None:

@@ -79,7 +79,8 @@ _START_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class ClusterEnd:
-    """The processes and placement groups that :func:`stop_cluster` had to end by force."""
+    """The processes and placement groups that :func:`stop_cluster` had to end by force, and the
+    data that it kept."""
 
     killed: tuple[str, ...]
     """Actors that still ran after the Dispatcher had shut down, or that had no Dispatcher."""
@@ -111,7 +112,8 @@ def _check_storage(directory: str) -> None:
 async def start_cluster(
     rpc_service: RpcService, configuration: ReadableConfig, *, storage_dir: str | None = None
 ) -> tuple[str, ...]:
-    """Start the masters of the cluster that do not run yet, and return their names.
+    """Start those masters of the cluster that do not run yet, and return the names of the processes
+    that were started.
 
     A process that is added to a running cluster gets that cluster's configuration.
 
@@ -155,14 +157,10 @@ async def start_cluster(
 async def start_cluster_alone(
     rpc_service: RpcService, configuration: ReadableConfig
 ) -> tuple[str, ...]:
-    """Start the cluster as :func:`start_cluster` does, after other processes that start it now are
-    done.
-
-    Without this, two starts at once could give different configurations to parts of the cluster.
-
-    Raises:
-        ClusterStartError: the other start takes too long.
-    """
+    """Start the cluster as :func:`start_cluster` does, and let no other process start it at the
+    same time: two starts at once could give different configurations to parts of the cluster. Waits
+    while another process starts the cluster. Raises ClusterStartError: the other start takes too
+    long."""
     cluster_id = configuration.get(CLUSTER_ID)
     clock = rpc_service.clock
     deadline = clock.monotonic() + 2 * _START_TIMEOUT
@@ -194,7 +192,8 @@ class OtherValue:
 async def values_not_taken(
     rpc_service: RpcService, configuration: ReadableConfig
 ) -> dict[str, OtherValue]:
-    """Return, by key, the options of *configuration* that differ in the running cluster."""
+    """Return, by key, the options whose value in *configuration* differs from the value in the
+    running cluster."""
     record = await cluster_record(rpc_service, configuration.get(CLUSTER_ID))
     if record is None:
         return {}
@@ -230,10 +229,8 @@ def master_specs(
 
 
 async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRecord | None:
-    """Return the settings with which the cluster was started, as stored in Ray.
-
-    None: the cluster was not started in this Ray, or was ended.
-    """
+    """Return the settings with which the cluster was started, as stored in Ray. None: the cluster
+    was not started in this Ray, or was ended."""
     return await rpc_service.run_blocking(ray_runtime.recall_cluster, cluster_id)
 
 
@@ -254,7 +251,8 @@ async def _until_led(rpc_service: RpcService, record: ClusterRecord) -> None:
 
 
 async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> str | None:
-    """Return the name of the leader's process. None: there is no leader for *timeout* seconds."""
+    """Return the name of the process that leads. None: no leader was found within *timeout*
+    seconds."""
     try:
         address, _ = await within(timeout, find_leader(retriever))
     except asyncio.TimeoutError:
@@ -263,7 +261,8 @@ async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> 
 
 
 async def stop_cluster(rpc_service: RayRpcService, cluster_id: str) -> ClusterEnd:
-    """Shut the cluster down, then end its remaining processes and placement groups. Idempotent."""
+    """Shut the cluster down, then end by force its remaining processes and placement groups, and
+    return what had to be ended. Idempotent."""
     record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
     configuration = record.of_elections
     storage_dir = record.storage_dir if has_elections(configuration) else None
@@ -289,7 +288,8 @@ async def stop_cluster(rpc_service: RayRpcService, cluster_id: str) -> ClusterEn
 
 
 async def _release_worker_groups(rpc_service: RayRpcService, cluster_id: str) -> tuple[str, ...]:
-    """Remove the cluster's placement groups, with all actors in them, and return their names."""
+    """Remove the cluster's placement groups, with all actors in them. Return the names of the
+    groups."""
     driver = RayResourceManagerDriver(rpc_service, ClusterArguments(cluster_id, {}, ""))
     groups = await driver.recover()
     await asyncio.gather(*(driver.release_worker_group(group.group_id) for group in groups))
@@ -310,7 +310,8 @@ async def _connect_to_dispatcher(
 async def _end_standbys(
     rpc_service: RpcService, services: HighAvailabilityServices, configuration: ReadableConfig
 ) -> None:
-    """End the standby masters first: they would take over from a leader that shuts down."""
+    """End the standby masters, before the leaders are shut down: a standby master would take
+    over."""
     if configuration.get(STANDBY_MASTERS) == 0:
         return
     for kind, retriever in (
@@ -324,10 +325,8 @@ async def _end_standbys(
 
 
 async def _forget_elections(services: HighAvailabilityServices) -> str | None:
-    """Delete the cluster's data in ZooKeeper, unless some of its jobs have not ended.
-
-    Return a text that says what was kept and why; None: all data were deleted.
-    """
+    """Delete the cluster's data in ZooKeeper, unless some of its jobs have not ended. Return a text
+    that says what was kept and why; None: all data were deleted."""
     graphs = services.get_job_graph_store(StoredJob)
     try:
         recovered = await within(_ENDING_TIMEOUT, graphs.recover_job_graphs())
@@ -343,10 +342,8 @@ async def _forget_elections(services: HighAvailabilityServices) -> str | None:
 
 
 async def _actors_left(rpc_service: RpcService, cluster_id: str, timeout: float) -> tuple[str, ...]:
-    """Return the names of the cluster's actors that still exist after at most *timeout* seconds.
-
-    Empty as soon as there are none. Ray lists an ending actor for a moment longer.
-    """
+    """Wait at most *timeout* seconds until the cluster has no actors, and return the names of the
+    actors that still exist. Ray lists an ending actor for a moment longer."""
     namespace = ray_runtime.cluster_namespace(cluster_id)
     deadline = rpc_service.clock.monotonic() + timeout
     while True:

@@ -53,9 +53,10 @@ class ClusterClient:
     ) -> None:
         """Create the client of a cluster that *connection* has found.
 
-        *configuration*: only ``client.*`` and ``execution.*`` are used. *output*: output of an
-        embedded cluster; it has begun, and is closed with the client.
-        """
+        *on_close*: coroutine function that leaves the cluster; it runs on the client's event loop
+        when the client is closed. *after_close*: called after the event loop has ended.
+        *configuration*: only ``client.*`` and ``execution.*`` are used. *output*: the running
+        output of an embedded cluster, which is closed with the client."""
         self._session = ClientSession(
             loop,
             connection,
@@ -95,10 +96,9 @@ class ClusterClient:
     async def submit_async(
         self, job: JobGraph, *, timeout: float | None = ANSWER_TIMEOUT
     ) -> JobHandle:
-        """Submit a job as :meth:`submit` does, from code on an event loop.
-
-        If the caller is cancelled, the job is cancelled in the background if it was accepted.
-        """
+        """Submit a job from code on an event loop, and return its handle when the cluster has
+        stored the job. Arguments and errors are those of :meth:`submit`. If the caller is
+        cancelled, the job is cancelled in the background if it was accepted."""
         submission = Submission(self._session.dispatcher, job, timeout)
         try:
             await asyncio.wrap_future(self._session.start(self._submit(job, submission)))
@@ -117,7 +117,8 @@ class ClusterClient:
             raise
 
     def _withdraw(self, job: JobGraph, submission: Submission) -> str:
-        """Cancel a job after Ctrl-C, if it was accepted. Return a text about the job's state."""
+        """Cancel a job after Ctrl-C, if it was accepted. Return a text that says what became of the
+        job."""
         try:
             log.warning("withdrawing %s (Ctrl-C again leaves at once)", job.text)
             was_there = self._session.run(self._end_submitted(job.job_id, submission))
@@ -128,7 +129,7 @@ class ClusterClient:
         return f"{job.text} was {'cancelled' if was_there else 'not submitted'}"
 
     async def _end_submitted(self, job_id: JobID, submission: Submission) -> bool:
-        """Cancel the job if it was accepted. Return whether it was accepted."""
+        """Cancel the job if the cluster has accepted it. Return whether it has."""
         if not await submission.may_be_accepted():
             return False
         try:
@@ -140,7 +141,8 @@ class ClusterClient:
         return True
 
     def job(self, job_id: JobID | str) -> JobHandle:
-        """Return the handle of a job that was submitted before. The job's existence is not checked.
+        """Return the handle of a job that was submitted before. Whether there is such a job is not
+        checked.
 
         Raises:
             ValueError: the text is not a job id.
@@ -154,7 +156,7 @@ class ClusterClient:
         return self._session.ask("list the jobs", lambda gateway: gateway.list_jobs())
 
     def cancel(self, job_id: JobID | str) -> None:
-        """Cancel a job, as :meth:`JobHandle.cancel` does."""
+        """Begin to cancel a job. Idempotent. Raises what :meth:`JobHandle.cancel` raises."""
         self.job(job_id).cancel()
 
     def dispose_savepoint(self, path: str, *, timeout: float | None = None) -> None:

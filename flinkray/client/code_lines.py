@@ -21,10 +21,8 @@ _LIBRARIES = ("<frozen", *(f"{path}/" for path in set(sysconfig.get_paths().valu
 
 def line_of_user(error: BaseException) -> tuple[str, int] | None:
     """Return (file, line number) of the user's code nearest to the place where *error* was raised.
-
-    A line in a library counts only if no other line does. None: the traceback has only lines of
-    flinkray.
-    """
+    If the traceback has no line of the user, return a line of another library. None: the traceback
+    has only lines of flinkray."""
     lines = [
         (step.f_code, number)
         for step, number in traceback.walk_tb(error.__traceback__)
@@ -42,7 +40,8 @@ def _is_of_library(code: CodeType) -> bool:
 
 
 def with_code_lines(text: str) -> str:
-    """Add missing code lines to the frames of a traceback whose files exist on this machine."""
+    """Return a traceback's text with the missing code lines of the frames whose files exist on this
+    machine."""
     shown = []
     lines = text.split("\n")
     for number, line in enumerate(lines):

@@ -70,11 +70,8 @@ def connect_until_the_end(
     address: str, cluster_id: str, configuration: ReadableConfig
 ) -> ClusterClient:
     """Connect as :func:`connect` does, for a process that calls ``os._exit`` after closing the
-    client.
-
-    So closing the client does not disconnect from Ray, except from a Ray Client server: the exit
-    ends the connection anyway, and a clean disconnection takes Ray up to a second.
-    """
+    client. Closing this client leaves the process connected to Ray (except to a Ray Client server),
+    because the exit ends the connection, and a clean disconnection takes Ray up to a second."""
     configuration = configuration.with_values({CLUSTER_ID.key: cluster_id})
     return _connect(address, configuration, {}, _leave_ray_client)
 
@@ -104,9 +101,9 @@ def _connect(
 def open_rpc_service(
     address: str, cluster_id: str
 ) -> Iterator[tuple[LoopThread, RayRpcService, RayRuntime]]:
-    """Open an RPC service in a cluster's namespace on the Ray at *address*.
-
-    Used to start or end the cluster, which need not run.
+    """Context manager: open an RPC service in a cluster's namespace on the Ray at *address*, and
+    yield (thread of its event loop, service, description of Ray). Used to start or end the cluster,
+    which need not run.
 
     Raises:
         ClusterNotFoundError, ConfigurationError: no such Ray.
@@ -151,10 +148,8 @@ def _leave_ray(runtime: RayRuntime) -> None:
 
 
 def _leave_ray_client(runtime: RayRuntime) -> None:
-    """Disconnect from Ray if this process has joined it by Ray Client; otherwise do nothing.
-
-    A Ray Client server would wait for a client that ends without this.
-    """
+    """Disconnect from Ray if this process has joined it by Ray Client, because a Ray Client server
+    waits for a client that ends without this. Otherwise do nothing."""
     if runtime.session_dir is None:
         _leave_ray(runtime)
 
@@ -220,10 +215,8 @@ async def _open(
 
 
 def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
-    """Return the output of an embedded cluster.
-
-    None: somebody else started Ray and decided what Ray shows.
-    """
+    """Start to copy the output of an embedded cluster to standard output, and return the thread
+    that does it. None: other code started Ray and decided what Ray shows."""
     if not runtime.was_entered or runtime.session_dir is None:
         return None
     output = EmbeddedOutput(os.path.join(runtime.session_dir, "logs"))
@@ -232,11 +225,9 @@ def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
 
 
 def _embedded_storage(configuration: ReadableConfig, runtime: RayRuntime) -> str:
-    """Return the storage directory of an embedded cluster.
-
-    By default it lies in Ray's session directory and is new each time, because an embedded cluster
-    has no predecessor whose jobs it should recover.
-    """
+    """Return the storage directory of an embedded cluster: below ``storage.dir`` if that is set.
+    Otherwise a new one in Ray's session directory, because an embedded cluster has no predecessor
+    whose jobs it should recover."""
     if configuration.is_set(STORAGE_DIR):
         return cluster_storage(configuration)
     assert runtime.session_dir is not None

@@ -64,10 +64,8 @@ class DispatcherConnection(LeaderRetrievalListener):
         unreachable_limit: float = UNREACHABLE_LIMIT,
         offload_min_size: int = BLOB_OFFLOAD_MIN_SIZE.default,
     ) -> None:
-        """Create a connection that does not follow the leader yet.
-
-        *offload_min_size*: value of the option ``blob.offload.minsize``.
-        """
+        """Create a connection that does not look for the leader before :meth:`open`.
+        *offload_min_size*: value of the option ``blob.offload.minsize``."""
         self._rpc_service = rpc_service
         self._retriever = retriever
         self._cluster_id = cluster_id
@@ -85,7 +83,7 @@ class DispatcherConnection(LeaderRetrievalListener):
         return self._rpc_service
 
     async def open(self) -> None:
-        """Begin to follow the leader; returns before a leader is known."""
+        """Begin to follow the leader. Returns at once, even if no leader is known yet."""
         await self._retriever.start(self)
 
     async def close(self) -> None:
@@ -136,11 +134,9 @@ class DispatcherConnection(LeaderRetrievalListener):
             ) from None
 
     async def submit(self, graph: JobGraph, timeout: float | None) -> None:
-        """Submit a job once; large user code is uploaded first.
-
-        An attempt may end without an answer although the job was accepted. If a later attempt then
-        finds the job known already, the submission has succeeded.
-        """
+        """Submit a job exactly once; large user code is uploaded first. An attempt may end without
+        an answer although the cluster accepted the job. If a later attempt then finds that the
+        cluster knows the job, the submission has succeeded."""
         unanswered = False
         small, blobs = await self._rpc_service.run_blocking(offload, graph, self._offload_min_size)
         owner = BlobOwner.of_job(graph.job_id)
@@ -184,11 +180,9 @@ class DispatcherConnection(LeaderRetrievalListener):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         failures: list[RpcError],
     ) -> T:
-        """Call the leading Dispatcher, again and again, until it answers; return its answer.
-
-        After each failure, *failures* holds only the latest error, for the caller's error text.
-        Raises RpcConnectionError if no Dispatcher was reached for too long.
-        """
+        """Call the leading Dispatcher until it answers, and return its answer. After each failure
+        *failures* holds only this failure, for the caller's error text. Raises RpcConnectionError:
+        no Dispatcher was reached for too long."""
         counted_time = self._rpc_service.deadlines.time
         delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
@@ -250,11 +244,9 @@ def _at_last(failures: list[RpcError]) -> str:
 
 
 def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:
-    """Replace the largest pieces of user code and files in *graph* by the keys of blobs.
-
-    Pieces are replaced until those left in the graph have at most *min_size* bytes together.
-    Returns (graph with keys, replaced pieces by key); the caller uploads the pieces.
-    """
+    """Replace the largest pieces of user code and files in *graph* by the keys of blobs, until the
+    pieces that are left have at most *min_size* bytes together. Returns (graph with keys, replaced
+    pieces by key). Nothing is uploaded here."""
     vertices, files = list(graph.vertices), list(graph.files)
     contents = [vertex.invokable.code for vertex in vertices] + [file.content for file in files]
     pieces = {index: piece for index, piece in enumerate(contents) if isinstance(piece, bytes)}

@@ -84,7 +84,8 @@ def cluster_for(job: JobGraph) -> ClusterClient:
 
 
 def _check_directory(location: str | None) -> None:
-    """Create a local directory for checkpoints, so that an impossible one is refused at once."""
+    """Create a local directory for checkpoints, so that a program with an impossible one is refused
+    before it starts. Does nothing for None and other file systems."""
     if location is None or not locations.is_local(location):
         return
     try:
@@ -96,7 +97,8 @@ def _check_directory(location: str | None) -> None:
 
 
 def _resources_for(job: JobGraph) -> tuple[ResourceProfile, dict[str, str]]:
-    """Return a node with room for any slot, and the configuration with the slots of the job."""
+    """Return the resources of one node on which every slot of the job fits, and options that give
+    its TaskExecutor as many slots as the job needs."""
     groups: dict[str, int] = {}
     resources: dict[str, float] = {}
     for vertex in job.vertices:
@@ -143,7 +145,8 @@ async def _start(
 
 
 async def connection_to(cluster: LocalCluster, cluster_id: str) -> DispatcherConnection:
-    """Return an open connection to the Dispatcher of a LocalCluster on this event loop."""
+    """Return an open connection to the Dispatcher of *cluster*, a cluster on the running event
+    loop."""
     retriever = StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone())
     connection = DispatcherConnection(cluster.client, retriever, cluster_id)
     await connection.open()
@@ -151,6 +154,7 @@ async def connection_to(cluster: LocalCluster, cluster_id: str) -> DispatcherCon
 
 
 def close_soon(client: ClusterClient) -> None:
-    """Begin to close a client; from any thread, also that of its own event loop."""
+    """Close a client in a new thread. May be called in any thread, even in that of the client's
+    event loop, where :meth:`ClusterClient.close` would wait for itself."""
     if not session_of(client).is_closed:
         threading.Thread(target=client.close, name="end of the flinkray cluster").start()

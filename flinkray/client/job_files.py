@@ -18,11 +18,8 @@ class JobFileError(FlinkRayError):
 
 
 def expect_to_be_there(path: str) -> None:
-    """Check that a local file that a program names exists, so that a mistake is reported at once.
-
-    Raises:
-        JobFileError: there is no such file or directory.
-    """
+    """Check that a local file or directory exists, so that a wrong path is reported when the
+    program names it. Raises JobFileError: it does not exist."""
     try:
         Path(path).expanduser().stat()
     except OSError as error:
@@ -30,7 +27,7 @@ def expect_to_be_there(path: str) -> None:
 
 
 def expect_archive(path: str) -> None:
-    """Check that a local archive exists. Raises JobFileError, also if it is no archive."""
+    """Check that a local file is an archive. Raises JobFileError: it is none, or does not exist."""
     expect_to_be_there(path)
     file = Path(path).expanduser()
     if file.is_dir() or not is_archive(str(file)):
@@ -38,11 +35,8 @@ def expect_archive(path: str) -> None:
 
 
 def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = False) -> JobFile:
-    """Return a file, or a directory packed as an archive, in the form in which a job carries it.
-
-    Raises:
-        JobFileError: there is no such file, or it cannot be read.
-    """
+    """Return the JobFile with which a job carries a file, or a directory as an archive. Raises
+    JobFileError: the file does not exist or cannot be read."""
     file = Path(path).expanduser()
     try:
         if file.is_dir():
@@ -53,9 +47,8 @@ def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = Fals
 
 
 def take_archive_along(path: str, target_dir: str) -> JobFile:
-    """Return an archive in the form in which a job carries it.
-    Raises JobFileError if it is none.
-    """
+    """Return the JobFile with which a job carries an archive. Raises JobFileError: it is no
+    archive."""
     expect_archive(path)
     return take_along(path, target_dir, JobFileUse.ARCHIVE)
 
@@ -72,10 +65,8 @@ def _no_archive(path: str) -> JobFileError:
 
 
 def _packed(directory: Path) -> bytes:
-    """Return a directory as a zip archive.
-
-    Equal files give equal bytes, whatever their modification times.
-    """
+    """Return the files of a directory as a zip archive. Equal files give equal bytes, whatever
+    their modification times."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(directory.rglob("*")):

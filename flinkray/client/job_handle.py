@@ -48,11 +48,8 @@ class JobHandle:
         )
 
     def details(self) -> JobDetails:
-        """Return details of the job.
-
-        The details include vertices, executions with their places, progress, the reason for
-        waiting, and failures.
-        """
+        """Return details of the job: vertices, executions with their places, progress, the reason
+        for waiting, and failures."""
         return self._session.ask(
             f"get the details of job {self.job_id}",
             lambda gateway: gateway.request_job_details(self.job_id),
@@ -87,7 +84,8 @@ class JobHandle:
         *,
         others: tuple[int, int] | None = None,
     ) -> None:
-        """Set the least and most subtasks of vertices of an elastic job, by vertex name.
+        """Set the bounds (least, most) of the number of subtasks of vertices of an elastic job, by
+        vertex name.
 
         Returns when the request is stored; the cluster then tries to fulfil it.
 
@@ -139,7 +137,8 @@ class JobHandle:
     async def trigger_savepoint_async(
         self, directory: str | None = None, *, timeout: float | None = None
     ) -> str:
-        """Take a savepoint as :meth:`trigger_savepoint` does, from code on an event loop."""
+        """Take a savepoint from code on an event loop, and return its directory when it is
+        complete. Arguments and errors are those of :meth:`trigger_savepoint`."""
         return await self._taken(SnapshotType.SAVEPOINT, directory, timeout)
 
     def stop_with_savepoint(
@@ -176,7 +175,9 @@ class JobHandle:
         drain: bool = False,
         timeout: float | None = None,
     ) -> str:
-        """Stop the job as :meth:`stop_with_savepoint` does, from code on an event loop."""
+        """Take a savepoint and let the job finish with it, from code on an event loop. Return the
+        savepoint's directory when the job has finished. Arguments and errors are those of
+        :meth:`stop_with_savepoint`."""
         return await self._taken(_stop(drain), directory, timeout)
 
     def trigger_checkpoint(self, *, timeout: float | None = None) -> str:
@@ -193,17 +194,16 @@ class JobHandle:
         return self._session.run(self._take(SnapshotType.CHECKPOINT, None, timeout))
 
     async def trigger_checkpoint_async(self, *, timeout: float | None = None) -> str:
-        """Take a checkpoint as :meth:`trigger_checkpoint` does, from code on an event loop."""
+        """Take a checkpoint from code on an event loop, and return its directory when it is
+        complete. Arguments and errors are those of :meth:`trigger_checkpoint`."""
         return await self._taken(SnapshotType.CHECKPOINT, None, timeout)
 
     async def _taken(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
         return await asyncio.wrap_future(self._session.start(self._take(kind, directory, timeout)))
 
     async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
-        """Take one checkpoint or savepoint, and return its path.
-
-        All repetitions of the request carry the same id, so the cluster takes only one snapshot.
-        """
+        """Take one checkpoint or savepoint, and return its path. If the request is repeated, it
+        carries the same id, so the cluster takes only one."""
         target = None if directory is None else absolute_location(directory)
         request = SnapshotRequest(TriggerID.generate(), kind, target)
         try:
@@ -235,7 +235,8 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobStatus:
-        """Wait for the job's end, with whatever status, and for the return of its resources.
+        """Wait until the job has ended and has returned its resources; return its final status. A
+        job that failed raises no error here.
 
         Args:
             timeout: seconds; None: no limit.
@@ -255,11 +256,8 @@ class JobHandle:
         on_progress: Callable[[JobProgress], None] | None = None,
         interval: float = 1.0,
     ) -> JobResult:
-        """Wait for the job's end as :meth:`wait` does, and return the whole result.
-
-        A second request for the result could fail, because a cluster may have forgotten the job by
-        then.
-        """
+        """Wait for the job's end as :meth:`wait` does, and return the whole result: a later request
+        could fail, because the cluster may have forgotten the job by then."""
         if on_progress is None:
             result = self._session.run(self._end(timeout))
         else:
@@ -272,10 +270,8 @@ class JobHandle:
     def watched(
         self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
     ) -> T:
-        """Return a future's result, and report progress until then, as :meth:`wait` does.
-
-        An interrupted wait cancels the future.
-        """
+        """Wait for *future* and return its result. Until then call *on_progress* every *interval*
+        seconds with the job's progress. An interrupted wait cancels the future."""
         try:
             while not futures.wait([future], interval).done:
                 look = self._session.start(self._progress())
@@ -291,10 +287,8 @@ class JobHandle:
             future.cancel()
 
     def look_once_more(self, on_progress: Callable[[JobProgress], None]) -> None:
-        """Call *on_progress* a last time after the job's end, so that its last restarts are shown.
-
-        Does nothing if the cluster does not answer.
-        """
+        """Call *on_progress* a last time after the end of a job that was restarted, so that its
+        last restarts are shown. Does nothing if the cluster does not answer."""
         look = self._session.start(self._progress())
         with suppress(FlinkRayError, futures.TimeoutError):
             progress = look.result(_LAST_LOOK)

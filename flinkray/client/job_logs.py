@@ -29,10 +29,8 @@ class JobLog:
 
 
 def logs_of_job(job_id: JobID, lines: int) -> tuple[list[JobLog], list[str]]:
-    """Return the last lines of each file, and the addresses of nodes that did not answer.
-
-    This process must be connected to Ray.
-    """
+    """Return the last *lines* lines of each log file of the job on all nodes, and the addresses of
+    nodes that did not answer. This process must be connected to Ray."""
     task: Any = ray.remote(num_cpus=0, max_retries=0)(_read)
     asked = {}
     for node in ray.nodes():

@@ -35,19 +35,14 @@ class JobExecutionResult:
 
     @classmethod
     def of_program(cls, job_id: JobID, name: str, net_runtime: float) -> JobExecutionResult:
-        """Make the result of a program that has finished in this process.
-
-        *net_runtime* is in seconds.
-        """
+        """Make the result of a program that has finished in this process. *net_runtime*:
+        seconds."""
         return cls(JobResult(job_id, name, JobStatus.FINISHED, net_runtime))
 
     @classmethod
     def of(cls, result: JobResult) -> JobExecutionResult:
-        """Make the result of a finished job.
-
-        Raises JobExecutionError (the job failed), JobCancelledError (it was cancelled) or
-        JobNotFinishedError (it was suspended).
-        """
+        """Make the result of a job that has finished. Raises JobExecutionError (the job failed),
+        JobCancelledError (it was cancelled) or JobNotFinishedError (it was suspended)."""
         if result.status is JobStatus.FINISHED:
             return cls(result)
         error: JobExecutionError | JobCancelledError | JobNotFinishedError
@@ -79,10 +74,8 @@ class JobExecutionResult:
 
     @property
     def savepoint(self) -> str | None:
-        """The location of the savepoint that the job was stopped with.
-
-        None if the job was not stopped with a savepoint.
-        """
+        """The location of the savepoint with which the job was stopped. None: it was not stopped
+        with a savepoint."""
         return self._result.savepoint
 
     @property
@@ -112,7 +105,7 @@ class JobExecutionResult:
             return self._dataset().schema
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return all rows. Raises what :meth:`to_batches` raises."""
+        """Return all rows as a table. Raises what :meth:`to_batches` raises."""
         with self._finding_files():
             return self._dataset().to_table()
 
@@ -127,10 +120,8 @@ class JobExecutionResult:
             return self._found(self._dataset().to_batches(batch_size=batch_size))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return all rows.
-
-        Raises what :meth:`to_batches` raises, and ImportError if pandas is not installed.
-        """
+        """Return all rows as a pandas DataFrame. Raises what :meth:`to_batches` raises, and
+        ImportError if pandas is not installed."""
         table: Any = self.to_arrow()
         frame: pandas.DataFrame = table.to_pandas()
         return frame

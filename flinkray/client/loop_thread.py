@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class LoopEndedError(FlinkRayError):
-    """Raised when the loop was closed and runs nothing any more."""
+    """Raised when a coroutine is to run on an event loop that was closed."""
 
 
 class LoopThread:
-    """Daemon thread that runs coroutines for threads without an event loop."""
+    """Daemon thread with an event loop, on which other threads run coroutines."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -16,11 +16,9 @@ from flinkray.ha.locations import open_directory
 
 
 def look_around(storage: str | None, name: str, mark: str | None = None) -> dict[str, Any]:
-    """Collect versions and resources of the node; runs in a Ray process on the node.
-
-    *storage*: location in which folder *name* is written for a trial, and in which folder *mark* is
-    looked for; None: neither.
-    """
+    """Return versions and resources of the node on which this function runs in a Ray process.
+    *storage*: location to which a folder *name* is written for a trial, and in which a folder
+    *mark* is looked for; None: no storage is tried."""
     memory = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     said: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -65,10 +63,8 @@ _MARK = "mark"
 
 
 def try_storage(location: str, name: str) -> str | None:
-    """Try a storage and return what is wrong; None: nothing.
-
-    *name*: folder for the trial, which is deleted.
-    """
+    """Write, read and delete files in the new folder *name* at *location*. Return a text about what
+    went wrong; None: nothing."""
     try:
         folder = open_directory(location).subdirectory(name)
         try:
@@ -85,10 +81,8 @@ def try_storage(location: str, name: str) -> str | None:
 
 @contextmanager
 def marked(location: str, name: str) -> Iterator[bool]:
-    """Write a file to the storage, for other machines to find. Yield whether it was written.
-
-    *name*: the file's folder in *location*, which is deleted at the end.
-    """
+    """Context manager: keep a file in folder *name* at *location*, for :func:`sees_mark` on other
+    machines, and delete the folder at the end. Yields whether the file could be written."""
     try:
         folder = open_directory(location).subdirectory(name)
         folder.write(_MARK, b"")
@@ -102,10 +96,8 @@ def marked(location: str, name: str) -> Iterator[bool]:
 
 
 def sees_mark(location: str, name: str) -> bool:
-    """Return whether this machine sees the file that :func:`marked` wrote on another one.
-
-    If so, both machines have the same storage at *location*.
-    """
+    """Return whether this machine sees the file that :func:`marked` wrote on another machine. If
+    so, both machines have the same storage at *location*."""
     try:
         return open_directory(location).subdirectory(name).read(_MARK) is not None
     except (OSError, ValueError):

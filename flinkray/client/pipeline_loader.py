@@ -24,12 +24,9 @@ class PipelineNotFoundError(FlinkRayError):
 
 
 def load_pipeline(target: str) -> Callable[[Any], Any]:
-    """Return the function that *target* names; the default function of a script is ``pipeline``.
-
-    A script is executed as a module, not as ``__main__``. It can import files beside it.
-
-    Raises PipelineNotFoundError; the text says what is missing, or what the code raised and where.
-    """
+    """Return the function that *target* names; the default function of a script is ``pipeline``. A
+    script is executed as a module, not as ``__main__``, and can import files beside it. Raises
+    PipelineNotFoundError; the text says what is missing, or what the code raised and where."""
     path, function_name = _split(target)
     if path.endswith(".py") or "/" in path:
         module = _load_script(Path(path))

@@ -43,21 +43,17 @@ _GRACE = 10.0
 
 
 def submit_attached(client: ClusterClient, job: JobGraph, clear: Callable[[], None]) -> JobOutput:
-    """Submit a job and return the display of the lines that the job prints.
-
-    *clear* is called before lines are written. Raises the errors of :meth:`ClusterClient.submit`.
-    """
+    """Submit a job and return the display of the lines that the job prints. *clear* is called each
+    time before lines are written. Raises the errors of :meth:`ClusterClient.submit`."""
     printing = _printing_to_client(job)
     client.submit(printing or job)
     return NoOutput() if printing is None else PrintedLinesDisplay(client, job.job_id, clear)
 
 
 def _printing_to_client(job: JobGraph) -> JobGraph | None:
-    """Return a copy of the job whose print sinks send their lines to the client.
-
-    None: the job has no print sink, or has no sources. Lines travel through the coordinator of the
-    job's sources; in a job without sources they go to the log.
-    """
+    """Return a copy of the job whose print sinks send their lines to the client, through the
+    coordinator of the job's sources. None: the job has no print sink, or no sources; then lines go
+    to the log."""
     has_coordinator = any(v.invokable.kind == STREAM and not v.inputs for v in job.vertices)
     if not has_coordinator or not any(_prints(vertex) for vertex in job.vertices):
         return None
@@ -78,10 +74,10 @@ class JobOutput(Protocol):
     """Interface of an object that shows what a job prints, while the client waits for the job."""
 
     def finish(self) -> None:
-        """Wait until everything that the job printed is written. Called when the job has ended."""
+        """Wait until everything that the ended job has printed is written."""
 
     def close(self) -> None:
-        """Drop the output that is not written yet. Idempotent."""
+        """Drop the output that was not written yet. Idempotent."""
 
 
 class NoOutput(JobOutput):
@@ -95,14 +91,13 @@ class NoOutput(JobOutput):
 
 
 class PrintedLinesDisplay(JobOutput):
-    """Reads the lines that one job prints, and writes them to standard output.
-
-    Lines are read on the client's event loop and written in another thread. So a blocked terminal
-    slows down the printing job, but no other work of the client.
-    """
+    """Reads the lines that one job prints, and writes them to standard output. Lines are read on
+    the client's event loop and written in another thread, so a blocked terminal slows down the
+    printing job, but no other work of the client."""
 
     def __init__(self, client: ClusterClient, job_id: JobID, clear: Callable[[], None]) -> None:
-        """Begin to read a submitted job's output. *clear* is called before lines are written."""
+        """Begin to read the output of a submitted job. *clear* is called each time before lines are
+        written."""
         self._session = session_of(client)
         self._job_id = job_id
         self._clear = clear
@@ -220,7 +215,8 @@ class PrintedLinesDisplay(JobOutput):
 
 
 async def _within_job(asking: Coroutine[Any, Any, T], ended: asyncio.Future[JobResult]) -> T | None:
-    """Return the answer of *asking*. None: the job has ended and no answer comes."""
+    """Return the answer of *asking*. None: the job has ended, and no answer came within a moment
+    after that."""
     answer = asyncio.ensure_future(asking)
     try:
         both: list[asyncio.Future[Any]] = [answer, ended]

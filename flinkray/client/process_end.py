@@ -45,7 +45,7 @@ def at_process_end(
 
 
 def check_process_goes_on() -> None:
-    """Raise RuntimeError if the interpreter is ending, when thread pools accept no more work."""
+    """Raise RuntimeError if the interpreter is ending; thread pools then accept no more work."""
     if _has_begun:
         raise RuntimeError(
             "the main thread has ended, and a program with checkpoints cannot be started any more: "

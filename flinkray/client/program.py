@@ -34,12 +34,9 @@ def run_program(
     progress: Progress,
     configuration: Mapping[str, str] | None = None,
 ) -> None:
-    """Execute a script; its jobs run on the cluster.
-
-    If the script ends without having executed the program that it built, *progress* shows a
-    message. The script can import files beside it. Its exceptions are passed on, SystemExit
-    included.
-    """
+    """Execute a script; its jobs run on the cluster. If the script ends without having executed the
+    program that it built, *progress* shows a message. The script can import files beside it.
+    Exceptions of the script are raised here, SystemExit included."""
     target = ExecutionTarget(client, parallelism, progress, configuration or {})
     argv, folder = sys.argv, str(Path(path).resolve().parent)
     sys.argv = [path, *arguments]
@@ -66,10 +63,8 @@ def _tell_of_what_did_not_run(target: ExecutionTarget, path: str, progress: Prog
 
 
 def place_in_program(error: BaseException) -> str | None:
-    """Return the line of the user's program nearest to the place where *error* was raised.
-
-    None: the traceback has no such line.
-    """
+    """Return a text with the line of the user's program nearest to the place where *error* was
+    raised. None: the traceback has no such line."""
     line = line_of_user(error)
     return line and f"{os.path.basename(line[0])}, line {line[1]}"
 
@@ -77,10 +72,8 @@ def place_in_program(error: BaseException) -> str | None:
 def show_as_a_program_does(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Show a program's error without the frames of its runner, as ``python`` does.
-
-    This is a ``sys.excepthook``.
-    """
+    """Show a program's error as ``python`` does, without the frames that belong to
+    :func:`run_program`. This is a ``sys.excepthook``."""
     runs = run_program.__code__
     step = frames
     while step is not None and step.tb_frame.f_code is not runs:

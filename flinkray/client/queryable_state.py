@@ -70,11 +70,8 @@ _MOVED = (
 
 
 class KvStateNotFoundAgainError(FlinkRayError):
-    """Raised when a state that this client has found before was not found again in time.
-
-    Its job is being restarted or has lost its slots, or the process that holds the state does not
-    answer.
-    """
+    """Raised when a state that this client has found before was not found again in time: its job is
+    being restarted or has lost its slots, or the process that holds the state does not answer."""
 
     retryable = True
 
@@ -167,7 +164,8 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Any:
-        """Return the state of one key as :meth:`get_kv_state` does, from code on an event loop."""
+        """Return the state of one key, for reading only, from code on an event loop. Arguments and
+        result are those of :meth:`get_kv_state`."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._session.start(self._one(query, key)))
 
@@ -180,10 +178,8 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> list[Any]:
-        """Return the states of many keys, in their order, with few messages.
-
-        None for a key without state.
-        """
+        """Return the states of many keys, in the order of the keys, with few messages. The state of
+        a key for which nothing is stored is None."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return self._session.run(self._many(query, keys))
 
@@ -196,7 +192,8 @@ class QueryableStateClient:
         namespace: Any = NO_NAMESPACE,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> list[Any]:
-        """Return states as :meth:`get_kv_states` does, from code on an event loop."""
+        """Return the states of many keys, in the order of the keys, from code on an event loop.
+        Arguments and result are those of :meth:`get_kv_states`."""
         query = _query(job_id, name, descriptor, namespace, timeout)
         return await asyncio.wrap_future(self._session.start(self._many(query, keys)))
 
@@ -243,10 +240,8 @@ class QueryableStateClient:
         found: dict[int, Any],
     ) -> FlinkRayError | None:
         """Query the keys at the indices in *left*, and store the answers in *found*, by index.
-
         Return the last error that suggests that the state has moved to another process. None: every
-        key has an answer.
-        """
+        key has an answer."""
         failure: FlinkRayError | None = None
         by_place, missing = _by_place(location, keys, left)
         if missing is not None:
@@ -303,10 +298,9 @@ class QueryableStateClient:
         return server
 
     async def _location(self, query: _Query) -> KvStateLocation:
-        """Return the cached location of the queried state, or look it up.
-
-        Concurrent queries share a look-up.
-        """
+        """Return the location of the queried state: the cached one, or that of a look-up, which
+        concurrent queries share. Raises StateError: the state is of another kind than the query's
+        descriptor."""
         wanted = query.job_id, query.name
         location = self._locations.get(wanted)
         if location is None:
@@ -353,12 +347,9 @@ def _query(
 def _by_place(
     location: KvStateLocation, keys: Sequence[Any], left: Sequence[int]
 ) -> tuple[dict[KvStatePlace, list[tuple[int, Any]]], int | None]:
-    """Group the keys at the indices in *left* by the process that holds their state.
-
-    Return (process -> list of (index, key converted to the state's key type), missing key group).
-    The latter is the number of a key group that no process holds, or None. Raises
-    UnsupportedKeyError if a key cannot be converted.
-    """
+    """Group the keys at the indices in *left* by the process that holds their state. Return
+    (process -> list of (index, key converted to the state's key type), number of a key group that
+    no process holds, or None). Raises UnsupportedKeyError: a key cannot be converted."""
     kind = None if location.key_type is None else KEY_KINDS[location.key_type]
     convert, hash_of = (as_key, stable_hash) if kind is None else (kind.value_of, kind.hash_of)
     by_place: dict[KvStatePlace, list[tuple[int, Any]]] = {}

@@ -109,18 +109,15 @@ class RayRuntime:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """Settings with which a cluster was started; clients find the leader by them."""
+    """Settings with which a cluster was started. Clients need some of them to find the leader."""
 
     configuration: dict[str, str]
     storage_dir: str
 
     @property
     def of_elections(self) -> ReadableConfig:
-        """Return the options that are needed to find the leader.
-
-        The other options are left out: a client may know fewer options than the cluster's version
-        does.
-        """
+        """Return the options that are needed to find the leader. Other options are left out,
+        because a client of another version may not know them."""
         return ReadableConfig(
             {
                 key: value
@@ -155,20 +152,20 @@ def is_elsewhere() -> bool:
 
 
 def present_ray() -> RayRuntime:
-    """Return a description of the Ray that this process is connected to.
-
-    If the process is not connected yet, join or start a Ray as ``ray.init()`` does.
-    """
+    """Return a description of the Ray that this process is connected to. If it is not connected
+    yet, join or start a Ray as ``ray.init()`` does."""
     if ray_client.is_connected():
         return RayRuntime(None, None, was_entered=False)
     return _runtime(ray.init(ignore_reinit_error=True, configure_logging=False), was_entered=False)
 
 
 def check_is_present(address: str) -> None:
-    """Check that *address* is that of the Ray that this process is connected to already.
+    """Check that *address* may be that of the Ray that this process is connected to: only the ports
+    are compared, because a host has many names.
 
     Raises:
-        ClusterNotFoundError: *address* (``host:port``) belongs to another Ray.
+        ClusterNotFoundError: *address* (``host:port``) has another port, or a Ray Client is
+            involved, whose server cannot be compared.
         ConfigurationError: not such an address.
     """
     _place_of(address.removeprefix(RAY_CLIENT))
@@ -187,10 +184,9 @@ def check_is_present(address: str) -> None:
 
 
 def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime:
-    """Start a Ray that ends with this process. *options*: further arguments of ``ray.init``.
-
-    Raises RayStartError if Ray does not start; the text has the reason.
-    """
+    """Start a Ray that ends with this process. *options*: arguments of ``ray.init``, which override
+    the defaults of this function. Raises RayStartError: Ray does not start; the text has the
+    reason."""
     arguments: dict[str, object] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,  # its warnings explain Ray, not the job
@@ -235,12 +231,10 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
 
 @contextmanager
 def ports_for_agents() -> Iterator[None]:
-    """Choose free ports for the agents of a Ray that this process starts inside the context.
-
-    Without this function the agents choose their ports, and the raylet waits 15 s for them, a time
-    that cannot be configured (ray-project/ray#65983). Agents need longer on a busy machine: the
-    raylet then ends, and Ray's start fails.
-    """
+    """Context manager: choose free ports for the agents of a Ray that this process starts in the
+    block. Otherwise the agents choose their ports, and the raylet waits 15 s for them, a time that
+    cannot be configured (ray-project/ray#65983). On a busy machine agents need longer; the raylet
+    then ends, and Ray's start fails."""
     chosen = dict(zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True))
     of_ray, start_process = parameter.RayParams, services.start_ray_process
 
@@ -320,11 +314,8 @@ def _without_logs_of_dashboard() -> Iterator[None]:
 
 
 def show_messages_on_standard_error() -> None:
-    """Show Ray's messages to a driver on standard error.
-
-    Without this function the messages go to standard output, between the program's results,
-    whatever ``log_to_driver`` says.
-    """
+    """Make Ray show its messages to a driver on standard error from now on. Otherwise they go to
+    standard output, between the program's results, whatever ``log_to_driver`` says."""
     show = worker.print_to_stdstream
     if getattr(show, "shows_on_standard_error", False):
         return
@@ -337,11 +328,9 @@ def show_messages_on_standard_error() -> None:
 
 
 def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdown) -> T:
-    """Call *start*, which starts Ray, up to :data:`_STARTS` times, and return its result.
-
-    If Ray's start took too long or a port was taken, *clear_away* and *start* are called again. A
-    port that was free may be taken by another process a moment later.
-    """
+    """Call *start*, which starts Ray, and return its result. If Ray's start took too long or a port
+    was taken, call *clear_away* and then *start* again, up to :data:`_STARTS` times in all: another
+    process may take a free port at any moment."""
     for _ in range(_STARTS - 1):
         try:
             return start()
@@ -422,10 +411,9 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
 
 
 def _show_token() -> None:
-    """Set Ray's authentication mode to "token" if this user has a token and nothing else is set.
-
-    This is Ray's own rule for ``auto``. To other addresses a token is sent only on demand.
-    """
+    """Make this process send Ray's authentication token, if the user has a token and no
+    authentication mode is set. This is Ray's own rule for ``auto``. To other addresses a token is
+    sent only on demand."""
     if RAY_AUTH_MODE not in os.environ and _has_token():
         os.environ[RAY_AUTH_MODE] = "token"
         Config.initialize("")  # Ray has read the old mode from the environment
@@ -436,7 +424,8 @@ def _has_token() -> bool:
 
 
 def advice(error: BaseException) -> str:
-    """Return advice on an error that joining Ray raised; "" without clear advice."""
+    """Return advice to append to the text of an error that joining Ray raised; "" if no advice is
+    known."""
     words = _words_of(error)
     if "ersion mismatch" in words:
         return ". Use the same versions of Ray and Python here"
@@ -470,10 +459,8 @@ def leave_ray() -> None:
 
 def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
     """Return, for each of *number* masters of one kind, the hex id of the node to place it on.
-
     Nodes are repeated if there are too few. *avoid_head*: use Ray's head node only if there is no
-    other node. None in place of an id: Ray does not say which node is the head.
-    """
+    other node. None in place of an id: Ray does not say which node is the head."""
     alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
     return places_of_masters(head_node_id(), alive, number, avoid_head)
 
@@ -481,10 +468,8 @@ def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
 def places_of_masters(
     head: str | None, alive: Sequence[str], number: int, avoid_head: bool
 ) -> list[str | None]:
-    """Return nodes for masters: the head, unless it is to be avoided, then the other nodes in turn.
-
-    If the head is the only node, all masters are on it.
-    """
+    """Return *number* nodes: the head first, unless *avoid_head*, then the other nodes in turn. If
+    the head is the only node, all entries are the head."""
     others: list[str | None] = [node for node in alive if node != head]
     cycle = itertools.cycle(others or [head])
     if avoid_head:
@@ -504,7 +489,8 @@ def has_cluster(cluster_id: str) -> bool:
 
 
 def has_masters(cluster_id: str) -> bool:
-    """Return whether any master lives: a half-started cluster may have only a ResourceManager."""
+    """Return whether any master of the cluster lives. A half-started cluster may have only a
+    ResourceManager."""
     return any(map(_MASTER.fullmatch, actors_of(cluster_namespace(cluster_id))))
 
 
@@ -521,14 +507,13 @@ def running_clusters() -> list[str]:
 
 
 class _Starter:
-    """Actor that a process creates while it starts the cluster; its unique name excludes others."""
+    """Actor that a process creates while it starts a cluster. Its name is unique, so no other
+    process can create it at the same time."""
 
 
 def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:
     """Mark in Ray that this process starts the cluster; return the mark, for :func:`end_to_start`.
-
-    The mark also vanishes with this process. None: another process is starting the cluster.
-    """
+    The mark vanishes when this process ends. None: another process is starting the cluster."""
     starter: Any = ray.remote(num_cpus=0, max_restarts=0)(_Starter)
     try:
         sign: ActorHandle[Any] = starter.options(
@@ -569,21 +554,16 @@ def address_from_environment() -> str | None:
 
 
 def recorded_address() -> str | None:
-    """Return the address of the Ray that ``ray start`` has started last on this machine.
-
-    None: there is none, or it does not answer.
-    """
+    """Return the address of the Ray that ``ray start`` has started last on this machine. None: no
+    address is recorded, or Ray does not answer there."""
     address: str | None = services.find_bootstrap_address(None)
     return address if address is not None and _is_reachable(address) else None
 
 
 def _find_ray() -> str:
-    """Return the address of the Ray that ``ray start`` started last here, else of the only one that
-    runs.
-
-    Raises:
-        ClusterNotFoundError: no Ray runs, or several run and none of them is the recorded one.
-    """
+    """Return the address of the Ray that ``ray start`` started last on this machine; if it does not
+    run, the address of the only Ray that does. Raises ClusterNotFoundError: no Ray runs, or several
+    do."""
     recorded = recorded_address()
     if recorded is not None:
         return recorded
@@ -630,10 +610,8 @@ def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Check that Ray's head answers.
-
-    Ray itself tries for a minute with a hanging head, and then ends the process.
-    """
+    """Check that Ray's head answers. Raises ClusterNotFoundError: it hangs, or is no Ray. Ray
+    itself tries for a minute with a hanging head, and then ends the process."""
     channel = init_grpc_channel(address.removeprefix(RAY_CLIENT), GLOBAL_GRPC_OPTIONS)
     try:
         # Any answer will do, also that there is no such method. A wait until the channel is ready

@@ -51,10 +51,9 @@ def published_spark_stage(function: SparkFunction, name: str, slots: ExecutorSlo
 def table_spark_stage(
     function: SparkFunction, key: Sequence[str], name: str, slots: ExecutorSlots
 ) -> JobVertex:
-    """Make a Spark stage whose rows are looked up by the columns *key* of records of the same job.
-
-    Raises ConfigurationError or UserCodeError as :func:`published_spark_stage` does.
-    """
+    """Make a Spark stage whose rows form a table. A stream of the same job looks up rows by the
+    columns *key*. Raises ConfigurationError or UserCodeError as :func:`published_spark_stage`
+    does."""
     _check("spark_table", _OF_A_SESSION, function, slots)
     return _stage(with_key(function, tuple(key)), name, slots, PARTITIONS)
 
@@ -77,11 +76,9 @@ def streaming_spark_stage(
 def epochs_spark_stage(
     function: SparkEpochFunction, name: str, slots: ExecutorSlots, *, is_read: bool
 ) -> JobVertex:
-    """Make a Spark stage whose function is given the epochs of a stream of the same job.
-
-    *is_read*: whether a stream reads the function's results. Raises ConfigurationError or
-    UserCodeError as :func:`published_spark_stage` does.
-    """
+    """Make a Spark stage whose function is called with the rows of each checkpoint (an *epoch*) of
+    a stream of the same job. *is_read*: whether a stream reads the function's results. Raises
+    ConfigurationError or UserCodeError as :func:`published_spark_stage` does."""
     _check("through_spark" if is_read else "to_spark", _OF_AN_EPOCH, function, slots)
     return _stage(function, name, slots, THROUGH if is_read else EPOCHS)
 

@@ -12,10 +12,8 @@ from flinkray.core.captured_output import OUTPUT_OF_JOBS, printed
 
 
 def write_text(text: str) -> None:
-    """Write a text to standard output at once, with escapes for characters that it cannot show.
-
-    Without a standard output the text goes nowhere, as with ``print``.
-    """
+    """Write a text to standard output at once. Characters that standard output cannot show are
+    escaped. If there is no standard output, the text is dropped, as ``print`` does."""
     if sys.stdout is None:
         return
     try:
@@ -33,10 +31,8 @@ INTERVAL = 0.1
 
 
 class EmbeddedOutput:
-    """Thread that copies the jobs' output from a local Ray session's files to standard output.
-
-    Only whole lines are written.
-    """
+    """Thread that copies the output of jobs from the files of a local Ray session to standard
+    output, in whole lines."""
 
     def __init__(self, logs: str, write: Callable[[str], None] = write_text) -> None:
         """Start the thread. *logs*: the ``logs`` folder of Ray's session."""
@@ -57,7 +53,7 @@ class EmbeddedOutput:
         self._thread.start()
 
     def clear_before(self, clear: Callable[[], None]) -> None:
-        """Set a function to be called before something is written, to make room."""
+        """Set a function to be called before output is written, to remove a progress line."""
         self._clear = clear
 
     def show(self) -> None:

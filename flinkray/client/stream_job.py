@@ -137,11 +137,9 @@ def stream_vertices(
 
 
 def _vertex_id(owner: str, chain: Chain) -> JobVertexID:
-    """Return the id of a chain's vertex, made from the owner's id and the chain's id.
-
-    A chain has the same id in all runs of a program. Attempts of tasks are named by their vertices,
-    and need different names, as several jobs may run in one process.
-    """
+    """Return the id of a chain's vertex, made from *owner* and the chain's id. A chain has the same
+    id in all runs of a program, but attempts of tasks are named by their vertices and need
+    different names, because several jobs may run in one process."""
     ids = bytes.fromhex(owner) + bytes.fromhex(chain.vertex_id)
     return JobVertexID.from_hex(blake2b(ids, digest_size=16).hexdigest())
 
@@ -209,11 +207,9 @@ def _takers_of_epochs(nodes: Iterable[StreamNode]) -> Iterator[JobVertexID]:
 
 
 def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]:
-    """Yield the Spark stages that get rows of the stream that begins at the chain's source.
-
-    Such a stage gets the rows once per checkpoint (an *epoch*). Nothing is yielded in batch mode,
-    or for stages behind another Spark stage, whose rows come from another source.
-    """
+    """Yield the Spark stages that get, once per checkpoint, the rows of the stream that begins at
+    the chain's source. Yields nothing in batch mode, and no stages behind another Spark stage,
+    because their rows come from another source."""
     if chain.head.inputs or graph.batch:
         return
     source = chain.head
@@ -225,11 +221,9 @@ def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]
 def _look_ups_of_source(
     graph: StreamGraph, chain: Chain, operator_ids: Mapping[int, str]
 ) -> Iterator[str]:
-    """Yield the ids of the look-up operators whose records come from the chain's source.
-
-    A look-up operator joins records with a table. Nothing is yielded if the source feeds the table
-    of a look-up, since it has to read to its end, or in batch mode, where tables are read first.
-    """
+    """Yield the ids of the operators that look up records of the chain's source in a table. Yields
+    nothing if the source feeds the table of a look-up (it must be read to its end), or in batch
+    mode, where tables are read first."""
     look_ups = [node for node in graph.nodes if isinstance(node.operator, LookUpOperator)]
     tables = (it for node in look_ups for it in _upstream_of_input(graph, node, 1))
     if chain.head.inputs or graph.batch or any(it is chain.head for it in tables):

@@ -72,7 +72,8 @@ class StreamResults:
         self._is_complete = False
 
     async def next(self) -> list[Any] | None:
-        """Return the next results, in order. None: there are no more, and the job has finished.
+        """Wait for the next results, and return them in order. None: there are no more, and the job
+        has finished.
 
         With checkpoints, results come when a later checkpoint is complete, or at the job's end.
 
@@ -100,17 +101,14 @@ class StreamResults:
         return self._place is not None and self._place.restored is None
 
     async def _go_on_elsewhere(self) -> None:
-        """Wait until another task attempt collects the results, and read from it from now on.
-
-        Called when all results were read but the job has not ended: a failure may still restart it.
-        """
+        """Wait until a new attempt of the collecting task has started, and read from it from now
+        on. Called when all results were read but the job has not ended: a failure may still restart
+        it."""
         self._go_to(await self._find(self._place))
 
     def _go_to(self, place: CollectorPlace) -> None:
-        """Read from *place* (address and attempt of the collecting task) from now on.
-
-        Raises ResultsLostError if that attempt would send results again that were shown already.
-        """
+        """Read from *place* (address and attempt of the collecting task) from now on. Raises
+        ResultsLostError: this attempt would send results again that were shown already."""
         if place == self._place:
             return
         if not self._pieces.go_on_at(place):
@@ -124,9 +122,8 @@ class StreamResults:
         self._is_complete = False
 
     def close(self) -> None:
-        """Stop reading. The collecting task then blocks when its buffer is full, unless the job
-        is cancelled.
-        """
+        """Stop reading. If the job is not cancelled, the collecting task blocks when its buffer is
+        full."""
         self._ended.cancel()
 
     async def _unless_ended(self, reading: Coroutine[Any, Any, T]) -> T | None:
@@ -172,11 +169,9 @@ def _values(pieces: list[bytes]) -> list[Any]:
 
 
 class ResultPieces:
-    """Buffer of result pieces, which are numbered from 0 over all attempts.
-
-    After a failure the next attempt writes the pieces after its checkpoint again, with the same
-    numbers. A piece is kept here until no attempt can write it again.
-    """
+    """Buffer of result pieces, which are numbered from 0 over all attempts. After a failure the
+    next attempt writes the pieces after its checkpoint again, with the same numbers. So a piece is
+    not shown before no attempt can write it again."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -187,16 +182,14 @@ class ResultPieces:
         """(number, piece) of the pieces that were read and are not shown yet."""
 
     def read(self, data: PartitionData, *, are_final: bool) -> list[bytes]:
-        """Add the pieces that were read; return the kept pieces that can be shown now.
-
-        A piece can be shown when no attempt can write it again, or if *are_final*.
-        """
+        """Add the pieces in *data*, and return those pieces of the buffer that can be shown now:
+        pieces that no attempt can write again, or all pieces if *are_final*."""
         begin, self.position = self.position, self.position + len(data.buffers)
         self._kept.extend(enumerate(data.buffers, begin))
         return self.rest() if are_final else self._up_to(data.committed)
 
     def rest(self) -> list[bytes]:
-        """Return the pieces that were read and not shown. Called when the job has finished."""
+        """Return the pieces that were read but not shown. Called when the job has finished."""
         return self._up_to(self.position)
 
     def _up_to(self, number: int) -> list[bytes]:
@@ -207,11 +200,9 @@ class ResultPieces:
         return pieces
 
     def go_on_at(self, place: CollectorPlace) -> bool:
-        """Continue with another attempt, whose results are at *place*, and return True.
-
-        Return False if pieces that were shown would come again. Kept pieces that the new attempt
-        also has are dropped, because they may be of an earlier attempt.
-        """
+        """Continue with the results of another attempt at *place*, and return True. Pieces in the
+        buffer that this attempt writes again are dropped. Return False, and change nothing, if the
+        attempt would write pieces again that were shown."""
         if place.restored is None:
             return not self.position
         if place.restored < self.shown:

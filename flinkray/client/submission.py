@@ -33,20 +33,16 @@ class Submission:
         self._task: asyncio.Task[None] | None = None
 
     async def make(self) -> None:
-        """Submit the job; return when the cluster has stored it.
-
-        If the caller is cancelled, the submission continues in the background, so that a later
-        request to cancel the job cannot reach the Dispatcher before the job does.
-        """
+        """Submit the job; return when the cluster has stored it. If the caller is cancelled, the
+        submission continues in the background: a later request to cancel the job must not reach the
+        Dispatcher before the job does."""
         self._task = asyncio.ensure_future(self._connection.submit(self._job, self._timeout))
         await asyncio.shield(self._task)
 
     async def may_be_accepted(self) -> bool:
         """Wait until the submission has ended; return whether the cluster may have accepted the
-        job.
-
-        False: the job was never sent, or was refused. True also if the answer was lost.
-        """
+        job. False: the job was never sent, or was refused. True: it was accepted, or the answer was
+        lost."""
         if self._task is None:
             return False
         await asyncio.wait([self._task])

@@ -26,11 +26,9 @@ _SIZE_OF_ACTION = 256
 @contextmanager
 def sigterm_is_ours() -> Iterator[None]:
     """Context manager: keep Ray, which is started or joined in the block, from handling SIGTERM.
-
     Afterwards SIGTERM raises KeyboardInterrupt, if the default handler was in place and the caller
     runs in the main thread. Handlers of other code stay. A notebook or interactive interpreter
-    keeps the default handler, because it would survive the exception.
-    """
+    keeps the default handler, because it would survive the exception."""
     before = signal.getsignal(signal.SIGTERM)
     in_main_thread = threading.current_thread() is threading.main_thread()
     of_ray, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
@@ -47,11 +45,8 @@ def sigterm_is_ours() -> Iterator[None]:
 
 
 def sigterm_is_not_ours_any_more() -> None:
-    """Undo :func:`sigterm_is_ours`: restore the default handler, unless other code has set one
-    since.
-
-    Called in the main thread after Ray was left; does nothing in another thread.
-    """
+    """Undo :func:`sigterm_is_ours`: restore the default handler, unless other code has set a
+    handler since. Called in the main thread after Ray was left; does nothing in another thread."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and isinstance(signal.getsignal(signal.SIGTERM), _Terminate):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

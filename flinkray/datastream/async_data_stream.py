@@ -54,9 +54,9 @@ class AsyncDataStream:
         that came before the record, and before every watermark that came after the record.
 
         Args:
-            timeout: most time for a record's results; after that, the function's ``timeout``
-                returns them or raises an error. 0: no limit.
-            capacity: most records with open calls; further records wait.
+            timeout: most time for the results of a record. After that time the function's method
+                ``timeout`` is called, and returns the results or raises an error. 0: no limit.
+            capacity: most records of a subtask with open calls; further records wait.
         """
         return AsyncDataStream.unordered_wait_with_retry(
             data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
@@ -71,8 +71,9 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
-        """Apply an asynchronous function with retries; results come in any order.
-        The strategy decides whether the function is called again, within *timeout*."""
+        """Apply an asynchronous function with retries; results come in the order in which they are
+        complete. After a result or an error of a record, the strategy decides whether the function
+        is called again. *timeout* limits all calls for one record together."""
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.UNORDERED
         )
@@ -86,8 +87,8 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
-        """Apply an asynchronous function; results keep the order of their records.
-        A late result delays others."""
+        """Apply an asynchronous function; results keep the order of their records: a late result
+        delays the results of later records."""
         return AsyncDataStream.ordered_wait_with_retry(
             data_stream, async_function, timeout, NO_RETRY_STRATEGY, capacity, output_type
         )
@@ -102,7 +103,8 @@ class AsyncDataStream:
         output_type: TypeInformation[R] | None = None,
     ) -> DataStream[R]:
         """Apply an asynchronous function with retries; results come in the order of the records.
-        The strategy decides whether the function is called again, within *timeout*."""
+        After a result or an error of a record, the strategy decides whether the function is called
+        again. *timeout* limits all calls for one record together."""
         descriptor = AsyncFunctionDescriptor(
             async_function, timeout, capacity, async_retry_strategy, _MODES.ORDERED
         )

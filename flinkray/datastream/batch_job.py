@@ -53,7 +53,7 @@ The function returns a DataStream, or None if the program ends in sinks."""
 
 @dataclass(frozen=True)
 class Stage:
-    """Handle of a stage that was added to a :class:`BatchJob`; later stages may read its result."""
+    """Handle of a stage in a :class:`BatchJob`, for the argument *inputs* of later stages."""
 
     name: str
     vertex_id: JobVertexID
@@ -61,7 +61,8 @@ class Stage:
 
 @dataclass
 class _Part:
-    """The vertices of a stage in the job graph, and the result that later stages may read."""
+    """The vertices of a stage in the job graph, and the result of the stage that other stages may
+    read."""
 
     vertices: tuple[JobVertex, ...]
     result: IntermediateDataSetID | None
@@ -299,7 +300,7 @@ class BatchJob:
         return stage
 
     def _read(self, stages: Sequence[Stage], reader: str) -> list[IntermediateDataSetID]:
-        """Mark the results of stages as read, and return their ids."""
+        """Note that *reader* reads the results of *stages*, and return the ids of these results."""
         if not isinstance(stages, Sequence) or not all(isinstance(it, Stage) for it in stages):
             raise ConfigurationError(
                 f"the inputs of {reader!r} are a list of stages, as spark(), python() and stream() "

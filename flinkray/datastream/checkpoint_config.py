@@ -42,8 +42,8 @@ class CheckpointConfig:
         self._set: dict[str, str] = {}
 
     def job_settings(self) -> dict[str, str]:
-        """Return the values that were set, as options of a job.
-        For the others the cluster's values apply."""
+        """Return the values that the program has set, by the keys of the job's options. Options
+        that are missing here have the values of the cluster."""
         return dict(self._set)
 
     def _note(self, option: ConfigOption[Any], value: str) -> CheckpointConfig:
@@ -113,7 +113,8 @@ class CheckpointConfig:
     def set_tolerable_checkpoint_failure_number(
         self, tolerable_checkpoint_failure_number: int
     ) -> CheckpointConfig:
-        """Set how many checkpoints may fail before the job fails. -1: any number."""
+        """Set how many checkpoints in a row may fail; one more failure fails the job. -1: any
+        number."""
         number = tolerable_checkpoint_failure_number
         if number == -1:
             number = job_options.ENDLESS

@@ -38,7 +38,7 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         return self._path
 
     def get_max_state_size(self) -> int:
-        """Return how many bytes one state of a subtask may have."""
+        """Return the largest number of bytes that one state of a subtask may have."""
         return self._max_state_size
 
     def __str__(self) -> str:
@@ -76,15 +76,16 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self._buffer = 4096 if write_buffer_size < 0 else write_buffer_size
 
     def get_checkpoint_path(self) -> str:
-        """Return the directory of checkpoints."""
         return self._path
 
     def get_min_file_size_threshold(self) -> int:
-        """Return the most bytes of a state that is stored with the checkpoint's metadata."""
+        """Return the size in bytes up to which a state is stored in the checkpoint's metadata file;
+        a larger state gets a file of its own."""
         return self._threshold
 
     def get_write_buffer_size(self) -> int:
-        """Return the size of the write buffer in bytes; at least the threshold."""
+        """Return the size of the write buffer in bytes. It is at least
+        :meth:`get_min_file_size_threshold`."""
         return max(self._buffer, self._threshold)
 
     def __str__(self) -> str:

@@ -17,7 +17,8 @@ _Self = TypeVar("_Self", bound="CloseableIterator")
 class CloseableIterator(Iterator[T]):
     """Iterator over the results of a running program.
 
-    The program runs only as far as results are asked for; closing the iterator ends the program.
+    The program stops when the caller takes no results, and goes on when results are taken. Closing
+    the iterator ends the program.
 
     >>> from flinkray.datastream import StreamExecutionEnvironment
     >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -46,7 +47,8 @@ class CloseableIterator(Iterator[T]):
 
 
 class MapsBatches(Protocol):
-    """Interface of an object with a method that ``map_batches`` calls with whole record batches."""
+    """Interface of an object whose method ``map_batch`` is called with whole record batches, in
+    place of a function for ``map_batches``."""
 
     def map_batch(self, batch: pa.RecordBatch, /) -> Any: ...
 
@@ -56,7 +58,8 @@ RecordBatchFunction: TypeAlias = Callable[[pa.RecordBatch], Any] | MapsBatches
 
 
 class RecordBatches(CloseableIterator[pa.RecordBatch]):
-    """Iterator of ``pyarrow.RecordBatch`` over a program's serialized results."""
+    """Iterator of ``pyarrow.RecordBatch``, decoded from a program's results in Arrow's IPC
+    format."""
 
     def __init__(self, results: CloseableIterator) -> None:
         self._results = results

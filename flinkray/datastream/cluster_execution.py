@@ -92,9 +92,10 @@ def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
 
 
 def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that to_spark needs: aligned checkpoints, and EXACTLY_ONCE. Without them
-    a complete checkpoint might lack some of the rows before it. They override the cluster's
-    options. Raises ConfigurationError: the program sets other values."""
+    """Return the options that a program with to_spark needs: aligned checkpoints and
+    EXACTLY_ONCE. They override the cluster's options. Without them, rows that came before a
+    checkpoint might be missing in the rows of this checkpoint. Raises ConfigurationError:
+    *settings* have other values."""
     configuration = ReadableConfig(settings)
     if configuration.get(CHECKPOINTING_UNALIGNED):
         raise ConfigurationError(
@@ -110,9 +111,9 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the setting EXACTLY_ONCE, which a program with a look-up table needs: a row of the
-    table that is read twice would be a duplicate key. Raises ConfigurationError: the program sets
-    another mode."""
+    """Return the option EXACTLY_ONCE, which a program with a look-up table needs: if a row of the
+    table is read twice, its key is refused as a duplicate. Raises ConfigurationError: *settings*
+    have another mode."""
     mode = ReadableConfig(settings).get(CHECKPOINTING_MODE)
     if mode != "EXACTLY_ONCE":
         raise ConfigurationError(
@@ -152,8 +153,8 @@ def vertices_of(
 
 
 def _is_of_job(key: str) -> bool:
-    """Return whether a setting of a program is passed on to the job.
-    All other settings are used by the program itself, or only Flink knows them."""
+    """Return whether the setting *key* of a program becomes an option of the job. Other settings
+    are used while the program is built, or only Flink knows them."""
     return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
@@ -166,7 +167,7 @@ def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
-    """Return the resources that a slot of the group must have. None: no particular resources.
+    """Return the resources that a slot of *group* must have. None: the group names no resources.
     Raises ConfigurationError: no slot can have these resources."""
     if group.cpu_cores is None:
         return None
@@ -181,12 +182,12 @@ def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
 def run(
     cluster: ClusterClient | None, job: JobGraph, settings: dict[str, str]
 ) -> JobExecutionResult:
-    """Submit the job, report its progress, and return its result when it has ended.
-    *cluster* None: run the job on a new cluster in this process, which ends with the job. Raises
-    ConfigurationError: ``execution.shutdown-on-attached-exit`` in *settings* cannot be met.
-    JobSubmissionError: the job could never run. JobExecutionError, with the user's traceback: the
-    job failed. JobCancelledError. KeyboardInterrupt: Ctrl-C was pressed. The job has then ended,
-    unless Ctrl-C was pressed a second time during the wait for the end."""
+    """Submit the job, report its progress, and return its result when it has ended. *cluster* None:
+    run the job on a new cluster in this process, which ends with the job. Raises
+    ConfigurationError: ``execution.shutdown-on-attached-exit`` in *settings* is neither true nor
+    false. JobSubmissionError: the job could never run. JobExecutionError, with the user's
+    traceback: the job failed. JobCancelledError. KeyboardInterrupt: Ctrl-C was pressed. The job has
+    then ended, unless Ctrl-C was pressed a second time during the wait for the end."""
     if cluster is None:
         with cluster_for(job) as own:
             return _run(own, job, _progress(is_in_process=True))
@@ -284,9 +285,8 @@ class ClusterJobClient(JobClient):
 
 
 async def _result(session: ClientSession, job_id: JobID) -> JobExecutionResult:
-    """Wait for the job's end and return its result.
-    This is a function and no method: the traceback of an error would keep the object of a method,
-    the job's client, alive."""
+    """Wait for the job's end and return its result. A function, because the traceback of an error
+    would keep the object of a method (the job's client) alive."""
     return JobExecutionResult.of(await session.job_result(job_id))
 
 
@@ -321,8 +321,8 @@ class ClusterResults(CloseableIterator):
     is closed or lost."""
 
     def __init__(self, cluster: ClusterClient | None, job: JobGraph) -> None:
-        """Submit the job.
-        *cluster* None: start a cluster in this process, which ends with the job."""
+        """Submit the job. *cluster* None: start a cluster in this process, which ends with the
+        results."""
         self._own: ClusterClient | None = None
         if cluster is None:
             self._own = cluster = cluster_for(job)

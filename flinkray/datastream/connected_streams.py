@@ -50,9 +50,9 @@ def two_input_stream(
     keyed: bool,
     sort_keys: tuple[Keys | None, Keys | None] | None = None,
 ) -> DataStream:
-    """Add an operator on two streams and return the stream of its results.
-    *sort_keys*: for each input, the keys by which batch mode sorts it; None: the input is not
-    sorted."""
+    """Add an operator on two streams and return the stream of its results. *keyed*: whether the
+    operator has keyed state. *sort_keys*: for each input, the keys by which batch mode sorts this
+    input; None: not sorted."""
     transformation = OperatorTransformation(
         name,
         output_type,
@@ -72,13 +72,12 @@ def looked_up(
     name: str,
     output_type: TypeInformation | None = None,
 ) -> DataStream:
-    """Apply a function to each value and the row of its key, when the stream of rows has ended.
-
-    See :meth:`KeyedStream.look_up`.
+    """Apply a function to each value of *stream* together with the row of *rows* that has the same
+    key. Values wait until *rows* has ended.
 
     Args:
         rows: a bounded stream; no key has two rows.
-        name: name of the rows together.
+        name: name of the table that the rows form, for plans and errors.
     """
     require_same_keys(stream._keys, rows._keys)
     operator = LookUpOperator(func, stream._keys, rows._keys, name)
@@ -114,7 +113,9 @@ class ConnectedStreams(Generic[T1, T2]):
         key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str,
         key_type: TypeInformation | None = None,
     ) -> ConnectedStreams[T1, T2]:
-        """Partition both streams by keys of one kind."""
+        """Partition both streams by key, so that one function sees the records of a key of both
+        streams. *key_type*: type to which the keys of both streams are converted; None: keys stay
+        as they are."""
         return ConnectedStreams(
             self.stream1._keyed_by(key_selector1, key_type),
             self.stream2._keyed_by(key_selector2, key_type),
@@ -174,8 +175,9 @@ class ConnectedStreams(Generic[T1, T2]):
         func: CoProcessFunction | KeyedCoProcessFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Apply ``process_element1`` and ``process_element2`` to the two streams' records.
-        Keyed streams take a KeyedCoProcessFunction, with state and timers."""
+        """Apply ``process_element1`` to the first stream's records and ``process_element2`` to
+        the second's. For keyed streams the function is a KeyedCoProcessFunction, with state and
+        timers."""
         keys = self._keys()
         operator: StreamOperator
         if keys is not None:
@@ -244,8 +246,8 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         func: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Apply a function to both streams.
-        A keyed stream takes a KeyedBroadcastProcessFunction."""
+        """Apply a function to the records of both streams. If the first stream is keyed, the
+        function is a KeyedBroadcastProcessFunction, otherwise a BroadcastProcessFunction."""
         stream, keys = self.non_broadcast_stream, self.non_broadcast_stream._keys
         descriptors = self.broadcast_stream.broadcast_state_descriptors
         operator: StreamOperator

@@ -84,7 +84,8 @@ class EnvironmentSettings:
         self._savepoint_directory: str | None = None
 
     def get_config(self) -> ExecutionConfig:
-        """Return the ExecutionConfig of this environment. Changes of the returned object count."""
+        """Return the ExecutionConfig of this environment. A change of this object changes the
+        settings of the environment."""
         return self._config
 
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
@@ -104,7 +105,8 @@ class EnvironmentSettings:
         )
 
     def set_max_parallelism(self: _Self, max_parallelism: int) -> _Self:
-        """Set the maximum parallelism of operators. State is divided into as many key groups."""
+        """Set the maximum parallelism of operators. It is also the number of key groups into which
+        keyed state is divided."""
         self._config.set_max_parallelism(max_parallelism)
         return self
 
@@ -168,7 +170,8 @@ class EnvironmentSettings:
         return True
 
     def get_checkpoint_config(self) -> CheckpointConfig:
-        """Return the settings of checkpoints, which may be changed."""
+        """Return the CheckpointConfig of this environment. A change of this object changes the
+        settings of the environment."""
         return self._checkpoint_config
 
     def enable_checkpointing(
@@ -194,19 +197,22 @@ class EnvironmentSettings:
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Return the guarantee: exactly once or at least once."""
+        """Return what checkpoints guarantee for the results after a failure: exactly once, or at
+        least once."""
         return self._checkpoint_config.get_checkpointing_mode()
 
     def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
-        """Return the checkpointing mode. Newer name of :meth:`get_checkpointing_mode`."""
+        """Return what checkpoints guarantee: exactly once, or at least once. Newer name of
+        :meth:`get_checkpointing_mode`."""
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """Return whether barriers overtake records."""
+        """Return whether checkpoint barriers overtake records that wait between tasks."""
         return self._checkpoint_config.is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """Return whether barriers overtake records even where this is not known to be safe."""
+        """Return whether checkpoint barriers overtake records even where this is not known to be
+        safe."""
         return self._checkpoint_config.is_force_unaligned_checkpoints()
 
     def set_restart_strategy(
@@ -262,7 +268,7 @@ class EnvironmentSettings:
         return self
 
     def get_state_backend(self) -> StateBackend | None:
-        """Return the state backend. None: not set."""
+        """Return the backend that :meth:`set_state_backend` was given. None: none."""
         return self._state_backend
 
     def _warn_of_state_backend(self, name: str) -> None:
@@ -280,11 +286,12 @@ class EnvironmentSettings:
         return {**options, **(backend or {})}
 
     def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
-        """Store the setting of old programs. Window assigners decide on the kind of time."""
+        """Store the setting of old programs, which has no effect: each window assigner decides
+        between event time and processing time."""
         self._time_characteristic = characteristic
 
     def get_stream_time_characteristic(self) -> TimeCharacteristic:
-        """Return the stored setting of old programs."""
+        """Return the value of :meth:`set_stream_time_characteristic`."""
         return self._time_characteristic
 
     def configure(self: _Self, configuration: Configuration) -> _Self:
@@ -316,8 +323,7 @@ class EnvironmentSettings:
 
     def _warn_of_settings_without_effect_here(self) -> None:
         """Log a warning for each setting without effect on a program that runs in this process
-        without recovery: a batch program, or a program with a clock of its own. Called before such
-        a program runs."""
+        without recovery: a batch program, or a program with a clock of its own."""
         settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))
@@ -328,7 +334,7 @@ class EnvironmentSettings:
             logger.warning("The setting %s has no effect: %s.", key, reason)
 
     def get_configuration(self) -> Configuration:
-        """Return all options that :meth:`configure` was given."""
+        """Return the options that :meth:`configure` and :meth:`set_restart_strategy` have set."""
         return self._configuration
 
     def register_slot_sharing_group(self: _Self, slot_sharing_group: SlotSharingGroup) -> _Self:
@@ -419,8 +425,8 @@ class EnvironmentSettings:
         self._of_no_effect[call] = text
 
     def _job_files(self) -> tuple[JobFile, ...]:
-        """Return the files that travel with the program to a cluster. Raises StreamError: clusters
-        do not do what the program asks for. JobFileError: a file cannot be read."""
+        """Return the files that travel with the program to a cluster. Raises StreamError: the
+        program has a setting that clusters refuse. JobFileError: a file cannot be read."""
         from flinkray.client.job_files import take_along, take_archive_along
 
         for text in self._of_no_effect.values():

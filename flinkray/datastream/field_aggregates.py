@@ -31,7 +31,8 @@ def check_position(position: Any) -> None:
 
 
 class FieldReduce(ReduceFunction[Any]):
-    """Reduce function for an aggregate of one field. The other fields are the first value's."""
+    """Reduce function that aggregates one field of two values. The other fields of the result are
+    those of the first value."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)
@@ -56,8 +57,8 @@ class FieldReduce(ReduceFunction[Any]):
 
 
 class PickBy(ReduceFunction[Any]):
-    """Reduce function that picks, of two values, the one with the least or greatest field.
-    If the fields are equal, it picks the first value."""
+    """Reduce function that returns, of two values, the one with the least (or greatest) field. If
+    the fields are equal, it returns the first value."""
 
     def __init__(self, how: str, position: Position) -> None:
         check_position(position)

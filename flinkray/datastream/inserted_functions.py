@@ -63,9 +63,9 @@ class KeyOfTagged(KeySelector[Any, Any]):
 
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
-    """Window function for a stream of :class:`Tag` pairs: divides the values of a window into two
-    lists, one for each stream. It calls the user's function once with both lists, and returns the
-    results."""
+    """Window function for a stream of :class:`Tag` pairs. It divides the values of a window into
+    two lists, one for each stream, calls the user's function once with both lists, and returns the
+    results of this function."""
 
     def __init__(self, function: Any, method: str) -> None:
         self._function = function
@@ -91,8 +91,8 @@ class OfBoth(WindowFunction[Any, Any, Any, Any]):
 
 
 class OfPairs(OfBoth):
-    """Window function that calls the user's function with each pair of a value of the first stream
-    and a value of the second stream, and returns the results."""
+    """Window function that calls the user's function for each pair of a value of the first stream
+    and a value of the second stream in the window, and returns the results."""
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call

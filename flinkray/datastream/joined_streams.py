@@ -104,12 +104,12 @@ class CoGroupedStreams(_TwoStreams[T1, T2]):
     def where(
         self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str
     ) -> JoinKeys[WindowedCoGroup[T1, T2], T2]:
-        """Set the key of the first stream, as :meth:`JoinedStreams.where` does."""
+        """Set the first stream's key: a KeySelector, a function, or the name of a field."""
         return JoinKeys(partial(WindowedCoGroup, self._first, self._second), key_selector)
 
 
 class JoinKeys(Generic[_Windows, T2]):
-    """A join or co-group with its keys, before its windows are set."""
+    """A join or co-group whose keys are set and whose windows are not set yet."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class JoinKeys(Generic[_Windows, T2]):
 
 
 class _TwoInWindows(InWindows, Generic[T1, T2]):
-    """A join or co-group with its windows, before its function is set.
-    A trigger or evictor gets each record as the pair (number of the stream, value)."""
+    """A join or co-group whose windows are set and whose function is not set yet. A trigger or
+    evictor gets each record as the pair (number of the stream, value)."""
 
     def __init__(
         self,
@@ -250,15 +250,15 @@ class IntervalJoin(Generic[T1, T2]):
     def between(
         self, lower_bound: Time | Duration | int, upper_bound: Time | Duration | int
     ) -> IntervalJoined[T1, T2]:
-        """Set the bounds of the times.
-        A right record joins if ``left.time + lower <= right.time <= left.time + upper``."""
+        """Set the bounds of the times (milliseconds, if numbers). A record of the right stream
+        joins if ``left.time + lower <= right.time <= left.time + upper``."""
         return IntervalJoined(
             self._left, self._right, milliseconds(lower_bound), milliseconds(upper_bound)
         )
 
 
 class IntervalJoined(Generic[T1, T2]):
-    """Join of two keyed streams by time, with its bounds."""
+    """Join of two keyed streams by the difference of their times, whose bounds are set."""
 
     def __init__(
         self, left: KeyedStream[T1, Any], right: KeyedStream[T2, Any], lower: int, upper: int
@@ -281,12 +281,13 @@ class IntervalJoined(Generic[T1, T2]):
         return self
 
     def side_output_left_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
-        """Send late records of the left stream to a side output."""
+        """Send records of the left stream that come too late for the watermark to a side output."""
         self._late_left = output_tag
         return self
 
     def side_output_right_late_data(self, output_tag: OutputTag[Any]) -> IntervalJoined[T1, T2]:
-        """Send late records of the right stream to a side output."""
+        """Send records of the right stream that come too late for the watermark to a side
+        output."""
         self._late_right = output_tag
         return self
 
@@ -303,8 +304,8 @@ class IntervalJoined(Generic[T1, T2]):
         func: ProcessJoinFunction,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Apply a function with any number of results to each pair.
-        Results have the later of the two times."""
+        """Apply a function with any number of results to each pair. A result gets the later
+        timestamp of its two records."""
         expect_kind(func, ProcessJoinFunction, "a ProcessJoinFunction is needed")
         require_same_keys(self._left._keys, self._right._keys)
         operator = IntervalJoinOperator(

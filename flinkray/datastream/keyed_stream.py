@@ -78,7 +78,8 @@ def _unsupported(what: str) -> Any:
 
 
 class LooksUp(Protocol[IN, OUT]):
-    """Interface of an object with a method ``look_up``, for :meth:`KeyedStream.look_up`."""
+    """Interface of an object whose method ``look_up`` is called, in place of a function for
+    :meth:`KeyedStream.look_up`."""
 
     def look_up(self, value: IN, row: Row | None, /) -> OUT: ...
 
@@ -195,8 +196,8 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         func: Callable[[T, T], tuple[Any, ...]] | ReduceFunction[tuple[Any, ...]],
     ) -> DataStream[T]: ...
     def reduce(self, func: Any) -> DataStream[T]:
-        """Reduce the values of each key.
-        A result follows every record; in batch mode only the final one."""
+        """Reduce the values of each key to one value. In streaming mode each record is followed by
+        the result so far of its key; in batch mode each key has one result, at the end."""
         expect_function(func, "reduce", "a ReduceFunction", 2)
         return self._reduced("Keyed Reduce", ReduceOperator(func, self._keys), func)
 
@@ -255,8 +256,8 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         return WindowedStream(self, window_assigner)
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream[T, K, CountWindow]:
-        """Put the records of each key into windows of *size* records.
-        With *slide*, a window begins every *slide* records."""
+        """Put the records of each key into windows of *size* records. A window begins every *slide*
+        records; *slide* 0: every *size* records, so that windows do not overlap."""
         return WindowedStream(self, count_assigner(size, slide))
 
     @overload
@@ -336,16 +337,16 @@ class KeyedStream(DataStream[T], Generic[T, K]):
         return QueryableStateStream(queryable_state_name, descriptor, transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
-        """Add an operator that is a sink, as on any stream, and return the sink.
-        Records of one key go to one subtask."""
+        """Add *operator*, which is a sink, and return the sink. All records of a key go to one
+        subtask."""
         return self._values().end_with(name, operator)
 
     def _keyed_by(self, key_selector: Any, key_type: TypeInformation | None) -> KeyedStream[T, Any]:
         return self._origin._keyed_by(key_selector, key_type)
 
     def _values(self) -> DataStream[T]:
-        """Return this stream without its keys, for operators that do not use keys.
-        The key selector is called for each record all the same, as in PyFlink."""
+        """Return the records of this stream as a stream without keys. The key selector is still
+        called for each record, as in PyFlink."""
         return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 
     def _collected(self) -> DataStream[Row]:  # type: ignore[override]

@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 def unpacked_archives(archives: Mapping[str, str]) -> dict[str, str]:
-    """Unpack the archives of a program that runs in this process. Returns the folder of each, by
-    the name with which functions ask for the archive. Raises JobFileError: a file cannot be read,
-    or is no archive."""
+    """Unpack the archives of a program that runs in this process, and return their folders by
+    archive name (the argument of ``get_distributed_cache().get_file``). Raises JobFileError: a file
+    cannot be read, or is no archive."""
     return {
         name: _unpacked(os.path.abspath(path), name, _changed_at(path)).name
         for name, path in archives.items()
@@ -46,9 +46,9 @@ def _changed_at(path: str) -> int | None:
 
 @cache
 def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.TemporaryDirectory[str]:
-    """Unpack an archive and return its folder, which is removed when the process ends. A second
-    call with the same arguments returns the same folder. *changed_at*: time of the last change of
-    the archive, so that a changed archive is unpacked again."""
+    """Unpack an archive into a new folder, which is removed when the process ends, and return the
+    folder. A second call with the same arguments returns the same folder. *changed_at*: time of the
+    last change of the archive; a changed archive is unpacked again."""
     from flinkray.actors.shared.job_files import unpack
     from flinkray.client.job_files import take_archive_along
 
@@ -62,8 +62,8 @@ def _unpacked(path: str, name: str, changed_at: int | None) -> tempfile.Temporar
 
 @cache
 def warn_of_archive(path: str, name: str) -> None:
-    """Warn, once for each archive, that it is not in the working directory of functions here, as it
-    would be on a cluster: functions find it only by its name in the distributed cache."""
+    """Warn once for each archive: unlike on a cluster, the archive is not in the working directory
+    of functions here, and they find it only by its name in the distributed cache."""
     logger.warning(
         "In this process the archive %s is not in the working directory of functions, as on a "
         "cluster: they find it by runtime_context.get_distributed_cache().get_file(%r).",
@@ -77,9 +77,9 @@ LONGEST_END = 10.0
 
 
 class LocalJobClient(JobClient):
-    """Client of a program that runs in a new thread of this process.
-    That thread calls *make_job* and runs the job. When the process ends, the program is cancelled
-    first: otherwise the interpreter would end the thread in the middle of a greenlet, and crash."""
+    """Client of a program that runs in a new thread of this process. The thread calls *make_job*
+    and runs the job. When the process ends, it first cancels the program: otherwise the interpreter
+    would stop the thread in the middle of a greenlet, and crash."""
 
     def __init__(self, job_id: JobID, name: str, make_job: Callable[[], LocalJob]) -> None:
         self._job_id = job_id

@@ -26,8 +26,8 @@ class OperatorSettings:
         return self
 
     def uid(self: _Self, uid: str) -> _Self:
-        """Set the id of the operator's state, unique in a job.
-        By this id the state is found again after the program has changed."""
+        """Set the id of the operator, unique in a job. A checkpoint stores the operator's state
+        under this id, so that a changed program finds the state again."""
         self._transformation.uid = uid
         return self
 
@@ -53,7 +53,7 @@ class OperatorSettings:
         return self
 
     def set_description(self: _Self, description: str) -> _Self:
-        """Set a text for the execution plan."""
+        """Set a text that describes the operator in the execution plan."""
         self._transformation.description = description
         return self
 
@@ -73,16 +73,16 @@ class OperatorSettings:
 
 
 class StreamSettings(OperatorSettings):
-    """Methods that set, beside those of :class:`OperatorSettings`, the max parallelism, the buffer
-    timeout and the chaining of an operator that has an output. They raise TypeError for a stream
-    that does not come from an operator."""
+    """The settings of :class:`OperatorSettings`, and the max parallelism, buffer timeout and
+    chaining of an operator that has an output. The methods raise TypeError for a stream that does
+    not come from an operator, such as the result of ``union``."""
 
     _stream: Transformation
 
     @property
     def _transformation(self) -> OperatorTransformation:  # type: ignore[override]
-        """The operator whose settings the methods of this class change.
-        Raises TypeError: the stream does not come from an operator."""
+        """The operator whose settings the methods change. Raises TypeError: there is no such
+        operator."""
         stream = self._stream
         if isinstance(stream, OperatorTransformation):
             return stream
@@ -92,7 +92,8 @@ class StreamSettings(OperatorSettings):
         )
 
     def set_max_parallelism(self: _Stream, max_parallelism: int) -> _Stream:
-        """Set the number of key groups, which limits the operator's parallelism for good."""
+        """Set the number of key groups into which the operator's keyed state is divided. The
+        operator can never have more subtasks."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= 1 << 15:
             raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
@@ -100,7 +101,8 @@ class StreamSettings(OperatorSettings):
         return self
 
     def force_non_parallel(self: _Stream) -> _Stream:
-        """Fix the parallelism to 1, whatever is set later."""
+        """Fix the operator's parallelism to 1; a later attempt to set another one raises
+        ValueError."""
         self._transformation.parallelism = self._transformation.max_parallelism = 1
         self._transformation.non_parallel = True
         return self
@@ -115,7 +117,7 @@ class StreamSettings(OperatorSettings):
         return self
 
     def start_new_chain(self: _Stream) -> _Stream:
-        """Run the operator in another task than the operator before."""
+        """Run the operator in another task than the operator before it."""
         self._transformation.chaining = ChainingStrategy.HEAD
         return self
 
@@ -149,5 +151,5 @@ class QueryableStateStream(OperatorSettings):
         return self._name
 
     def get_state_descriptor(self) -> StateDescriptor:
-        """Return the descriptor for queries."""
+        """Return the state's descriptor, with which clients query the state."""
         return self._descriptor

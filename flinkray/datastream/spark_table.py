@@ -29,8 +29,8 @@ class SparkTable:
 
     @property
     def key_selector(self) -> Any:
-        """Return a function from a row to its key.
-        Several columns make a tuple, one column its value."""
+        """Return the key selector for the rows of the table: the name of the key's column, or, if
+        the key has several columns, a function from a row to a tuple of their values."""
         return self.columns[0] if len(self.columns) == 1 else itemgetter(*self.columns)
 
 

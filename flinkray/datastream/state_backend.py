@@ -13,7 +13,8 @@ class StateBackend:
     """Backend that keeps state while a program runs."""
 
     def options(self) -> dict[str, str] | None:
-        """Return the job's options that choose this backend. None: no options can express it."""
+        """Return the options of a job that choose this backend. None: no options of a job can
+        choose it."""
         return None
 
 
@@ -28,7 +29,7 @@ class HashMapStateBackend(StateBackend):
 
 
 class PredefinedOptions(Enum):
-    """RocksDB settings for kinds of disks."""
+    """Kinds of disks for which RocksDB has predefined settings."""
 
     DEFAULT = 0
     SPINNING_DISK_OPTIMIZED = 1
@@ -39,8 +40,8 @@ class PredefinedOptions(Enum):
 class EmbeddedRocksDBStateBackend(StateBackend):
     """Backend that keeps state in RocksDB on local disks, for state that is larger than memory.
 
-    The paths have an effect; the other settings are checked and kept.  Checkpoints hold what has
-    changed in any case.
+    The paths have an effect. The other settings are checked and stored, but have no effect:
+    checkpoints hold only changes, whatever is set here.
 
     >>> backend = EmbeddedRocksDBStateBackend(True)
     >>> backend.set_db_storage_paths("file:///data/a/", "/data/b")
@@ -71,7 +72,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return list(self._paths)
 
     def is_incremental_checkpoints_enabled(self) -> bool:
-        """Return whether a checkpoint should hold only the changes since the checkpoint before."""
+        """Return the stored argument of the constructor, which has no effect."""
         return self._incremental
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:

@@ -112,7 +112,6 @@ class StreamProgram(EnvironmentSettings, ABC):
 
     @property
     def to_be_executed(self) -> tuple[Transformation, ...]:
-        """Return the operators that the next execution runs."""
         return tuple(self._transformations)
 
     def add_spark_stage(self, stage: JobVertex) -> None:
@@ -121,7 +120,8 @@ class StreamProgram(EnvironmentSettings, ABC):
         self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
-        """Add an operator to the program, with the environment's present parallelism."""
+        """Add an operator with the environment's present parallelism, and return the stream of its
+        results."""
         transformation.parallelism = self.get_parallelism()
         self._transformations.append(transformation)
         return DataStream(self, transformation)
@@ -149,8 +149,8 @@ class StreamProgram(EnvironmentSettings, ABC):
     def collect_results(
         self, stream: DataStream[U], job_name: str | None, limit: int | None
     ) -> CloseableIterator[U] | list[U]:
-        """Run the program and return the stream's results.
-        See :meth:`DataStream.execute_and_collect`."""
+        """Run the program and return the results of *stream*, as
+        :meth:`DataStream.execute_and_collect` does."""
 
 
 class Collected(Protocol[T]):
@@ -178,7 +178,7 @@ class DataStream(StreamSettings, Generic[T]):
     # --- about the stream -----------------------------------------------------------------------
 
     def get_name(self) -> str:
-        """Return the operator's name."""
+        """Return the name of the operator that makes this stream."""
         return self._stream.name
 
     def get_type(self) -> TypeInformation:
@@ -190,7 +190,7 @@ class DataStream(StreamSettings, Generic[T]):
         return self._env
 
     def get_execution_config(self) -> ExecutionConfig:
-        """Return the environment's ExecutionConfig."""
+        """Return the ExecutionConfig of the environment in which the program is built."""
         return self._env.get_config()
 
     # --- record by record -----------------------------------------------------------------------
@@ -228,8 +228,9 @@ class DataStream(StreamSettings, Generic[T]):
         output_type: TypeInformation[R],
     ) -> DataStream[R]: ...
     def flat_map(self, func: Any, output_type: TypeInformation | None = None) -> DataStream:
-        """Return the stream of any number of results for each value. *func* returns a generator, a
-        list or None. On a keyed stream a FlatMapFunction may use keyed state."""
+        """Return the stream of any number of results for each value. *func* is a generator
+        function, or returns a list or None. On a keyed stream a FlatMapFunction may use keyed
+        state."""
         expect_function(func, "flat_map", "a FlatMapFunction")
         return self._applied("FlatMap", func, FlatMapOperator, KeyedFlatMapOperator, output_type)
 
@@ -256,7 +257,8 @@ class DataStream(StreamSettings, Generic[T]):
         return self._then("PROCESS", ProcessOperator(func), output_type)
 
     def project(self, *field_indexes: int) -> DataStream:
-        """Keep some fields of rows or tuples, by position."""
+        """Return the stream of rows or tuples that have only the fields at these positions, in this
+        order."""
         if not field_indexes or any(not isinstance(index, int) for index in field_indexes):
             raise TypeError(f"project takes the positions of fields, got {field_indexes!r}")
         known = self._stream.type_info
@@ -364,8 +366,8 @@ class DataStream(StreamSettings, Generic[T]):
     def connect(
         self, ds: DataStream[U] | BroadcastStream[U]
     ) -> ConnectedStreams[T, U] | BroadcastConnectedStream[T, U]:
-        """Combine two streams, possibly of different types, for one operator.
-        Two keyed streams share state and timers."""
+        """Combine two streams, possibly of different types, so that one function processes both. If
+        both are keyed, the function has the same state and timers for both."""
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds)
         return ConnectedStreams(self, ds)
@@ -376,7 +378,8 @@ class DataStream(StreamSettings, Generic[T]):
         return JoinedStreams(self, other)
 
     def co_group(self, other: DataStream[U]) -> CoGroupedStreams[T, U]:
-        """Group the records of both streams by key and window; continue as with :meth:`join`."""
+        """Group the records of this and another stream by key and window. Continue with
+        ``.where(key).equal_to(key).window(assigner).apply(function)``."""
         return CoGroupedStreams(self, other)
 
     @overload
@@ -391,8 +394,8 @@ class DataStream(StreamSettings, Generic[T]):
     def broadcast(
         self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]
     ) -> DataStream[T] | BroadcastStream[T]:
-        """Send every record to every subtask.
-        With descriptors: a broadcast stream, to be connected."""
+        """Send every record to every subtask. With descriptors: return a BroadcastStream for
+        :meth:`connect`; its records will fill the broadcast states of these descriptors."""
         partitioned = self._partitioned(BroadcastPartitioner())
         if not broadcast_state_descriptors:
             return partitioned
@@ -407,11 +410,13 @@ class DataStream(StreamSettings, Generic[T]):
         return self._partitioned(RebalancePartitioner())
 
     def rescale(self) -> DataStream[T]:
-        """Send records in turn to the few subtasks that belong to the sending subtask."""
+        """Send each record to one of a few subtasks, in turn. Each sending subtask has its own few
+        receivers."""
         return self._partitioned(RescalePartitioner())
 
     def forward(self) -> DataStream[T]:
-        """Send each record to the subtask with the sending subtask's number."""
+        """Send each record to the receiving subtask that has the same number as the sending
+        subtask."""
         return self._partitioned(ForwardPartitioner())
 
     def partition_custom(
@@ -419,7 +424,8 @@ class DataStream(StreamSettings, Generic[T]):
         partitioner: Callable[[Any, int], int] | Partitioner[Any],
         key_selector: Callable[[T], Any] | KeySelector[T, Any] | str,
     ) -> DataStream[T]:
-        """Send each record to the subtask that a function of key and number of subtasks returns."""
+        """Send each record to the subtask whose number *partitioner* returns. It is called with the
+        record's key and the number of subtasks."""
         expect_function(partitioner, "partition", "a Partitioner", 2)
         return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
 
@@ -428,14 +434,15 @@ class DataStream(StreamSettings, Generic[T]):
         return AllWindowedStream(self._keyed_by_nothing(), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T, CountWindow]:
-        """Put all records into windows of *size* records, whatever their keys."""
+        """Put all records into windows of *size* records, whatever their keys. A window begins
+        every *slide* records; *slide* 0: every *size* records."""
         return AllWindowedStream(self._keyed_by_nothing(), count_assigner(size, slide))
 
     def _keyed_by_nothing(self) -> KeyedStream[T, int]:
         return self.key_by(NullByteKeySelector(), Types.BYTE())
 
     def get_side_output(self, output_tag: OutputTag[U]) -> DataStream[U]:
-        """Return the records that the operator sent to a side output."""
+        """Return the stream of the records that this stream's operator sends to the side output."""
         if not isinstance(output_tag, OutputTag):
             raise TypeError(f"get_side_output takes an OutputTag, got {output_tag!r}")
         return DataStream(
@@ -452,7 +459,8 @@ class DataStream(StreamSettings, Generic[T]):
 
     def add_sink(self, sink_func: Callable[[T], object] | SinkFunction[T]) -> DataStreamSink:
         """Pass every value to a SinkFunction or a plain function. If the sink has a method
-        ``set_input_type``, it is called with the stream's type, or None if no type is known."""
+        ``set_input_type``, the method is called with the stream's type, or with None if no type is
+        known."""
         expect_function(sink_func, "invoke", "a SinkFunction")
         if hasattr(sink_func, "set_input_type"):
             sink_func.set_input_type(self._stream.type_info)
@@ -569,7 +577,8 @@ class DataStream(StreamSettings, Generic[T]):
         return self.end_with(f"Sink: {name}: Writer", operator)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
-        """Write every value on a line of standard output."""
+        """Write every value as a line to standard output. A line begins with *sink_identifier*, if
+        one is given, and with the subtask's number (from 1) if there are several subtasks."""
         operator = PrintOperator(sink_identifier, self._stream.type_info)
         return self.end_with("Sink: Print to Std. Out", operator)
 
@@ -617,16 +626,17 @@ class DataStream(StreamSettings, Generic[T]):
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
     def _values(self) -> DataStream[T]:
-        """Return this stream, for operators that do not use keys."""
+        """Return this stream without keys (a keyed stream overrides this method)."""
         return self
 
     def _collected(self) -> DataStream[T]:
-        """Return the stream for :meth:`execute_and_collect` and asynchronous functions.
-        For a keyed stream: rows of key and value, as in PyFlink. For other streams: this stream."""
+        """Return the stream that :meth:`execute_and_collect` and asynchronous functions read: for a
+        keyed stream rows of key and value, as in PyFlink, otherwise this stream."""
         return self
 
     def _collected_columns(self) -> DataStream:
-        """Return the stream as columns; this stream has them already."""
+        """Return the stream whose record batches are collected: this stream. (A keyed stream
+        returns a stream of batches of key and value.)"""
         return self
 
     # --- building -------------------------------------------------------------------------------
@@ -641,8 +651,8 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
     ) -> DataStream:
         """Add the operator that runs *func* on this stream, and return the stream of its results.
-        On a keyed stream whose function may use keyed state, *keyed_operator* makes the operator,
-        on other streams *operator*."""
+        *operator* makes the operator; on a keyed stream *keyed_operator* does, if *func* may use
+        keyed state."""
         return self._then(name, operator(func), output_type, typed)
 
     def _then(
@@ -653,8 +663,9 @@ class DataStream(StreamSettings, Generic[T]):
         typed: bool = True,
         **settings: Any,
     ) -> DataStream:
-        """Add *operator* on this stream, and return the stream of its results.
-        *typed*: whether results are converted to *output_type*. If not, the type is only noted."""
+        """Add *operator* after this stream, and return the stream of its results. *typed*:
+        whether results are converted to *output_type*; otherwise the result stream only declares
+        this type."""
         transformation = OperatorTransformation(
             name,
             output_type,
@@ -666,7 +677,7 @@ class DataStream(StreamSettings, Generic[T]):
         return self._env.add(transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
-        """Add an operator on this stream that is a sink, and return the sink."""
+        """Add *operator*, which is a sink, after this stream, and return the sink."""
         transformation = OperatorTransformation(
             name, operator=operator, inputs=[self._stream], kind="Data Sink"
         )

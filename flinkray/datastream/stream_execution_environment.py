@@ -439,7 +439,8 @@ class StreamExecutionEnvironment(StreamProgram):
     # --- execution ------------------------------------------------------------------------------
 
     def get_stream_graph(self, job_name: str | None = None, clear: bool = False) -> StreamGraph:
-        """Return the program as a graph. With *clear*, the environment begins a new program."""
+        """Return the operators that were added, as a graph. With *clear*, the environment begins a
+        new program."""
         return self._stream_graph(job_name, clear, is_on_cluster=self._is_on_cluster())
 
     def _stream_graph(self, job_name: str | None, clear: bool, is_on_cluster: bool) -> StreamGraph:
@@ -498,8 +499,8 @@ class StreamExecutionEnvironment(StreamProgram):
         )
 
     def get_execution_plan(self) -> str:
-        """Return the program as JSON.
-        The JSON has the nodes with parallelism, and how records travel between them."""
+        """Return the program as JSON: the operators with their parallelism, and how records travel
+        between them."""
         return self._checked_graph(None, False).execution_plan()
 
     def _checked_graph(self, job_name: str | None, clear: bool) -> StreamGraph:
@@ -512,7 +513,7 @@ class StreamExecutionEnvironment(StreamProgram):
         return graph
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        """Run the program to its end.
+        """Run the program to its end, and return its result.
 
         Raises:
             OperatorError: a function failed; the error has its traceback, the record and the
@@ -652,7 +653,8 @@ class StreamExecutionEnvironment(StreamProgram):
             returned: the stream that becomes *result*, which the last vertex writes.
 
         Raises:
-            ConfigurationError: the program sets something that belongs to the job, or has no sink.
+            ConfigurationError: the program sets something that belongs to the whole job or the mode
+                STREAMING, or has neither a result nor a sink.
             StreamError: a part of the program cannot be sent to the cluster.
         """
         from flinkray.datastream.cluster_execution import vertices_of

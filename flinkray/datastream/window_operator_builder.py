@@ -42,10 +42,10 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 
 class WindowOperatorBuilder:
-    """Builds window operators from a program's settings, like Flink's class of this name.
-    Operators on columns support fewer settings, and the build of such an operator refuses the
-    others. *input_types*: the declared type of the records of each input. None, or no entry: the
-    columns get the types of the values."""
+    """Builds window operators from a program's settings, like Flink's class of this name. An
+    operator on columns supports fewer settings; its build method raises an error for the others.
+    *input_types*: the declared type of the records of each input. None, or no entry: columns get
+    the types of the values."""
 
     def __init__(self, assigner: WindowAssigner, *input_types: TypeInformation | None) -> None:
         if not isinstance(assigner, WindowAssigner):
@@ -74,7 +74,7 @@ class WindowOperatorBuilder:
         self._evictor = evictor
 
     def allowed_lateness(self, time_ms: int | Time | Duration) -> None:
-        """Set how long windows are kept after their end."""
+        """Set how long windows are kept after their end (*time_ms*: milliseconds if a number)."""
         lateness = milliseconds(time_ms)
         if lateness < 0:
             raise ValueError(f"lateness must not be negative, got {lateness} ms")
@@ -136,9 +136,9 @@ class WindowOperatorBuilder:
     def build_aggregates(
         self, aggregates: Mapping[str, str | tuple[str, str]], keys: Keys
     ) -> tuple[WindowAggregateOperator, LocalWindowAggregateOperator]:
-        """Build the two operators that aggregate columns: first the one behind the exchange of
-        records by key, which computes the results, then the one before the exchange, which combines
-        the records of each task."""
+        """Build the two operators that aggregate columns, and return the later one first: the later
+        operator computes the results by key, and the earlier one combines the records of each task
+        before they are sent to it."""
         assigner = self._assigner
         known = TumblingEventTimeWindows | SlidingEventTimeWindows
         if not isinstance(assigner, known) or not assigner.is_aligned:
@@ -167,9 +167,9 @@ class WindowOperatorBuilder:
         )
 
     def _plain_tumbling(self, refusal: str) -> TumblingEventTimeWindows:
-        """Return the assigner of tumbling windows, if it and the settings are plain.
-        Raises StreamError with the text *refusal*: the windows do not depend on size and offset
-        alone, or a trigger, evictor, lateness or side output for late data is set."""
+        """Return the assigner if it has tumbling windows that depend only on size and offset, and
+        no trigger, evictor, lateness or side output for late data is set. Otherwise raise
+        StreamError with the text *refusal*."""
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
         if not isinstance(assigner, TumblingEventTimeWindows) or not assigner.is_aligned or refined:

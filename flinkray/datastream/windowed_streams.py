@@ -60,7 +60,7 @@ def count_assigner(size: int, slide: int) -> WindowAssigner[Any, CountWindow]:
 
 
 class InWindows:
-    """Settings of the windows of one stream or of two."""
+    """Base of windowed streams, joins and co-groups: methods for trigger, evictor and lateness."""
 
     _builder: WindowOperatorBuilder
 
@@ -76,7 +76,8 @@ class InWindows:
         return self
 
     def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
-        """Keep windows for this time after their end; late records fire them again."""
+        """Keep windows for this time (milliseconds, if a number) after their end. A late record
+        then makes its window fire again."""
         self._builder.allowed_lateness(time_ms)
         return self
 
@@ -97,7 +98,7 @@ class _Windowed(InWindows, Generic[T, K, W]):
         return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
-        """Return the type of the records in the windows."""
+        """Return the type of the records that are put into the windows."""
         return self._stream.get_type()
 
     def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:

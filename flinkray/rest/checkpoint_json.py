@@ -22,10 +22,8 @@ _MEASURED = (
 
 
 def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
-    """Return the checkpoint statistics; *overview* is None before a JobMaster has reported any.
-
-    The summary covers the completed checkpoints in the history.
-    """
+    """Return the checkpoint statistics of a job as JSON. *overview* None: no JobMaster has reported
+    yet, and all counts are 0. The summary covers the completed checkpoints in the history."""
     known = overview or CheckpointsOverview(0, 0, 0, 0, None, None, None, None, ())
     history = [checkpoint(one) for one in known.history]
     completed = [one for one in history if one["className"] == "completed"]
@@ -49,10 +47,8 @@ def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
 
 
 def find(overview: CheckpointsOverview | None, checkpoint_id: int) -> CheckpointStatistics | None:
-    """Return the checkpoint with this id, from the history or the latest ones of each kind.
-
-    None: it is not known, or no longer.
-    """
+    """Return the report of the checkpoint with this id, from the history or the latest ones of each
+    kind. None: the checkpoint is not among them."""
     if overview is None:
         return None
     latest = (overview.latest_completed, overview.latest_savepoint, overview.latest_failed)
@@ -96,7 +92,8 @@ def _optional(it: CheckpointStatistics | None) -> dict[str, Any] | None:
 
 
 def _restored(overview: CheckpointsOverview) -> dict[str, Any] | None:
-    """Return the latest restored checkpoint; the time of the restore is not known."""
+    """Return the latest restored checkpoint as JSON, with -1 as the unknown time of the restore.
+    None: no checkpoint was restored."""
     if overview.latest_restored is None:
         return None
     found = find(overview, overview.latest_restored)

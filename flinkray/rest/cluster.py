@@ -30,11 +30,9 @@ class Cluster(Protocol):
         call: Callable[[DispatcherGateway], Awaitable[T]],
         timeout: float | None,
     ) -> T:
-        """Make *call* on the leading Dispatcher; return its result or raise its error.
-
-        *question* names the call in error messages. *timeout* is in seconds; None: as long as there
-        is a Dispatcher. Raises RpcError: no Dispatcher has answered.
-        """
+        """Make *call* on the leading Dispatcher; return its result or raise its error. *question*
+        names the call in error messages. *timeout* is in seconds; None: wait as long as there is a
+        Dispatcher. Raises RpcError: no Dispatcher has answered."""
         ...
 
 
@@ -46,23 +44,18 @@ class _Look:
 
 
 class SharedLooks:
-    """Lets clients that ask for the same thing share one request to the cluster (RE-12).
-
-    Use it on one event loop. An answer is used for *lifetime* seconds from the time of its request.
-    An error is raised for the callers that wait for the request, and is not stored.
-    """
+    """Lets callers that ask the cluster for the same thing share one request (RE-12). An answer is
+    used for *lifetime* seconds from the time of its request. An error is raised for the callers
+    that wait for the request, and is not stored. Use it on one event loop."""
 
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime
         self._looks: dict[Hashable, _Look] = {}
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer for *key*: a stored fresh one, that of a running request, or that of
-        *fetch*.
-
-        *fetch* is called only if there is no fresh answer and no running request for *key*. If a
-        caller is cancelled, the other callers still get the answer.
-        """
+        """Return the answer for *key*: a stored one that is not too old, that of a running request,
+        or that of a new call of *fetch*. If a caller is cancelled, the other callers still get the
+        answer."""
         loop = asyncio.get_running_loop()
         look = self._looks.get(key)
         if look is None or (look.answer.done() and look.expires <= loop.time()):
@@ -72,7 +65,7 @@ class SharedLooks:
         return await asyncio.shield(look.answer)
 
     def answer_to(self, key: Hashable) -> Any:
-        """Return the answer for *key* if it was fetched and is fresh; None: there is none."""
+        """Return the stored answer for *key*. None: there is no answer, or it is too old."""
         look = self._looks.get(key)
         if look is None or look.expires <= asyncio.get_running_loop().time():
             return None
@@ -101,18 +94,17 @@ def _has_succeeded(answer: asyncio.Future[Any]) -> bool:
 
 
 class ClusterView:
-    """Answers of the cluster for the handlers.
-    Shared answers are at most *lifetime* seconds old.
-    """
+    """Answers of the cluster for the handlers. Handlers share answers, which are at most *lifetime*
+    seconds old."""
 
     def __init__(self, cluster: Cluster, lifetime: float, timeout: float) -> None:
-        """Create a view. *timeout* is in seconds, for each answer of the cluster."""
+        """Create a view. *timeout*: seconds to wait for an answer of the cluster."""
         self.cluster = cluster
         self.timeout = timeout
         self._looks = SharedLooks(lifetime)
 
     async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
-        """Make a call on the leading Dispatcher, without sharing the answer."""
+        """Make a call on the leading Dispatcher and return its answer, which is not shared."""
         return await self.cluster.ask(question, call, self.timeout)
 
     async def numbers(self) -> ClusterNumbers:
@@ -124,7 +116,8 @@ class ClusterView:
         return await self._looks.look("numbers", fetch)
 
     async def overview(self) -> ClusterOverview:
-        """Return the overview of the cluster, with each TaskExecutor; there may be thousands."""
+        """Return the overview of the cluster with all TaskExecutors, of which there may be
+        thousands."""
 
         async def fetch() -> ClusterOverview:
             return await self.ask(
@@ -134,10 +127,8 @@ class ClusterView:
         return await self._looks.look("overview", fetch)
 
     async def jobs(self) -> tuple[JobOverview, ...]:
-        """Return the jobs, oldest first.
-        They come from a stored, fresh overview of the cluster if there is one. Otherwise the
-        Dispatcher is asked.
-        """
+        """Return the jobs, oldest first: from a shared overview of the cluster if there is one that
+        is not too old, otherwise from the Dispatcher."""
         overview: ClusterOverview | None = self._looks.answer_to("overview")
         if overview is not None:
             return overview.jobs
@@ -165,11 +156,9 @@ class ClusterView:
             return None
 
     async def settings(self, job_id: JobID) -> JobSettings:
-        """Return the settings with which a job runs or ran.
-
-        Raises JobNotFoundError: there is no such job, or its settings were not kept;
-        ConfigurationError: its settings contradict those of the cluster.
-        """
+        """Return the settings with which a job runs or ran. Raises JobNotFoundError: there is no
+        such job, or its settings were not kept; ConfigurationError: its settings contradict those
+        of the cluster."""
 
         async def fetch() -> JobSettings:
             return await self.ask(
@@ -179,11 +168,9 @@ class ClusterView:
         return await self._looks.look(("settings", job_id), fetch)
 
     async def settings_if_known(self, job_id: JobID) -> JobSettings | None:
-        """Return the settings of a job; None if :meth:`settings` raises an error about the job.
-
-        Then the job may still exist: an old version has not kept its settings, or they contradict
-        the cluster's present settings.
-        """
+        """Return the settings of a job. None: they are not known. The job may exist all the
+        same: an old version has not kept its settings, or they contradict the cluster's present
+        settings."""
         try:
             return await self.settings(job_id)
         except (JobNotFoundError, ConfigurationError):

@@ -23,11 +23,8 @@ _MEGABYTE = 1 << 20
 
 
 def dashboard_configuration(refresh_interval: float, now: float) -> dict[str, Any]:
-    """Return the dashboard's configuration.
-
-    *refresh_interval* is the number of seconds between two updates of a page. *now* is in seconds
-    since the epoch, as the time zone offset depends on the season.
-    """
+    """Return the dashboard's configuration as JSON. *refresh_interval*: seconds between two updates
+    of a page. *now*: seconds since the epoch; the time zone offset depends on the season."""
     here = time.localtime(now)
     return {
         "refresh-interval": round(refresh_interval * 1000),
@@ -100,10 +97,8 @@ def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
-    """Return a TaskExecutor, with one entry for each slot that a job uses in it.
-
-    Each slot is shown with an equal share of the TaskExecutor's resources.
-    """
+    """Return a TaskExecutor as JSON, with one entry for each slot that a job uses in it. Each slot
+    is shown with an equal share of the TaskExecutor's resources."""
     return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
 
 
@@ -117,10 +112,8 @@ def _slot(job_id: JobID, it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def _resource(profile: ResourceProfile, share: float) -> dict[str, Any]:
-    """Return *share* (0 to 1) of the resources of *profile*, with memory in MiB.
-
-    All memory is shown as task heap memory, because flinkray has no other memory budget.
-    """
+    """Return *share* (0 to 1) of the resources of *profile* as JSON, with memory in MiB. All memory
+    is shown as task heap memory, because flinkray has no other memory budget."""
     return {
         "cpuCores": profile.cpu * share,
         "taskHeapMemory": int(profile.memory * share) // _MEGABYTE,

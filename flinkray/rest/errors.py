@@ -45,7 +45,7 @@ def not_found(text: str) -> RestError:
 
 
 def of_cluster(error: FlinkRayError) -> RestError:
-    """Return the HTTP error for an error of the cluster, or for a missing answer."""
+    """Return the HTTP error for *error*, which a request to the cluster raised."""
     match error:
         case JobNotFoundError():
             return not_found(f"Job could not be found: {error}")
@@ -66,7 +66,7 @@ def of_cluster(error: FlinkRayError) -> RestError:
 
 
 def answer_of(error: RestError, to_json: Callable[[object], str]) -> web.Response:
-    """Return the answer for an error, with a body like Flink's."""
+    """Return the HTTP answer for an error, with a JSON body like Flink's."""
     return web.json_response({"errors": list(error.texts)}, status=error.status, dumps=to_json)
 
 
@@ -86,9 +86,9 @@ _LONGEST_STRING = 0xFFFF
 
 
 def failure_cause(text: str, traceback: str | None = None) -> dict[str, Any]:
-    """Return a failure as JSON that Flink's clients read: a SerializedThrowable.
-    *text* becomes the exception's message. *traceback* is shown as the stack trace.
-    """
+    """Return a failure of a job as the JSON of a SerializedThrowable, which Flink's clients read.
+    *text* becomes the exception's message; *traceback* is shown as the stack trace, and *text* if
+    it is None."""
     return {
         "class": _CLASS,
         "stack-trace": traceback or text,
@@ -97,7 +97,8 @@ def failure_cause(text: str, traceback: str | None = None) -> dict[str, Any]:
 
 
 def java_exception(text: str) -> bytes:
-    """Return ``new Exception(text)`` without stack trace, written as by ``ObjectOutputStream``."""
+    """Return the bytes that Java's ``ObjectOutputStream`` writes for ``new Exception(text)``
+    without a stack trace."""
     fields = [
         (b"L", "cause", "Ljava/lang/Throwable;"),
         (b"L", "detailMessage", "Ljava/lang/String;"),

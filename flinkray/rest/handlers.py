@@ -44,7 +44,7 @@ CHANGING_GETS = frozenset({"/jobs/{job}/yarn-cancel"})
 
 @dataclass(frozen=True)
 class Answer:
-    """The HTTP status of an answer, and its body: a value, or JSON that is already written."""
+    """An HTTP status and a body: a value that becomes JSON, or JSON text."""
 
     body: object
     status: int = 200
@@ -56,9 +56,8 @@ Route = tuple[str, str, Handler]
 
 
 def _check_location(name: str, location: str) -> None:
-    """Raise RestError if *location* is a relative path, which means another place in each
-    process.
-    """
+    """Raise RestError if *location* is a relative path: it would mean another place in each
+    process."""
     if not _ABSOLUTE.match(location):
         raise bad_request(f"{name} is to be an absolute path or a URI, not {location!r}")
 
@@ -142,9 +141,8 @@ class Handlers:
         return Answer(cluster_json.overview(numbers, jobs))
 
     async def shut_down(self, request: web.Request) -> Answer:
-        """Shut the cluster down. Answers 409 if there are standby masters, because they would
-        take over.
-        """
+        """Shut the cluster down. Answers 409, and does nothing, if there are standby masters,
+        because they would take over."""
         overview = await self._cluster.overview()
         if any(master.standbys for master in overview.masters):
             raise RestError(
@@ -196,10 +194,8 @@ class Handlers:
         return Answer({"plan": job_json.plan(await self._details(request))})
 
     async def exceptions(self, request: web.Request) -> Answer:
-        """Return the exceptions of a job.
-
-        Empty if the request filters by label, as no exception has a label (RE-46).
-        """
+        """Return the exceptions of a job; none if the request filters by label, as no exception has
+        a label (RE-46)."""
         most = number_asked(request, "maxExceptions", _EXCEPTIONS)
         details = await self._details(request)
         if request.query.get("failureLabelFilter"):
@@ -207,7 +203,7 @@ class Handlers:
         return Answer(job_json.exceptions(details, most))
 
     async def accumulators(self, request: web.Request) -> Answer:
-        """Return an answer without accumulators: flinkray's jobs have none."""
+        """Return an empty list of accumulators: flinkray's jobs have none."""
         await self._details(request)
         return Answer(
             {
@@ -223,9 +219,8 @@ class Handlers:
         return Answer(job_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
-        """Return the job's present status, from the cluster and not from a cache: clients wait
-        for changes.
-        """
+        """Return the job's present status. The cluster is asked each time, because clients wait for
+        a change of the status."""
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)
@@ -233,10 +228,8 @@ class Handlers:
         return Answer({"status": status.name})
 
     async def execution_result(self, request: web.Request) -> Answer:
-        """Return the job's result or that it still runs, from the cluster and not from a cache.
-
-        Clients repeat this request until there is a result.
-        """
+        """Return the job's result, or that there is none yet. The cluster is asked each time,
+        because clients repeat this request until there is a result."""
         wanted = job_id(request)
         status = await self._cluster.ask(
             f"get the status of job {wanted}", lambda it: it.request_job_status(wanted)

@@ -92,7 +92,7 @@ def details(job: JobDetails, now: float) -> dict[str, Any]:
 
 
 def plan(job: JobDetails) -> dict[str, Any]:
-    """Return the plan of a job; it has no nodes before a JobMaster has reported the plan."""
+    """Return the plan of a job as JSON; without nodes before a JobMaster has reported the plan."""
     if job.plan:
         told: dict[str, Any] = json.loads(job.plan)
         return told
@@ -100,7 +100,8 @@ def plan(job: JobDetails) -> dict[str, Any]:
 
 
 def execution_result(result: JobResult | None) -> dict[str, Any]:
-    """Return the execution result; *result* is None while the job has none."""
+    """Return the JSON of a job's result. *result* None: the job has none yet, and the JSON says
+    that it is in progress."""
     if result is None or not result.status.is_globally_terminal:
         return {"status": {"id": "IN_PROGRESS"}}
     of_job: dict[str, Any] = {
@@ -115,7 +116,7 @@ def execution_result(result: JobResult | None) -> dict[str, Any]:
 
 
 def exceptions(job: JobDetails, most: int) -> dict[str, Any]:
-    """Return the newest *most* exceptions of a job, newest first."""
+    """Return the newest *most* exceptions of a job as JSON, newest first."""
     newest_first = job.exceptions[::-1]
     return {
         "exceptionHistory": {
@@ -140,10 +141,9 @@ def _exception(entry: ExceptionEntry) -> dict[str, Any]:
 
 
 def _name(entry: ExceptionEntry) -> str:
-    """Return the error type at the start of the text or of the last traceback line.
-
-    If neither line begins with an error type, return the text.
-    """
+    """Return the type of an error: the name before the colon at the beginning of its text, or of
+    the last line of its traceback. If neither line begins with such a name, return the whole
+    text."""
     last = (entry.traceback or "").rstrip().rpartition("\n")[2]
     for line in (entry.text, last):
         name, colon, _ = line.partition(":")
@@ -156,11 +156,10 @@ def _name(entry: ExceptionEntry) -> str:
 
 
 def vertex_status(tasks: Mapping[str, int], number: int) -> str:
-    """Return the state of a vertex with *number* subtasks, from the number of subtasks in each
-    state.
-
-    As in Flink: the first of FAILED, CANCELING, CANCELED, INITIALIZING, RUNNING that a subtask has.
-    """
+    """Return the state of a vertex with *number* subtasks. *tasks*: number of subtasks in each
+    state. As in Flink: the first of FAILED, CANCELING, CANCELED, INITIALIZING, RUNNING that a
+    subtask has. Otherwise FINISHED if all subtasks have finished, RUNNING if only some have, and
+    CREATED if none has."""
     for state in ("FAILED", "CANCELING", "CANCELED", "INITIALIZING", "RUNNING"):
         if tasks.get(state):
             return state
@@ -184,10 +183,9 @@ def _vertex(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
 
 
 def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> dict[str, int]:
-    """Return start time, end time and duration of *executions*, in milliseconds.
-
-    The start is the first deployment; the end is the end of the last execution, or the job's end.
-    """
+    """Return start time, end time and duration of *executions* together, as JSON in milliseconds.
+    The start is the first deployment. The end is the end of the last execution, or of the job if an
+    execution has not ended."""
     every = tuple(executions)
     starts = [at for one in every if (at := one.state_timestamps.get("DEPLOYING")) is not None]
     start = min(starts, default=None)
@@ -201,10 +199,8 @@ def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> di
 
 
 def io_metrics(metrics: IOMetrics | None, *, is_complete: bool) -> dict[str, Any]:
-    """Return I/O metrics in Flink's form; unknown numbers are 0.
-
-    *is_complete* becomes the ``…-complete`` fields: whether all tasks of the sum have reported.
-    """
+    """Return I/O metrics as JSON in Flink's form; unknown numbers are 0. *is_complete* becomes the
+    ``…-complete`` fields, which say whether all tasks have reported."""
     known = metrics or IOMetrics(0, 0, 0, 0, 0, 0, 0)
     return {
         "read-bytes": known.bytes_in or 0,
@@ -256,21 +252,16 @@ def _end(execution: ExecutionInfo) -> int:
 
 
 def _time_of(execution: ExecutionInfo, now: float) -> int:
-    """Return the milliseconds from the deployment of an execution to its end, or to *now* if it
-    runs.
-
-    -1: the execution was not deployed yet.
-    """
+    """Return the milliseconds from the deployment of an execution to its end, or to *now* if it has
+    not ended. -1: it was not deployed yet."""
     start = execution.state_timestamps.get("DEPLOYING")
     end = execution.end_time if execution.state.is_terminal else None
     return NOT_YET if start is None else _duration(start, end, now)
 
 
 def _status_durations(execution: ExecutionInfo, now: float) -> dict[str, int]:
-    """Return the milliseconds that an execution has spent in each state, up to *now*.
-
-    Terminal states are left out.
-    """
+    """Return the milliseconds that an execution has spent in each state up to *now*, without
+    terminal states."""
     entered = sorted(
         ((at, name) for name, at in execution.state_timestamps.items()),
         key=lambda item: (item[0], STATES.index(item[1])),
@@ -320,7 +311,7 @@ def subtask_times(vertex: VertexInfo, now: float) -> dict[str, Any]:
 
 
 def vertex_task_managers(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
-    """Return the subtasks of a vertex, grouped by their TaskExecutors."""
+    """Return the subtasks of a vertex as JSON, grouped by the TaskExecutors on which they run."""
     by_executor: defaultdict[str, list[ExecutionInfo]] = defaultdict(list)
     for execution in vertex.executions:
         by_executor[place_of(execution.location)[0]].append(execution)
@@ -365,8 +356,9 @@ def _duration(start: float, end: float | None, now: float) -> int:
 
 
 def progress(job: JobDetails, settings: JobSettings | None) -> dict[str, Any]:
-    """Return the JSON of a job's restarts, failovers, warnings and vertices. *settings* is None if
-    the job's settings are not known; then the JSON calls the job not elastic."""
+    """Return the progress of a job as JSON: restarts, failovers, reason for waiting, warnings, and
+    the progress of Spark stages. *settings* None: the job's settings are not known, and the JSON
+    says that the job is not elastic."""
     return {
         "jid": job.job_id.hex(),
         "restarts": job.restarts,
@@ -397,7 +389,8 @@ def _stage(stage: StageProgressInfo) -> dict[str, Any]:
 
 
 def attempts(vertex: VertexInfo, now: float) -> dict[str, Any]:
-    """Return all attempts of a vertex, by subtask, the oldest attempt of a subtask first."""
+    """Return all attempts of a vertex's subtasks as JSON, ordered by subtask, then from the oldest
+    attempt to the newest."""
     every = sorted(
         (*vertex.prior_executions, *vertex.executions),
         key=lambda one: (one.subtask_index, one.attempt_number),
@@ -432,7 +425,8 @@ def _spark_executor(execution: ExecutionInfo) -> dict[str, Any] | None:
 
 
 def tasks_on(executor: str, jobs: Iterable[JobDetails]) -> dict[str, Any]:
-    """Return the tasks on a TaskExecutor; a Spark executor counts as a task of its stage."""
+    """Return the tasks that run on a TaskExecutor, as JSON; a Spark executor counts as a task of
+    its stage."""
     return {
         "id": executor,
         "tasks": [

@@ -23,15 +23,14 @@ def milliseconds(seconds: float | None, otherwise: int = NOT_YET) -> int:
 
 
 def state_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of all states, with 0 for missing states (RE-43)."""
+    """Return the number of tasks in each execution state; 0 for states that *counts* lacks
+    (RE-43)."""
     return {state: counts.get(state, 0) for state in STATES}
 
 
 def distribution(values: Iterable[float]) -> dict[str, int]:
-    """Return minimum, maximum, mean, sum and percentiles of one number per subtask.
-
-    The names are those of Flink's dashboard. Without numbers all values are 0.
-    """
+    """Return minimum, maximum, mean, sum and percentiles of *values* (a number for each subtask),
+    with the names of Flink's dashboard. All are 0 if there are no values."""
     ordered = sorted(values) or [0]
     return {
         "min": round(ordered[0]),
@@ -46,10 +45,8 @@ def distribution(values: Iterable[float]) -> dict[str, int]:
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
-    """Return minimum, maximum, mean and percentiles of one number per checkpoint.
-
-    Without numbers the percentiles are "NaN", as in Flink.
-    """
+    """Return minimum, maximum, mean and percentiles of *values* (a number for each checkpoint). If
+    there are no values, the percentiles are "NaN", as in Flink, and the others 0."""
     ordered = sorted(values)
     shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
     if not ordered:
@@ -63,10 +60,8 @@ def summary(values: Iterable[float]) -> dict[str, Any]:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """Return the value below which the fraction *share* (0 to 1) of the sorted values lies.
-
-    Between two values it is interpolated linearly.
-    """
+    """Return the value below which the fraction *share* (0 to 1) of the sorted values lies, with
+    linear interpolation between two values."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -86,16 +81,17 @@ class JsonText:
 
 
 class WrittenOnce:
-    """Keeps the last JSON text, so that an answer for many clients is written once."""
+    """Keeps the last JSON text, so that an answer for many clients is converted to text only
+    once."""
 
     def __init__(self) -> None:
         self._source: object = None
         self._written = JsonText("null")
 
     def of(self, source: object, body: Callable[[], object]) -> JsonText:
-        """Return the JSON text of *body()*, which is made from *source*.
-        If *source* is the same object as in the last call, the last text is returned.
-        """
+        """Return the JSON text of *body()*. *source*: the object from which *body* makes its value;
+        if it is the same object as in the last call, the last text is returned, and *body* is not
+        called."""
         if source is not self._source:
             self._written, self._source = JsonText(to_json(body())), source
         return self._written

@@ -24,10 +24,8 @@ _Totals = Mapping[tuple[JobVertexID, int, int], IOMetrics]
 @dataclass(frozen=True)
 class Measured:
     """The I/O metrics of one subtask: *now* at this request, *before* at the previous request.
-
     *before* is None if there was no request within :data:`WINDOW`, or if another attempt of the
-    subtask ran at that time.
-    """
+    subtask ran at that time."""
 
     subtask: int
     attempt: int
@@ -36,11 +34,9 @@ class Measured:
     before: IOMetrics | None
 
     def per_second(self, total: Callable[[IOMetrics], int | None]) -> float | None:
-        """Return the growth of *total* per second between the two requests; None: it is not known.
-
-        Seconds are those that the task has counted (busy, idle and back-pressured), not wall-clock
-        time.
-        """
+        """Return the growth of the number *total* per second between the two requests. None: it is
+        not known. Seconds are those that the task has counted (busy, idle and back-pressured), not
+        wall-clock time."""
         if self.before is None or (elapsed := self.now.elapsed_ms - self.before.elapsed_ms) <= 0:
             return None
         now, before = total(self.now), total(self.before)
@@ -65,7 +61,7 @@ class JobLook:
         self._before = before
 
     def subtasks(self, vertex: VertexInfo) -> tuple[Measured, ...]:
-        """Return the measurements of the vertex's subtasks that report I/O metrics."""
+        """Return the measurements of those subtasks of a vertex that report I/O metrics."""
         return tuple(
             Measured(
                 one.subtask_index,
@@ -80,9 +76,8 @@ class JobLook:
 
 
 class Measurements:
-    """The I/O metrics of each job at its last request, to compute rates. Use it on one event
-    loop.
-    """
+    """The I/O metrics of each job at the last request for the job, from which the next request
+    computes rates. Use it on one event loop."""
 
     def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
         """Create the collection of measurements, without jobs.
@@ -97,13 +92,7 @@ class Measurements:
 
     async def look(self, job_id: JobID) -> JobLook:
         """Return a job with the I/O metrics of its tasks, now and at the previous request for the
-        job.
-
-        The previous request counts only if it was in the last 60 s.
-
-        Raises:
-            JobNotFoundError: there is no such job.
-        """
+        job (if that was in the last 60 s). Raises JobNotFoundError: there is no such job."""
         job = await self._cluster.details(job_id)
         before: _Totals = {}
         if job_id in self._looks:

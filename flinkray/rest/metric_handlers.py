@@ -52,7 +52,7 @@ class MetricHandlers:
         return Answer(metrics_json.listed(values, _names(request)))
 
     async def of_task_managers(self, request: web.Request) -> Answer:
-        """Return no metrics, as TaskExecutors report none."""
+        """Return an empty list, as TaskExecutors report no metrics."""
         return Answer(metrics_json.aggregated((), _names(request), _aggregations(request)))
 
     async def of_task_manager(self, request: web.Request) -> Answer:
@@ -65,9 +65,8 @@ class MetricHandlers:
     # --- jobs -------------------------------------------------------------------------------------
 
     async def of_jobs(self, request: web.Request) -> Answer:
-        """Return metrics aggregated over the jobs that the request names; by default over all
-        running jobs.
-        """
+        """Return metrics aggregated over the jobs that the request names, or else over all jobs
+        that have not ended."""
         names, aggregations = _names(request), _aggregations(request)
         wanted: Iterable[JobID] = map(job_id_of, _listed(request, "jobs") or ())
         if "jobs" not in request.query:
@@ -123,7 +122,7 @@ class MetricHandlers:
 
 
 def _listed(request: web.Request, name: str) -> list[str] | None:
-    """Return the comma-separated values of a query parameter; None: it is missing."""
+    """Return the values of a query parameter that separates them by commas. None: it is missing."""
     text = request.query.get(name)
     return None if text is None else [part for part in text.split(",") if part]
 
@@ -134,7 +133,8 @@ def _names(request: web.Request) -> list[str] | None:
 
 
 def _aggregations(request: web.Request) -> Collection[str]:
-    """Return the wanted aggregations, by default all. Raises RestError: a name is unknown."""
+    """Return the names of the aggregations that the request asks for; all if it names none. Raises
+    RestError: a name is unknown."""
     wanted = _listed(request, "agg")
     known = metrics_json.AGGREGATIONS
     if wanted is None:
@@ -146,7 +146,8 @@ def _aggregations(request: web.Request) -> Collection[str]:
 
 
 def _subtasks_wanted(request: web.Request) -> list[range] | None:
-    """Return the ranges in ``subtasks=0,2-4``; None: all subtasks. Raises RestError: invalid."""
+    """Return the ranges of subtask numbers in a parameter such as ``subtasks=0,2-4``. None: it is
+    missing, so all subtasks are meant. Raises RestError: it is invalid."""
     parts = _listed(request, "subtasks")
     if parts is None:
         return None

@@ -48,9 +48,8 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]:
-    """Return the names and values of the metrics in *wanted*.
-    With *wanted* None, return the names of all metrics, without values.
-    """
+    """Return names and values of those metrics in *values* that *wanted* names. *wanted* None:
+    return the names of all metrics, without values."""
     if wanted is None:
         return [{"id": name} for name in values]
     return [{"id": name, "value": str(values[name])} for name in wanted if name in values]
@@ -59,9 +58,9 @@ def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]
 def aggregated(
     rows: Sequence[Values], wanted: Iterable[str] | None, aggregations: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return aggregates of metrics over subtasks or jobs, which are the *rows*.
-    With *wanted* None, return the names of all metrics that are numbers, without aggregates.
-    """
+    """Return, for each metric in *wanted*, aggregates over *rows* (the metrics of one subtask or
+    job each). *wanted* None: return the names of all metrics that are numbers, without
+    aggregates."""
     numbers: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
@@ -96,7 +95,8 @@ def of_subtask(measured: Measured) -> dict[str, float]:
 
 
 def of_vertex(subtasks: Iterable[Measured]) -> dict[str, float]:
-    """Return the metrics of all subtasks, each name prefixed with the number of its subtask."""
+    """Return the metrics of all subtasks of a vertex. The name of a metric begins with the number
+    of its subtask."""
     return {
         f"{one.subtask}.{name}": value
         for one in subtasks
@@ -105,7 +105,7 @@ def of_vertex(subtasks: Iterable[Measured]) -> dict[str, float]:
 
 
 def watermarks(subtasks: Iterable[Measured]) -> list[dict[str, str]]:
-    """Return the input watermarks of the subtasks that report one (RE-42)."""
+    """Return the input watermark of each subtask that reports one (RE-42)."""
     return [
         {"id": f"{one.subtask}.{_WATERMARK}", "value": str(one.now.input_watermark)}
         for one in subtasks
@@ -140,10 +140,8 @@ def of_masters(cluster: ClusterNumbers, jobs: Iterable[JobOverview]) -> dict[str
 
 
 def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
-    """Return the back-pressure of the running subtasks since the previous request.
-
-    Without a previous request, only the status "deprecated" is returned.
-    """
+    """Return the back-pressure of a vertex's running subtasks since the previous request. Without a
+    previous request, only the status "deprecated" is returned, as in Flink."""
     subtasks = [
         told
         for one in look.subtasks(vertex)
@@ -162,10 +160,8 @@ def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
 
 
 def _pressure_on(measured: Measured) -> dict[str, Any] | None:
-    """Return the back-pressure of a subtask since the previous request for the job.
-
-    None: there was no such request, so there is nothing to compare with.
-    """
+    """Return the back-pressure of a subtask since the previous request for the job. None: it is not
+    known, as there was no such request."""
     shares: dict[str, float] = {}
     for name, field in (
         ("ratio", "back_pressured_ms"),
@@ -186,5 +182,6 @@ def _pressure_on(measured: Measured) -> dict[str, Any] | None:
 
 
 def level_of(share: float) -> str:
-    """Return the level for the fraction of time in which a task is back-pressured."""
+    """Return Flink's back-pressure level for the fraction of its time in which a task is
+    back-pressured."""
     return _LEVELS[(share > _LOW) + (share > _HIGH)]

@@ -26,7 +26,7 @@ _PLACES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def _listed(one: str) -> dict[str, Any]:
-    """Return the schema of a comma-separated list of texts that match *one*."""
+    """Return the schema of a list of texts, separated by commas, each of which matches *one*."""
     return {"type": "string", "pattern": f"^(({one})(,({one}))*)?$"}
 
 
@@ -42,7 +42,7 @@ _QUERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def _object(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the schema of an object with these fields. A field that is null counts as left out."""
+    """Return the schema of an object with these fields, each of which may be missing or null."""
     null = {"type": "null"}
     return {
         "type": "object",
@@ -203,11 +203,8 @@ _ERROR = {
 
 
 def description(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the OpenAPI description of the endpoint.
-
-    Args:
-        routes: methods and paths, all of which must have an entry in ``_OPERATIONS``.
-    """
+    """Return the OpenAPI description of the endpoint. *routes*: methods and paths, all of which
+    must have an entry in ``_OPERATIONS``."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
         paths.setdefault(path, {})[method.lower()] = _described(path, _OPERATIONS[method, path])

@@ -33,17 +33,13 @@ class _Operation:
 
 
 class Operations:
-    """The savepoints, stops and disposals (*operations*) that clients have started.
-
-    A finished operation is kept for some time, so that its client can fetch the result. Use it on
-    one event loop.
-    """
+    """The savepoints, stops and disposals (*operations*) that clients have started. A finished
+    operation is kept for some time, so that its client can fetch the result. Use it on one event
+    loop."""
 
     def __init__(self, kept: float) -> None:
-        """Create a collection without operations.
-
-        *kept*: seconds for which the result of a finished operation can be fetched.
-        """
+        """Create a collection without operations. *kept*: seconds for which the result of a
+        finished operation can be fetched."""
         self._kept = kept
         self._operations: dict[Key, _Operation] = {}
         self._is_closing = False
@@ -54,13 +50,12 @@ class Operations:
         perform: Callable[[], Awaitable[dict[str, Any]]],
         failure_key: str = "failure-cause",
     ) -> dict[str, str]:
-        """Start the operation *key*, and return its id for the client.
-        If the client has started this operation before, only its id is returned.
+        """Start the operation *key* unless it was started before, and return its id as JSON for the
+        client.
 
         *perform* does the work and returns the result for the client. *failure_key* is the JSON key
         under which the client finds a failure. Raises RestError if the operation fails within a
-        moment; then the operation is forgotten.
-        """
+        moment; the operation is then forgotten."""
         if self._is_closing:
             raise RestError(503, "the endpoint is being closed and starts nothing more")
         operation = self._operations.get(key)
@@ -77,10 +72,8 @@ class Operations:
         return {"request-id": key[1].hex()}
 
     def poll(self, key: Key) -> dict[str, Any]:
-        """Return the status of the operation, and its result if it has finished.
-
-        Raises RestError: there is no such operation, or it was forgotten.
-        """
+        """Return the status of the operation, and its result if it has finished, as JSON. Raises
+        RestError: the client has started no such operation, or its result was kept long enough."""
         operation = self._operations.get(key)
         if operation is None:
             raise not_found(f"Operation not found under key: {key[1].hex()}")
@@ -96,18 +89,16 @@ class Operations:
         asyncio.get_running_loop().call_later(self._kept, self._forget, key, operation)
 
     def _forget(self, key: Key, operation: _Operation) -> None:
-        """Drop an operation, unless the client has begun another one under the same id."""
+        """Drop *operation*, unless the client has started another one under the same key."""
         if self._operations.get(key) is operation:
             del self._operations[key]
         if not operation.fetched.done():
             operation.fetched.set_result(None)
 
     async def close(self, patience: float) -> None:
-        """Refuse new operations, and wait until each result was fetched by its client or has
-        expired.
-
-        Waits at most *patience* seconds. Operations that still run continue in the cluster.
-        """
+        """Refuse new operations, and wait at most *patience* seconds until the clients have
+        fetched the results, or the results have expired. Operations that still run continue in
+        the cluster."""
         self._is_closing = True
         waiting = [operation.fetched for operation in self._operations.values()]
         if waiting:

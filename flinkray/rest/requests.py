@@ -56,21 +56,21 @@ def _id(kind: type[Id], what: str, text: str) -> Id:
 
 
 def number(request: web.Request, place: str) -> int:
-    """Return the number at *place* of the route, as in ``/checkpoints/{place}``.
-
-    Raises RestError: it is not a number, or negative.
-    """
+    """Return the number in the path of a request, at the route's placeholder ``{place}``. Raises
+    RestError: it is not a number, or negative."""
     return number_of(place, request.match_info[place])
 
 
 def number_asked(request: web.Request, name: str, default: int) -> int:
-    """Return a number of the query, or *default*. Raises RestError: invalid or negative."""
+    """Return the number in the query parameter *name*, or *default* if it is missing. Raises
+    RestError: it is not a number, or negative."""
     text = request.query.get(name)
     return default if text is None else number_of(name, text)
 
 
 def number_of(name: str, text: str) -> int:
-    """Return the number in *text*. Raises RestError: it is not a number, or negative."""
+    """Return the number in *text*; *name* is for the error. Raises RestError: it is not a number,
+    or negative."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise bad_request(f"{name} is to be a number, not {text!r}")
     return int(text)
@@ -84,11 +84,8 @@ class Body:
 
     @classmethod
     async def of(cls, request: web.Request) -> Body:
-        """Return the body of a request; empty if the client has sent none.
-
-        Raises:
-            RestError: the body is not a JSON object, or comes too slowly.
-        """
+        """Return the body of a request, without fields if the client has sent none. Raises
+        RestError: the body is not a JSON object, or comes too slowly."""
         if request.content_type.startswith("multipart/"):
             raise bad_request("no files can be uploaded here")
         try:
@@ -106,10 +103,8 @@ class Body:
         return cls(fields)
 
     def text(self, *names: str) -> str | None:
-        """Return the first of these fields that is present; None: no field is.
-
-        Raises RestError: the field is no text, or has half of a surrogate pair.
-        """
+        """Return the first of the fields *names* that is present. None: none is. Raises RestError:
+        the field is no text, or has half of a surrogate pair."""
         name = next((name for name in names if name in self), None)
         if name is None:
             return None
@@ -123,10 +118,8 @@ class Body:
         return name in self and self._of_type(bool, "true or false", name)
 
     def number(self, name: str, largest: int = _LARGEST) -> int | None:
-        """Return a whole number; None if the field is missing.
-
-        Raises RestError: the field is no whole number between -*largest* and *largest*.
-        """
+        """Return a whole number. None: the field is missing. Raises RestError: the field is no
+        whole number between -*largest* and *largest*."""
         if name not in self:
             return None
         value = self._fields[name]
@@ -147,11 +140,13 @@ class Body:
         return Body(self._of_type(dict, "an object", name))
 
     def parts(self) -> dict[str, Body]:
-        """Return all fields as objects. Raises RestError: a field is no object."""
+        """Return all fields, each of which must be an object. Raises RestError: a field is no
+        object."""
         return {name: self.part(name) for name in self._fields}
 
     def trigger_id(self) -> TriggerID:
-        """Return the client's trigger id, or a new one. Raises RestError: it is invalid."""
+        """Return the id that the client has chosen for its operation, or a new one. Raises
+        RestError: it is invalid."""
         text = self.text("triggerId")
         return TriggerID.generate() if text is None else _id(TriggerID, "trigger id", text)
 

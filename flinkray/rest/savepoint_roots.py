@@ -14,11 +14,9 @@ from flinkray.rest.errors import RestError, bad_request
 
 
 class SavepointRoots:
-    """The directories below which REST clients may write and delete savepoints.
-
-    These are the directories in the endpoint's settings, and those that the cluster and its running
-    jobs have in their own settings.
-    """
+    """The directories below which REST clients may write and delete savepoints: those in the
+    endpoint's settings, and those that the cluster and its running jobs have in their own
+    settings."""
 
     def __init__(self, cluster: ClusterView, others: tuple[str, ...]) -> None:
         self._cluster = cluster
@@ -49,10 +47,8 @@ class SavepointRoots:
 
 
 def is_within(location: str, roots: tuple[str, ...]) -> bool:
-    """Return whether *location*, after resolving links, is a root or below one. Blocks.
-
-    Raises ValueError: *location* is neither a path nor a URI.
-    """
+    """Return whether *location*, after resolving links, is one of *roots* or below one. Blocks.
+    Raises ValueError: *location* is neither a path nor a URI."""
     storage, path = _resolved(location)
     return any(
         storage == of_root and (path == root or path.startswith(root.rstrip("/") + "/"))
@@ -61,7 +57,8 @@ def is_within(location: str, roots: tuple[str, ...]) -> bool:
 
 
 def _resolved(location: str) -> tuple[tuple[str, str], str]:
-    """Return the storage (scheme and host), and the normalized path in it."""
+    """Return (scheme and host, normalized path) of a location. Symbolic links of local paths are
+    resolved."""
     if location.startswith(("/", "~")):
         return ("", ""), os.path.realpath(os.path.expanduser(location))
     uri = urlsplit(location)

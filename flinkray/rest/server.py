@@ -52,10 +52,8 @@ log = logging.getLogger(__name__)
 
 
 def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
-    """Filter of a logger: drop records of errors that a client caused by sending invalid HTTP.
-
-    Such a client gets status 400. If its errors were logged, anybody could fill the log.
-    """
+    """Log filter that drops the records of errors that a client caused by sending invalid HTTP.
+    Such a client gets status 400; if its errors were logged, anybody could fill the log."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError)
 
@@ -99,11 +97,8 @@ class RestSettings:
 
     @classmethod
     def of(cls, configuration: ReadableConfig) -> RestSettings:
-        """Return the settings of a configuration; creates no token.
-
-        Raises:
-            ConfigurationError: a value is not acceptable.
-        """
+        """Read the settings from a configuration. Raises ConfigurationError: a value is not
+        acceptable. No token is created."""
         certificate, key = (
             configuration.get(REST_SSL_CERTIFICATE),
             configuration.get(REST_SSL_KEY),
@@ -131,11 +126,8 @@ class RestSettings:
 
 
 def ports_of(text: str) -> range:
-    """Return the ports of ``8081``, or ``8081-8090`` to use the first free one; 0: any port.
-
-    Raises:
-        ConfigurationError: *text* has neither form.
-    """
+    """Return the ports in *text*: ``8081``, or ``8081-8090``, of which the first free one is used;
+    0 means any port. Raises ConfigurationError: *text* has neither form."""
     first, dash, last = (part.strip() for part in text.partition("-"))
     numbers = [first, last] if dash else [first, first]
     if all(number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers):
@@ -185,11 +177,8 @@ class RestServer:
         return self._address
 
     async def start(self) -> None:
-        """Start to serve.
-
-        Raises:
-            ConfigurationError: no port is free, or the certificate cannot be used.
-        """
+        """Start to serve. Raises ConfigurationError: no port is free, or the certificate cannot be
+        used."""
         settings = self._settings
         context = _ssl_context(settings)
         await self._runner.setup()
@@ -229,10 +218,8 @@ class RestServer:
         )
 
     async def close(self) -> None:
-        """Stop serving, after clients have fetched their results and open requests were answered.
-
-        Work in the cluster continues.
-        """
+        """Stop serving, after clients have fetched the results of their operations and open
+        requests were answered. Operations that still run continue in the cluster."""
         await self._operations.close(_CLOSE_TIMEOUT)
         self._idle.close()
         if self._listener is not None:
@@ -242,10 +229,8 @@ class RestServer:
 
 
 async def _stop_listening(listener: asyncio.Server) -> None:
-    """Accept no more connections, after setting up those that were just accepted.
-
-    Otherwise asyncio 3.11 leaves their sockets open, and their clients wait for an answer.
-    """
+    """Accept no more connections. Those that were just accepted are set up first: otherwise asyncio
+    3.11 leaves their sockets open, and their clients wait for an answer."""
     loop = asyncio.get_running_loop()
     for listening in listener.sockets:
         loop.remove_reader(listening.fileno())
@@ -255,11 +240,8 @@ async def _stop_listening(listener: asyncio.Server) -> None:
 
 
 def application(routes: Iterable[Route], settings: RestSettings) -> web.Application:
-    """Return the web application with the routes, the limits and the web page.
-
-    Raises:
-        RuntimeError: a route has two handlers (RE-09).
-    """
+    """Return the web application with the routes, the limits and the web page. Raises RuntimeError:
+    a route has two handlers (RE-09)."""
     page = WebPage()
     door = _Door(settings, page.files)
     app = web.Application(
@@ -336,11 +318,9 @@ class _Limit:
 
 
 class _Door:
-    """Middleware that refuses requests without the token, except reading, where that is allowed.
-
-    Everybody may read if the settings say so, or if the endpoint has no token. Everybody gets the
-    files of the web page, because the page asks its user for the token.
-    """
+    """Middleware that refuses requests without the token. Everybody may send requests that only
+    read, if the settings say so or if the endpoint has no token. Everybody gets the files of the
+    web page, because the page asks its user for the token."""
 
     __middleware_version__ = 1
 
@@ -399,7 +379,7 @@ class _Door:
 
 
 def _only_reads(request: web.Request) -> bool:
-    """Return whether a request only reads; False also for unknown methods."""
+    """Return whether a request only reads, by its HTTP method. False for unknown methods."""
     resource = request.match_info.route.resource
     path = "" if resource is None else resource.canonical.removeprefix("/v1")
     return request.method in ("GET", "HEAD") and path not in CHANGING_GETS
@@ -443,11 +423,9 @@ _LOOKS = 4
 
 
 class IdleConnections:
-    """Closes connections on which no request is handled for the idle timeout.
-
-    The client may send nothing, send the head of a request byte by byte, or not read its answer.
-    This is a middleware, so that it sees the requests. Use it on one event loop.
-    """
+    """Closes connections on which no request was being handled for the time of the idle timeout,
+    whatever the client does: it may send nothing, send the head of a request byte by byte, or not
+    read its answer. A middleware, so that it sees the requests. Use it on one event loop."""
 
     __middleware_version__ = 1
 
@@ -472,9 +450,7 @@ class IdleConnections:
 
     def watch(self, connections: Callable[[], Iterable[RequestHandler]]) -> None:
         """Check all open connections at intervals, and close idle ones, until :meth:`close`.
-
-        *connections* returns the connections that are open at the time of the call.
-        """
+        *connections* returns the connections that are open now."""
         loop = asyncio.get_running_loop()
         self._look(connections(), loop.time())
         delay = self._most_idle / _LOOKS

@@ -50,10 +50,8 @@ class SettingsHandlers:
         return Answer(config)
 
     async def resource_requirements(self, request: web.Request) -> Answer:
-        """Return the job's present parallelism bounds, from the cluster and not from a cache.
-
-        Clients check their own changes with this request.
-        """
+        """Return the job's present parallelism bounds. The cluster is asked each time, because
+        clients check their own changes with this request."""
         return Answer(settings_json.resource_requirements(await self._present(job_id(request))))
 
     async def resize(self, request: web.Request) -> Answer:

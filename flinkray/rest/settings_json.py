@@ -60,7 +60,8 @@ def _restarts(strategy: RestartStrategy) -> str:
 
 
 def checkpoint_config(checkpoints: CheckpointConfiguration, state_backend: str) -> dict[str, Any]:
-    """Return the checkpoint settings; *state_backend* is the value of the option."""
+    """Return the checkpoint settings as JSON; *state_backend* is the value of the option for the
+    backend."""
     retention = checkpoints.retention
     return {
         "mode": "exactly_once" if checkpoints.is_exactly_once else "at_least_once",
@@ -94,11 +95,8 @@ def resource_requirements(settings: JobSettings) -> dict[str, Any]:
 
 
 def bounds_of(requirements: Body) -> tuple[ParallelismBounds, ...]:
-    """Return the parallelism bounds that a client wants; a missing lower bound, or -1, means 1.
-
-    Raises:
-        RestError: the requirements are invalid, or empty.
-    """
+    """Return the parallelism bounds of each vertex in a client's request; a missing lower bound, or
+    -1, means 1. Raises RestError: the request is invalid, or empty."""
     wanted: Mapping[JobVertexID, Body] = {
         vertex_id_of(name): of_vertex.part("parallelism")
         for name, of_vertex in requirements.parts().items()

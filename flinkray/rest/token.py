@@ -18,13 +18,9 @@ _LARGEST = 64 * 1024
 
 
 def default_token_file(cluster_id: str) -> Path:
-    """Return the file for the token that a cluster's endpoint creates.
-
-    The file is in the state folder of the user who runs the endpoint.
-
-    Raises:
-        ConfigurationError: the user has no home directory.
-    """
+    """Return the path of the file for the token that a cluster's endpoint creates, in the state
+    folder of the user who runs the endpoint. Raises ConfigurationError: the user has no home
+    directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
     try:
         folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
@@ -36,10 +32,8 @@ def default_token_file(cluster_id: str) -> Path:
 
 
 def given_token(configuration: ReadableConfig) -> str | None:
-    """Return the token that the configuration names; None: it names none.
-
-    Raises ConfigurationError: two tokens, or a file without a token or readable by others.
-    """
+    """Return the token that the configuration names, directly or by a file. None: it names none.
+    Raises ConfigurationError: it names both, or a file without a token or that others can read."""
     path = configuration.get(REST_TOKEN_FILE)
     if path is None:
         return configuration.get(REST_TOKEN)
@@ -51,10 +45,9 @@ def given_token(configuration: ReadableConfig) -> str | None:
 
 
 def created_token(cluster_id: str) -> str:
-    """Return the token in the default file of a cluster; the file is created if it is missing.
-
-    Raises ConfigurationError: the file cannot be created or read, or others can read it.
-    """
+    """Return the token in the default file of a cluster. If the file is missing, create it with
+    a new token. Raises ConfigurationError: the file cannot be created or read, or others can
+    read it."""
     path = default_token_file(cluster_id)
     try:
         if not path.exists():
@@ -68,10 +61,8 @@ def created_token(cluster_id: str) -> str:
 
 
 def known_token(cluster_id: str) -> str:
-    """Return the token in the default file of a cluster, if an endpoint has created it.
-
-    Raises ConfigurationError: there is no file, or it cannot be read, or others can read it.
-    """
+    """Return the token in the default file of a cluster, which an endpoint has created. Raises
+    ConfigurationError: there is no file, or it cannot be read, or others can read it."""
     path = default_token_file(cluster_id)
     if not path.exists():
         raise ConfigurationError(
@@ -92,7 +83,7 @@ def check_key_file(path: str) -> None:
 
 
 def _create(path: Path, token: str) -> None:
-    """Create the token file atomically; if another process is faster, its token stays."""
+    """Create the token file atomically. If another process creates it first, that file stays."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -121,11 +112,9 @@ def _token_in(path: Path, name: str) -> str:
 
 
 def _read_secret(path: Path) -> bytes:
-    """Return the content of a secret file.
-
-    Raises PermissionError: others can read or write it, or it belongs neither to this user nor to
-    root; OSError: it cannot be read.
-    """
+    """Return the content of a file that only this user (or root) may own, read and write. Raises
+    PermissionError: others can read or write it, or another user owns it; OSError: it cannot be
+    read."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if found.st_uid not in (0, os.geteuid()):

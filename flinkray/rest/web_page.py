@@ -49,7 +49,7 @@ class PageFile:
 
     @property
     def tag(self) -> str:
-        """A hash of the content, by which browsers notice that the file has changed."""
+        """A hash of the content; browsers see by it that the file has changed."""
         return hashlib.sha256(self.content).hexdigest()[:32]
 
 
@@ -72,10 +72,8 @@ class WebPage:
         app.on_response_prepare.append(_harden)
 
     async def _serve(self, request: web.Request) -> web.Response:
-        """Serve a file, with a tag; browsers ask each time whether their copy is still current.
-
-        So after an upgrade no browser uses old files.
-        """
+        """Serve a file with a tag. Browsers ask each time whether their copy is still current, so
+        that no browser uses old files after an upgrade."""
         file = self.files[request.path]
         known = request.if_none_match or ()
         is_known = any(tag.value in (file.tag, "*") for tag in known)
@@ -89,11 +87,8 @@ class WebPage:
 
 
 async def _harden(request: web.Request, response: web.StreamResponse) -> None:
-    """Set security headers on all answers, also JSON and errors.
-
-    With them a browser does not guess another content type, does not store answers, and does not
-    show answers to other sites.
-    """
+    """Set security headers on all answers, also on JSON and errors: a browser does not guess
+    another content type, does not store answers, and does not show them to other sites."""
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-store")

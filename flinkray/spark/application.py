@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 
 class SparkApplication:
-    """Runs the Spark application of one stage attempt: its JVM, its session and its executors.
-
-    Call :meth:`launch`, then :meth:`open`, use the session, and call :meth:`close`. Methods block;
-    :meth:`close` may be called at any time, and from another thread.
-    """
+    """Runs the Spark application of one stage attempt: its JVM, its session and its executors. Call
+    :meth:`launch`, then :meth:`open`, use the session, and call :meth:`close`. Methods block;
+    :meth:`close` may be called at any time, also from another thread."""
 
     def __init__(
         self,
@@ -69,11 +67,9 @@ class SparkApplication:
         python: str,
         host: SparkHost,
     ) -> SparkApplication:
-        """Start the driver's JVM; return the application at once, before the JVM answers.
-
-        Raises ConfigurationError if the user has set a property that the job decides, or the slot
-        is too small for an executor, and SparkStartError if Java cannot be executed.
-        """
+        """Start the driver's JVM, and return the application at once, before the JVM answers.
+        Raises ConfigurationError: the user has set a property that the job decides, or the slot is
+        too small for an executor. SparkStartError: Java cannot be executed."""
         properties = stage_properties(stage, ray, python, host.properties)
         name = stage_name(stage.job_id, stage.attempt_name)
         create_folders(Path(ray.session_directory, name))
@@ -99,11 +95,9 @@ class SparkApplication:
         return cls(stage, ray, properties, host, jvm)
 
     def open(self) -> SparkSession:
-        """Connect to the JVM, and open the session with the master that the host starts.
-
-        The executors register later. Raises SparkStartError: the JVM ended, or Ray or Spark
-        refused; the text has their reason.
-        """
+        """Connect to the JVM, and open the session with the master that the host starts. The
+        executors register later. Raises SparkStartError: the JVM ended, or Ray or Spark refused;
+        the text has their reason."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         try:
@@ -124,10 +118,8 @@ class SparkApplication:
         return session
 
     def is_context_stopped(self) -> bool:
-        """Return whether Spark has shut down.
-
-        Spark shuts down when its host is lost, or the function has stopped its session.
-        """
+        """Return whether Spark has shut down: it does when its host is lost, or when the user's
+        function has stopped its session."""
         from py4j.protocol import Py4JError
 
         assert self._java_context is not None
@@ -141,11 +133,9 @@ class SparkApplication:
         return ExecutorView(StatusStore(self._gateway, self._java_context), self.host)
 
     def close(self, grace: float = 4.0) -> None:
-        """Cancel Spark's jobs, stop the session, end the JVM and the executors, remove the files.
-
-        Spark gets *grace* seconds to stop by itself, then its JVM is killed. Returns when the
-        executors have ended, within a bounded time.
-        """
+        """Cancel Spark's jobs, stop the session, end the JVM and the executors, and remove their
+        files. Spark gets *grace* seconds to stop by itself, then its JVM is killed. Returns when
+        the executors have ended, within a bounded time."""
         if self.session is not None and self.jvm.is_alive:
             stopper = threading.Thread(target=self._stop_session, name="spark-stop", daemon=True)
             stopper.start()

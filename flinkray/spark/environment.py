@@ -83,10 +83,8 @@ class SparkEnvironment:
 
     @property
     def class_path(self) -> str:
-        """Class path of Spark's JVMs; RayDP's classes come first, and replace some of Spark's.
-
-        The order of archives is fixed: :attr:`class_data` is valid for one class path.
-        """
+        """Class path of Spark's JVMs; RayDP's classes come first, and replace some of Spark's. The
+        order of the jars is fixed, because :attr:`class_data` is valid for one class path."""
         jars = self.spark_jars
         if self.raydp is not None:
             jars = (*self.raydp.jars, *jars, *self.raydp.ray_jars)
@@ -94,11 +92,9 @@ class SparkEnvironment:
 
     @property
     def class_data(self) -> tuple[Path, Path]:
-        """Paths of the two archives of this environment's classes (flinkray.spark.class_data).
-
-        The first is for Java's own classes, the second for Spark's on top of them. The files may
-        not exist yet.
-        """
+        """Paths of the two class archives of this environment (flinkray.spark.class_data): that
+        of Java's own classes, and that of Spark's classes on top of it. The files may not exist
+        yet."""
         content = f"{self.java.home}\n{self.java.version}\n{self.class_path}"
         name = f"spark-{sha256(content.encode()).hexdigest()[:16]}"
         cache = os.environ.get(CACHE_VARIABLE)
@@ -107,10 +103,8 @@ class SparkEnvironment:
 
     @property
     def class_data_option(self) -> str:
-        """JVM option that uses :attr:`class_data`.
-
-        The JVM ignores an archive that is missing or does not match its jars.
-        """
+        """JVM option that makes a JVM use :attr:`class_data`. The JVM ignores an archive that is
+        missing or does not match its jars."""
         return f"-XX:SharedArchiveFile={os.pathsep.join(map(str, self.class_data))}"
 
 
@@ -175,11 +169,8 @@ def check_versions(host: str, found: Mapping[str, str | None]) -> None:
 
 
 def check_version(distribution: str, found: str | None, lowest: str, highest: str) -> None:
-    """Check one distribution's version.
-
-    Raises:
-        UnsupportedEnvironmentError: *found* is None or outside of *lowest* to *highest*.
-    """
+    """Check that the version *found* of a distribution is between *lowest* and *highest*. Raises
+    UnsupportedEnvironmentError: it is not, or *found* is None (not installed)."""
     wanted = lowest if lowest == highest else f"{lowest} to {highest}"
     command = f"pip install '{distribution}=={highest}'"
     if found is None:
@@ -233,7 +224,8 @@ def _java_candidates(
 
 
 def _java_version(home: Path) -> str | None:
-    """Return a Java's version from ``release``, else from ``java -version``. None: no Java."""
+    """Return the version of the Java at *home*, from its file ``release`` or from ``java
+    -version``. None: there is no Java, or it does not tell its version."""
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None

@@ -29,14 +29,13 @@ LOOK_INTERVAL = 0.2
 
 
 class EpochColumnsError(FlinkRayError):
-    """Tasks of a stream have written different columns."""
+    """Raised if tasks of a stream have written different columns for one epoch."""
 
 
 def handed_over_before(location: str, execution: str) -> SparkResult | None:
-    """Return the stage's result if earlier attempts have processed all epochs of the stream.
-
-    None: epochs are left, or more may come. *execution*: id of the stream's execution.
-    """
+    """Return the stage's result, if earlier attempts have called the function with all epochs of
+    the stream. None: epochs are left, or more may come. *execution*: id of the stream's
+    execution."""
     epochs = Epochs(location)
     if not epochs.is_ended(execution):
         return None
@@ -45,43 +44,38 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
 
 
 class NoMoreWantedError(FlinkRayError):
-    """Raised if no stream reads an epoch's result any more. The epoch does not count as
-    processed.
-    """
+    """Raised if no stream reads the results of epochs any more. The present epoch does not count as
+    processed."""
 
 
 class EpochTaker(ABC):
     """Handles the results that the user's function returns for epochs."""
 
     def is_over(self) -> bool:
-        """Return whether no further epoch is wanted."""
+        """Return whether the function need not be called with further epochs, because no stream
+        reads their results."""
         return False
 
     @abstractmethod
     def is_taken(self, epoch: Epoch) -> bool:
-        """Return whether an earlier attempt has completed the epoch already."""
+        """Return whether an earlier attempt has already stored the function's result for this
+        epoch."""
 
     @abstractmethod
     def take(self, returned: object, epoch: Epoch) -> None:
-        """Take the function's result for an epoch.
-
-        *returned*: the value that the user's function has returned.
-
-        Raises:
-            InvalidStageResultError: the function must not return this value.
-            NoMoreWantedError: no reader wants the result any more.
-        """
+        """Store the value that the user's function has returned for an epoch. Raises
+        InvalidStageResultError: the function must not return this value. NoMoreWantedError: no
+        stream reads the result any more."""
 
     @abstractmethod
     def end(self) -> None:
-        """Note that no epoch follows."""
+        """Note that there are no epochs after the last one, so that readers of the results end."""
 
 
 class WritesItself(EpochTaker):
-    """Handles results of a function that writes its results itself: the function must return None.
-
-    No epoch counts as completed by an earlier attempt.
-    """
+    """Handles results of a function that writes its results itself and must return None. Epochs
+    never count as stored by an earlier attempt, so the function may be called again with an
+    epoch."""
 
     def is_taken(self, epoch: Epoch) -> bool:
         return False
@@ -168,7 +162,8 @@ class EpochHandOver:
         return [f"{one.location}/{file.name}" for one in directories for file in one.list()]
 
     def failure(self, error: BaseException) -> CoordinatorFailure:
-        """Return the failure to report to the JobMaster for an error of :meth:`run`."""
+        """Return the failure to report to the JobMaster for *error*, which :meth:`run` raised. If
+        the function was processing an epoch, the text names its checkpoint."""
         failure = user_failure(error)
         if self._at is None:
             return failure

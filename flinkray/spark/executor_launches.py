@@ -18,7 +18,7 @@ from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot
 
 
 class StageEndedError(FlinkRayError):
-    """The stage has ended or is ending, and takes no more executors."""
+    """Raised when an executor is to be started for a stage that has ended or is ending."""
 
 
 @dataclass(slots=True)
@@ -30,18 +30,13 @@ class _Executor:
 
 
 class ExecutorDesk:
-    """The place in a Spark driver where TaskExecutors learn which executor to start in their slots.
-
-    A TaskExecutor asks for a launch, and reports the start and the end of the executor's process.
-    Used from any thread.
-    """
+    """The part of a Spark driver from which TaskExecutors learn which executor to start in a slot.
+    A TaskExecutor asks for a launch (command line and environment), and reports the start and the
+    end of the executor's process. Used from any thread."""
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
-        """Make a desk that gives no launches yet.
-
-        *on_failed* is called at most once, with the reason why a slot has no executor and gets
-        none.
-        """
+        """Create a desk that gives no launches before :meth:`open`. *on_failed* is called at most
+        once per slot, with a text that says why the slot has no executor and gets none."""
         self._on_failed = on_failed
         self._lock = threading.Lock()
         self._executors: dict[str, _Executor] = {}
@@ -54,25 +49,21 @@ class ExecutorDesk:
         """
 
     def open(self, launch_of: Callable[[str, ExecutorSlot], ExecutorLaunch]) -> None:
-        """Set the function that makes launches, so that :meth:`launch` works. No effect after a
-        close.
-        """
+        """Set the function that makes launches, so that :meth:`launch` works from now on. Does
+        nothing after :meth:`close`."""
         with suppress(InvalidStateError):  # closed in the meantime
             self.application.set_result(launch_of)
 
     def close(self) -> None:
-        """Refuse all launches, because the stage has ended. No effect if the desk was opened
-        before.
-        """
+        """Refuse all launches, because the stage has ended before it was open. Does nothing after
+        :meth:`open`."""
         with suppress(InvalidStateError):
             self.application.set_exception(StageEndedError("the Spark stage has ended"))
 
     def launch(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """Return the launch (command line and environment) of a new executor for a slot.
-
-        Raises TimeoutError if the desk is neither open nor closed (:attr:`application` is not
-        done), and StageEndedError after :meth:`close`.
-        """
+        """Return the launch (command line and environment) of a new executor for a slot. Raises
+        TimeoutError: neither :meth:`open` nor :meth:`close` was called yet. StageEndedError: the
+        desk was closed before it was opened."""
         launch_of = self.application.result(timeout=0)
         with self._lock:
             executor_id = str(len(self._executors))
@@ -84,12 +75,9 @@ class ExecutorDesk:
             self._executors[executor_id].pid = pid
 
     def ended(self, executor_id: str, exit_code: int, how: str) -> bool:
-        """Note that an executor's process has ended; return whether to start another one in its
-        slot.
-
-        True once per slot, if the executor ended with an error before it registered with Spark. If
-        the next executor of the slot also ends before it registers, the stage fails.
-        """
+        """Note that an executor's process has ended; return whether to start another executor in
+        its slot. True: the executor ended with an error before it registered with Spark, for the
+        first time in this slot. If the next executor ends in the same way, the stage fails."""
         with self._lock:
             executor = self._executors[executor_id]
             subtask = executor.slot.subtask_index
@@ -108,10 +96,8 @@ class ExecutorDesk:
         return False
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the executors whose ids are in *active* and whose processes run.
-
-        *active*: Spark's ids of the executors that are registered now.
-        """
+        """Return those executors of *active* (Spark's ids of the executors that are registered now)
+        whose processes run."""
         found = []
         with self._lock:
             for executor_id in active:

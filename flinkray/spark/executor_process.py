@@ -40,7 +40,7 @@ class ExecutorDriver(Protocol):
 async def run_executor(
     driver: ExecutorDriver, slot: ExecutorSlot, session_directory: str, logs_directory: str
 ) -> None:
-    """Run executors in a slot, one after the other, until the driver wants no more of them.
+    """Run executors in a slot, one after the other, until the driver wants no other one there.
 
     If this coroutine is cancelled, the executor's process is killed; only processes that it has
     forked may be left. Must run on an event loop whose thread lives as long as its process.
@@ -85,7 +85,7 @@ class _Executor:
         return exit_code, self._jvm.describe_end()
 
     def kill(self) -> None:
-        """Kill the executor at once: the stage is over or goes on without its data."""
+        """Kill the executor at once."""
         self._jvm.kill()
 
     def _set_ended(self) -> None:
@@ -107,7 +107,8 @@ def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> t
 
 
 def ending_with_parent(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Wrap a command so that Linux kills the child when the thread that started it ends."""
+    """Return *command* with a wrapper, so that Linux kills the process when the thread that started
+    it ends. On other systems: *command* unchanged."""
     if sys.platform != "linux":
         return command
     return (sys.executable, "-I", "-S", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *command)
@@ -128,7 +129,7 @@ def executor_variables(
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Call *callback* on the loop; do nothing if the loop was closed."""
+    """Call *callback* on the thread of *loop*; do nothing if the loop was closed."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:

@@ -201,18 +201,18 @@ class SparkStageDescriptor:
 
     @property
     def attempt_name(self) -> str:
-        """Name of the attempt, as :func:`attempt_name` makes it."""
+        """Name of the attempt: the result of :func:`attempt_name`."""
         return attempt_name(self.vertex_id, self.graph_id, self.attempt_number)
 
     @property
     def coordinator(self) -> CoordinatorID:
-        """The id by which the JobMaster knows this attempt's driver."""
+        """The id under which the JobMaster knows the driver of this attempt."""
         return CoordinatorID(CoordinatorKind.SPARK_DRIVER, self.vertex_id, self.attempt_number)
 
 
 @message
 class ExecutorSlot:
-    """Describes a slot whose TaskExecutor can start an executor."""
+    """Describes a slot in which its TaskExecutor can start a Spark executor."""
 
     subtask_index: int
     bundle_index: int
@@ -224,7 +224,7 @@ class ExecutorSlot:
 
 @message
 class ExecutorLaunch:
-    """Tells a TaskExecutor which executor to start, as a JVM that is its child."""
+    """Tells a TaskExecutor how to start one executor: a JVM that is its child process."""
 
     executor_id: str
     """Spark's id of the executor, unique in an application."""
@@ -242,15 +242,15 @@ class ExecutorLaunch:
 
 
 class SparkExecutorsGateway(RpcGateway):
-    """The methods of a Spark driver by which TaskExecutors get the executors to start for a stage.
-
-    TaskExecutors find the driver by the name of its process, which contains the stage attempt.
-    """
+    """The methods of a Spark driver by which TaskExecutors get the executors to start for a
+    stage. They find the driver by the name of its process, which contains the name of the stage
+    attempt."""
 
     @abstractmethod
     @ask_timeout(600.0)
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
-        """Return the executor to start in a slot; waits until the stage's session is open."""
+        """Return the launch of the executor to start in a slot. Waits until the stage's session is
+        open."""
 
     @abstractmethod
     async def executor_started(self, executor_id: str, pid: int) -> None: ...
@@ -279,7 +279,8 @@ class SparkDriverGateway(RpcGateway):
 
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer a heartbeat, even while Spark is busy."""
+        """Return, so that the JobMaster knows that the driver lives. Works even while Spark is
+        busy."""
 
     @abstractmethod
     @ask_timeout(60.0)
@@ -334,7 +335,8 @@ class SparkSessionGateway(RpcGateway):
     @ask_timeout(60.0)
     @runs_to_completion
     async def leave(self, process: str) -> None:
-        """Detach a guest: its Spark jobs are cancelled. An unknown guest changes nothing."""
+        """Detach the guest in the process *process*, and cancel its Spark jobs. An unknown name
+        changes nothing."""
 
 
 class CoordinatorListenerGateway(FencedRpcGateway):
@@ -355,9 +357,10 @@ class CoordinatorListenerGateway(FencedRpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def confirm_leadership(self) -> None:
-        """Confirm that this JobMaster leads. Waits while the leader is not known.
+        """Return if this JobMaster leads. Waits while the leader is not known.
 
-        Coordinators ask this before an action that no fencing protects.
+        Coordinators call this before an action in which a JobMaster without leadership could do
+        harm.
 
         Raises:
             FencingTokenError: another JobMaster leads.

@@ -27,11 +27,9 @@ _ENDING = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class GuestApplication:
-    """Runs a stage in a shared session, as a guest. One per process; methods block.
-
-    For stages with executors of their own, :class:`~flinkray.spark.application.SparkApplication`
-    has this role.
-    """
+    """Runs a stage in a shared session, as a guest; the counterpart of
+    :class:`~flinkray.spark.application.SparkApplication`, which has executors of its own. One per
+    process. Methods block."""
 
     def __init__(
         self,
@@ -40,11 +38,9 @@ class GuestApplication:
         place: SparkExecutorInfo,
         python: str,
     ) -> None:
-        """Prepare to run *stage* as a guest of the session that *access* leads to.
-
-        *place*: description of this process as the only executor of the stage. *python*:
-        interpreter for the Python workers, unless the stage sets one.
-        """
+        """Prepare to run *stage* as a guest of the session to which *access* leads. *place*:
+        description of this process as the only executor of the stage. *python*: interpreter for the
+        Python workers, unless the stage sets one."""
         assert stage.session is not None
         self._stage = stage
         self._access = access
@@ -128,7 +124,7 @@ class GuestApplication:
 
 
 class JvmOfSession:
-    """Observes the JVM of a session's driver, on the node of this process."""
+    """Observes the JVM of a shared session's driver, from another process on its node."""
 
     def __init__(self, name: str, access: SparkSessionAccess) -> None:
         self.name = name
@@ -143,11 +139,11 @@ class JvmOfSession:
             return False
 
     def on_exit(self, callback: Callable[[], None]) -> None:
-        """Do nothing: the session's process is watched, and it ends with the JVM."""
+        """Do nothing: the driver watches the process of the session, which ends with the JVM."""
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Wait up to *timeout* seconds for the JVM's end: after a broken connection it may be
-        ending."""
+        """Wait until the JVM has ended, at most *timeout* seconds. Called after a broken
+        connection, whose cause may be the end of the JVM."""
         deadline = time.monotonic() + timeout
         while self.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -157,9 +153,8 @@ class JvmOfSession:
 
 
 class SessionAsHost:
-    """Answers what a stage asks its host of executors, for a guest: the session has the
-    executors.
-    """
+    """The host of executors of a stage that is a guest. It starts and ends nothing, because the
+    session has the executors."""
 
     def __init__(self, name: str, application: GuestApplication) -> None:
         self.loss = f"the Spark session {name!r} was stopped"
@@ -174,7 +169,7 @@ class SessionAsHost:
 
 
 class GuestView:
-    """Observes one guest's Spark jobs in a shared session, with the methods of ExecutorView."""
+    """Observes the Spark jobs of one guest of a shared session; a replacement for ExecutorView."""
 
     def __init__(self, store: StatusStore, tag: str, place: SparkExecutorInfo) -> None:
         self._store = store
@@ -189,13 +184,12 @@ class GuestView:
         return None  # the session's stage watches its executors
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
-        """Return this process as the stage's only executor, and the progress of the guest's
-        jobs.
-        """
+        """Return the registered executors (this process, as the only one) and the progress of the
+        guest's jobs."""
         return (self._place,), self._progress()
 
     def final_progress(self) -> SparkProgress:
-        """Return the progress when Spark has processed all events so far."""
+        """Wait until Spark has processed all events so far, and return the guest's progress."""
         self._store.wait_until_booked()
         return self._progress()
 
@@ -204,10 +198,8 @@ class GuestView:
 
 
 class GuestJobs:
-    """Adds up the progress of one guest's Spark jobs.
-
-    Jobs of other guests are not fetched. The guest's jobs are fetched until they have ended; they
-    count even after Spark has forgotten them.
+    """Adds up the progress of one guest's Spark jobs. Each job is fetched until it has ended; it
+    still counts when Spark has forgotten it. Jobs of other guests are not fetched.
 
     Args:
         fetch: returns a job by its id; None: Spark has forgotten the job.
@@ -258,11 +250,9 @@ def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
 
 
 def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
-    """Mark the Spark jobs of every thread of this process with the guest's tag.
-
-    Each thread has its own connection to a thread of the JVM, whose tags its jobs carry. The
-    session recognises this JVM thread by its name.
-    """
+    """Make the Spark jobs of all threads of this process carry the guest's tag. Each thread has its
+    own connection to a thread of the JVM; the jobs carry the tags of this JVM thread. The thread is
+    named after the tag, so that the session recognises it."""
     client = gateway._gateway_client
     connect = client._create_new_connection
 
@@ -280,10 +270,8 @@ def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
 
 
 def _leave(context: Any) -> None:
-    """Disconnect this process from the SparkContext; the JVM's context continues for other guests.
-
-    Does what ``SparkContext.stop`` does in Python, but does not stop the JVM's context.
-    """
+    """Disconnect this process from the SparkContext as ``SparkContext.stop`` does in Python, but
+    let the JVM's context run on for other guests."""
     from pyspark import SparkContext
 
     if context._accumulatorServer is not None:
@@ -294,7 +282,8 @@ def _leave(context: Any) -> None:
 
 
 def _stop_session(session: Any) -> None:
-    """Stop the Python session as ``SparkSession.stop`` does, but keep the JVM's default session."""
+    """Stop the Python session as ``SparkSession.stop`` does, but keep the JVM's default session for
+    other guests."""
     from pyspark.sql import SparkSession
 
     session.sparkContext.stop()

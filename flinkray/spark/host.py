@@ -42,12 +42,12 @@ class SparkHost(ABC):
 
         Args:
             gateway: py4j's gateway to the driver's JVM.
-            timed: calls a function as a step of the start with the given name.
+            timed: calls the given function, and notes the time that it takes under the given name.
         """
 
     @abstractmethod
     def opened(self, java_context: Any) -> None:
-        """Start executors, because the session is open now. *java_context*: Scala's
+        """Start executors, because the session is open now. *java_context*: the JVM's
         SparkContext."""
 
     @abstractmethod
@@ -62,9 +62,8 @@ class SparkHost(ABC):
 
     @abstractmethod
     def missed(self) -> str | None:
-        """Return why a slot has no executor and will get none; None: the host knows no such
-        slot.
-        """
+        """Return a text that says why a slot has no executor and will get none. None: the host
+        knows of no such slot."""
 
     @abstractmethod
     def is_lost(self) -> bool:

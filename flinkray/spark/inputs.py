@@ -22,10 +22,8 @@ class NoColumnsError(FlinkRayError):
 
 
 def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
-    """Return a DataFrame with the rows of all files of a result.
-
-    Raises FileResultLostError: a part is gone; NoColumnsError: the result has no files.
-    """
+    """Return a DataFrame with the rows of all files of a result. Raises FileResultLostError: files
+    are missing; NoColumnsError: the result has no files."""
     paths = [
         f"{directory.location}/{file.name}"
         for directory in map(ResultDirectory, read.directories)
@@ -41,10 +39,8 @@ def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
 
 
 def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, ...]:
-    """Return the ids of the result partitions whose directories have lost files.
-
-    If the storage fails, a directory that cannot be checked counts as complete.
-    """
+    """Return the ids of the result partitions of *inputs* whose directories have lost files. A
+    directory that cannot be read because the storage fails counts as complete."""
     missing = []
     for read in inputs:
         for location, partition in zip(read.directories, read.partitions, strict=True):
@@ -58,9 +54,6 @@ def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, 
 
 
 def parquet_reader(session: SparkSession) -> Callable[..., DataFrame]:
-    """Return a function that reads Parquet files which pyarrow has written.
-
-    Dates in these files are Gregorian, however old, as Spark expects. The files do not say so, and
-    Spark 3.5 requires the information.
-    """
+    """Return a function that makes a DataFrame of Parquet files written by pyarrow. Their dates are
+    Gregorian, however old; the files do not say so, and Spark 3.5 requires the information."""
     return session.read.option("datetimeRebaseMode", "CORRECTED").parquet

@@ -34,11 +34,8 @@ async def job_master_of(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> CoordinatorListenerGateway:
     """Connect to the JobMaster that has started the attempt, after asking it whether it leads.
-
-    Raises:
-        FencingTokenError, LeadershipLostError, RpcConnectionError: this JobMaster no longer leads,
-            and nothing must be begun for it.
-    """
+    Raises FencingTokenError, LeadershipLostError or RpcConnectionError: it does not lead any more,
+    and nothing must be started for it."""
     return await _leading(rpc_service, stage.listener_address, stage.job_master_id)
 
 
@@ -51,7 +48,8 @@ async def _leading(
 
 
 class LedDriver(RpcEndpoint, SparkDriverGateway):
-    """Base class of Spark drivers: obeys one JobMaster, and reports the stage's events to it."""
+    """Base class of Spark drivers: takes orders from one JobMaster, and reports the stage's events
+    to it."""
 
     def __init__(self, rpc_service: RpcService, stage: SparkStageDescriptor) -> None:
         super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
@@ -65,18 +63,14 @@ class LedDriver(RpcEndpoint, SparkDriverGateway):
         await self._leader.adopt(job_master_id, listener_address)
 
     def _told(self, event: CoordinatorEvent) -> None:
-        """Called after the JobMaster has received *event*. Does nothing here; subclasses
-        override it.
-        """
+        """Called when the JobMaster has received *event*. Does nothing here; subclasses override
+        it."""
 
 
 class JobMasterOfStage:
-    """Tracks the JobMaster that a stage's driver obeys, and sends it the stage's events.
-
-    Used on the main thread of the driver's endpoint. Events are sent in order. The last event of
-    each type is kept and sent to the next JobMaster, which must adopt the driver before the
-    takeover timeout.
-    """
+    """Knows the JobMaster from which a stage's driver takes orders, and sends it the stage's events
+    in order. Used on the main thread of the driver's endpoint. The last event of each type is kept
+    and sent to the next JobMaster, which must adopt the driver before the takeover timeout."""
 
     def __init__(
         self,
@@ -85,11 +79,9 @@ class JobMasterOfStage:
         on_told: Callable[[CoordinatorEvent], None],
         on_alone: Callable[[], object],
     ) -> None:
-        """Track the JobMaster of *stage* for the driver *endpoint*.
-
-        *on_told* is called with each event that the JobMaster has received. *on_alone* is called if
-        no JobMaster has adopted the driver in time.
-        """
+        """Prepare the reports of *endpoint*, the driver of *stage*. *on_told* is called with each
+        event that the JobMaster has received. *on_alone* is called if the JobMaster is gone and no
+        other has adopted the driver in time."""
         self._endpoint = endpoint
         self._stage = stage
         self._on_told = on_told
@@ -115,10 +107,8 @@ class JobMasterOfStage:
         return f"{self._endpoint.address} ({self._stage.job_name})"
 
     async def follow_first(self) -> None:
-        """Report to the JobMaster that began the attempt.
-
-        Raises RpcConnectionError: the JobMaster cannot be reached.
-        """
+        """Begin to report to the JobMaster that has started the attempt. Raises RpcConnectionError:
+        it cannot be reached."""
         stage = self._stage
         self._follow(
             await self._endpoint.connect(
@@ -127,11 +117,8 @@ class JobMasterOfStage:
         )
 
     def refuse_others(self, job_master_id: JobMasterId) -> None:
-        """Check that the driver takes orders from this JobMaster.
-
-        Raises:
-            CoordinatorReplacedError: the driver takes orders from another JobMaster.
-        """
+        """Raise CoordinatorReplacedError if the driver takes orders from another JobMaster than
+        this one."""
         if job_master_id != self._id:
             raise CoordinatorReplacedError(
                 f"the Spark driver of {self._stage.attempt_name} of {self._stage.job_text} takes "
@@ -139,18 +126,14 @@ class JobMasterOfStage:
             )
 
     def lives(self) -> None:
-        """Note that the JobMaster is alive, because it has sent a request.
-
-        If events could not be sent before, they are sent now.
-        """
+        """Note that the JobMaster is alive, because it has sent a request. Events that could not be
+        sent to it before are sent now."""
         if self._deadline is not None:
             self._follow(self._listener)
 
     async def adopt(self, job_master_id: JobMasterId, address: str) -> None:
-        """Report to another JobMaster, after asking it whether it leads.
-
-        Raises CoordinatorReplacedError: a later JobMaster was adopted before the answer came.
-        """
+        """Report to the JobMaster at *address* from now on, after asking it whether it leads.
+        Raises CoordinatorReplacedError: a later JobMaster was adopted before the answer came."""
         if job_master_id == self._id:
             self.lives()
             return

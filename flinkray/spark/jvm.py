@@ -23,7 +23,7 @@ _TAIL = 4000
 
 
 class SparkStartError(FlinkRayError):
-    """Spark could not be started; the text says what was tried and where the log is."""
+    """Raised if Spark could not be started; the text says what was tried and where the log is."""
 
     retryable = True
 
@@ -84,8 +84,8 @@ class Jvm:
         threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
 
     def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Wait up to *timeout* seconds for the JVM's end: after a broken connection it may be
-        ending."""
+        """Wait until the JVM has ended, at most *timeout* seconds. Called after a broken
+        connection, whose cause may be the end of the JVM."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -98,10 +98,8 @@ class Jvm:
             self._process.kill()
 
     def end(self, grace: float = 3.0) -> None:
-        """Close the JVM's input; kill the JVM if it has not ended after *grace* seconds.
-
-        Returns when the JVM has ended. Can be called again.
-        """
+        """Close the JVM's standard input, and kill the JVM if it has not ended after *grace*
+        seconds. Returns when the JVM has ended. Can be called again."""
         with self._ending:
             self._close_input()
             try:
@@ -135,12 +133,9 @@ class Jvm:
 
 
 class DriverJvm(Jvm):
-    """Starts a JVM that runs Spark's Python gateway, for a driver.
-
-    The JVM does not outlive this process: the gateway ends when its standard input closes. PySpark
-    keeps the gateway in module variables, so there is one per process, and the process must end
-    with it.
-    """
+    """Starts a JVM that runs Spark's Python gateway, for a driver. The JVM does not outlive this
+    process: the gateway ends when its standard input closes. PySpark keeps the gateway in module
+    variables, so there can be one per process, and the process must end with it."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log_file: Path
@@ -156,10 +151,8 @@ class DriverJvm(Jvm):
 
     def connect(self, timeout: float = 60.0) -> Any:
         """Wait for the gateway of the JVM, connect this process's PySpark to it, and return the
-        gateway.
-
-        Raises SparkStartError: the JVM ended, or did not answer in *timeout* seconds.
-        """
+        gateway. Raises SparkStartError: the JVM ended, or did not answer within *timeout*
+        seconds."""
         port, secret = self._read_connection(timeout)
         os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = secret
@@ -198,14 +191,14 @@ class DriverJvm(Jvm):
 
 
 class _GatewayNoise(logging.Filter):
-    """Drops the full tracebacks that py4j logs to the root logger when a JVM ends."""
+    """Log filter that drops the tracebacks that py4j logs to the root logger when a JVM ends."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.pathname.replace("\\", "/").rpartition("/")[0].endswith("/py4j")
 
 
 def quiet_gateway_logging() -> None:
-    """Hide py4j's tracebacks about a JVM's end from the user; the stage reports the end instead."""
+    """Hide py4j's tracebacks about a JVM's end from the user: the stage reports the end."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     if not any(isinstance(known, _GatewayNoise) for known in root.filters):

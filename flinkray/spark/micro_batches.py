@@ -165,10 +165,8 @@ def _streaming(returned: Any) -> DataFrame:
 
 
 class _Publisher:
-    """Publishes the micro-batches of a query; passed to ``foreachBatch``.
-
-    Spark calls it in another thread than the constructor's.
-    """
+    """Publishes the micro-batches of a query; passed to ``foreachBatch``. Spark calls it in another
+    thread than the one that created it."""
 
     def __init__(
         self,
@@ -209,11 +207,9 @@ class _Publisher:
 
 
 def gone_through_before(epochs: str, published: str, execution: str) -> SparkResult | None:
-    """Return the stage's result if earlier attempts have processed all epochs; None if not.
-
-    *epochs* and *published* are the locations of the epochs and of the resulting micro-batches. If
-    there is a result, the end of the micro-batches is noted (again).
-    """
+    """Return the stage's result if earlier attempts have processed all epochs at *epochs*; None if
+    not. If there is a result, the end of the micro-batches at *published* is noted (again): the
+    last attempt may have died before it noted the end."""
     result = handed_over_before(epochs, execution)
     if result is not None:  # the last attempt may have died before it reported its end
         PublishedBatches(published).end(execution)
@@ -252,10 +248,8 @@ class EpochsToBatches(EpochTaker):
         self.publish(_written(frame, self._batches.location, schema), epoch)
 
     def wait_for_room(self) -> None:
-        """Wait while too many micro-batches are unread.
-
-        Raises NoMoreWantedError: no stream reads them any more, or the stage is to stop.
-        """
+        """Wait while readers have too many micro-batches left to read. Raises NoMoreWantedError: no
+        stream reads them any more, or the stage is to stop."""
 
         def is_over() -> bool:
             return self._stopping.is_set() or self.is_over()
@@ -263,11 +257,8 @@ class EpochsToBatches(EpochTaker):
         _wait_for_room(self._batches, self._stopping, is_over)
 
     def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
-        """Publish *partitions* as the result for *epoch*.
-
-        *epoch* must be the one for which :meth:`is_taken` was called last: that call has chosen the
-        number of the micro-batch.
-        """
+        """Publish *partitions* as the function's result for *epoch*, under the number that the last
+        call of :meth:`is_taken` has chosen; *epoch* must be the argument of that call."""
         self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:

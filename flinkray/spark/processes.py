@@ -25,8 +25,8 @@ _ATTEMPT_OPTION = "-Dflinkray.spark.attempt="
 
 
 def stage_name(job_id: JobID, attempt: str) -> str:
-    """Return ``spark-<job>-<attempt>``: the name of a stage attempt's namespace, files and
-    directories."""
+    """Return ``spark-<job>-<attempt>``, which names the namespace, files and directories of a stage
+    attempt."""
     return f"spark-{job_id}-{attempt}"
 
 
@@ -35,21 +35,15 @@ def marker_environment(job_id: JobID, attempt: str) -> dict[str, str]:
 
 
 def marker_options(job_id: JobID, attempt: str) -> tuple[str, str]:
-    """Return JVM options that mark a process as one of this stage attempt, by their text alone.
-
-    :func:`leftover_processes` finds processes by this marker.
-    """
+    """Return JVM options that have no effect but mark the process as one of this stage attempt, so
+    that :func:`leftover_processes` finds it."""
     return f"{_JOB_OPTION}{job_id}", f"{_ATTEMPT_OPTION}{attempt}"
 
 
 def leftover_processes(job_id: JobID, attempt: str | None = None) -> list[psutil.Process]:
-    """Return this node's processes that carry a job's marker.
-
-    With *attempt*: only those of that attempt.
-
-    Processes of other users, whose environment cannot be read, are recognised by command line only.
-    Zombies are left out. Takes about a millisecond per ten processes of the machine.
-    """
+    """Return this node's processes that carry the marker of a job (of one attempt, if *attempt* is
+    given), without zombies. Processes of other users, whose environment cannot be read, are
+    recognised by command line only. Takes about a millisecond per ten processes of the machine."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -110,10 +104,8 @@ def past_attempts(
     job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> tuple[str, ...]:
     """Return the names of stage attempts that must be over but still have processes on this node.
-
     An attempt must be over if it belongs to another execution graph of the job (from before a
-    restart of the whole job), or is an earlier attempt of the given vertex in this graph.
-    """
+    restart of the whole job), or is an earlier attempt of the given vertex in this graph."""
     present = (vertex_id.short(), graph_id.short())
     past = set()
     for process in leftover_processes(job_id):
@@ -129,7 +121,8 @@ def past_attempts(
 
 
 def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = None) -> None:
-    """Remove this node's shuffle and spill files of a job (of one attempt, if given)."""
+    """Remove the shuffle and spill files of a job on this node. *attempt*: only those of this
+    attempt."""
     pattern = stage_name(job_id, attempt) if attempt is not None else f"spark-{job_id}-*"
     session = Path(session_directory)
     for directory in session.glob(pattern):
@@ -141,11 +134,8 @@ def remove_scratch(session_directory: str, job_id: JobID, attempt: str | None = 
 
 
 def note_application(session_directory: str, job_id: JobID, attempt: str, application: str) -> None:
-    """Store RayDP's id of the application, which names its executors' working directories.
-
-    RayDP leaves these directories behind; :func:`remove_scratch` removes those on the driver's
-    node.
-    """
+    """Store the id that RayDP gives the application: it names its executors' working directories,
+    which RayDP leaves behind. :func:`remove_scratch` removes those on the driver's node."""
     directory = Path(session_directory, stage_name(job_id, attempt))
     (directory / _APPLICATION_NOTE).write_text(application)
 
@@ -164,7 +154,8 @@ def _is_marked(process: psutil.Process, job_id: JobID, attempt: str | None) -> b
 
 
 def _is_ray_worker(process: psutil.Process) -> bool:
-    """Return whether a process is a JVM of Ray, or the shell that is about to become one."""
+    """Return whether a process is a JVM that Ray has started, or the shell that is about to become
+    one."""
     try:
         return any(_RAY_WORKER in argument for argument in process.cmdline())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -172,7 +163,8 @@ def _is_ray_worker(process: psutil.Process) -> bool:
 
 
 def _attempt_of(process: psutil.Process) -> str:
-    """Return the stage attempt that a process's marker names; "" if the process has ended."""
+    """Return the name of the stage attempt in a process's marker; "" if the process has ended or
+    its marker cannot be read."""
     try:
         attempt: str | None = process.environ().get(ATTEMPT_VARIABLE)
     except psutil.NoSuchProcess:

@@ -16,11 +16,8 @@ from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo
 
 
 class StatusStore:
-    """Reads Spark's status store through py4j. Not thread-safe: one thread uses it.
-
-    Each call fetches one JSON document, because every single value that is fetched through py4j
-    costs a round trip.
-    """
+    """Reads Spark's status store through py4j. One thread uses it. Each call fetches one JSON
+    document, because every single value that is fetched through py4j costs a round trip."""
 
     def __init__(self, gateway: Any, java_context: Any) -> None:
         jvm = gateway.jvm
@@ -38,11 +35,11 @@ class StatusStore:
         return bool(self._context.isStopped())
 
     def wait_until_booked(self) -> None:
-        """Wait until Spark has processed all events so far."""
+        """Wait until the status store contains all events of Spark so far."""
         self._context.listenerBus().waitUntilEmpty()
 
     def executors(self) -> list[dict[str, Any]]:
-        """Return the current and former executors, without the driver."""
+        """Return Spark's records of the current and former executors, without the driver."""
         return [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
 
     def jobs_tagged(self, tag: str) -> list[int]:
@@ -123,20 +120,16 @@ def join_executors(
 
 
 def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
-    """Return an executor actor that is dead and has no successor in its bundle.
-
-    None: each bundle of a dead actor has another actor that lives or is being restarted.
-    """
+    """Return an executor actor that is dead and will not be replaced. None: for each dead actor,
+    its bundle has another actor that lives or is being restarted."""
     alive = {actor.bundle_index for actor in actors if not actor.is_dead}
     dead = [actor for actor in actors if actor.bundle_index not in alive]
     return min(dead, key=lambda actor: actor.bundle_index, default=None)
 
 
 class ExecutorView:
-    """Observes the executors and the progress of a running Spark application.
-
-    Not thread-safe: one thread uses it.
-    """
+    """Observes the executors and the progress of a running Spark application. One thread uses
+    it."""
 
     def __init__(self, store: StatusStore, host: SparkHost) -> None:
         self._store = store
@@ -155,16 +148,14 @@ class ExecutorView:
         return registered, self._progress(executors)
 
     def missed(self) -> str | None:
-        """Return why a slot has no executor and will get none; None: no such slot is known.
-
-        None once the application has stopped.
-        """
+        """Return a text that says why a slot has no executor and will get none. None: no such slot
+        is known, or the application has stopped."""
         why = self._host.missed()
         # asked last: executors end with the application, and then none is missed
         return None if why is None or self.is_stopped() else why
 
     def final_progress(self) -> SparkProgress:
-        """Return the progress when Spark has processed all events so far."""
+        """Wait until Spark has processed all events so far, and return the progress."""
         self._store.wait_until_booked()
         return self._progress(self._store.executors())
 

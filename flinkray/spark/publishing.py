@@ -38,7 +38,8 @@ class UnsupportedSparkTypeError(FlinkRayError):
 
 
 def finished_before(location: str) -> SparkResult | None:
-    """Return the stage's result if earlier attempts have published everything; else None."""
+    """Return the stage's result if earlier attempts have published all partitions or micro-batches;
+    None if not."""
     ended = PublishedBatches(location).ended()
     if ended is not None:
         return SparkResult(None, ended.rows, None)
@@ -155,11 +156,8 @@ def written_partitions(
 
 
 class _Writing:
-    """Writes the partitions of a DataFrame.
-
-    :attr:`frame` is a second DataFrame, with one row for each written file. Computing it writes the
-    files.
-    """
+    """Writes the partitions of a DataFrame. :attr:`frame` is a second DataFrame, with one row for
+    each written file; computing it writes the files."""
 
     def __init__(
         self, frame: DataFrame, write: WritePartition, on_written: OnWritten | None = None
@@ -205,11 +203,9 @@ _PUBLICATION = "flinkray.publication"
 
 
 def _with_names_for_python(frame: DataFrame) -> DataFrame:
-    """Rename columns whose names PySpark would misread.
-
-    PySpark selects the columns of an input by their names and parses them: `a.b` is a field of `a`
-    to it, and `A` is `a`.
-    """
+    """Return *frame* with columns ``_0``, ``_1``, … if PySpark would misread a name; otherwise
+    unchanged. PySpark selects the columns of an input by their names and parses them: `a.b` is a
+    field of `a` to it, and `A` is `a`."""
     names = [name.lower() for name in frame.columns]
     if len({*names}) == len(names) and not any(set(".`") & {*name} for name in names):
         return frame
@@ -229,16 +225,12 @@ def _write(
 
 
 class _Tally:
-    """Collects the written partitions: the rule of addition of a PySpark accumulator.
-
-    Spark passes to the driver only the values of successful task attempts, one for each partition.
-    """
+    """The rule by which a PySpark accumulator collects written partitions. Spark passes to the
+    driver only the values of successful task attempts, one for each partition."""
 
     def __init__(self, on_written: OnWritten | None = None) -> None:
-        """Make a rule; in the driver, *on_written* is called with each written partition.
-
-        In executors *on_written* is None, and the values are collected.
-        """
+        """Make a rule that calls *on_written* with each written partition, in the driver.
+        *on_written* None, as in executors: the values are collected."""
         self._on_written = on_written
 
     def __reduce__(self) -> tuple[type[_Tally], tuple[()]]:
@@ -258,10 +250,8 @@ class _Tally:
 
 
 class _Accepting:
-    """Makes written partitions visible to readers, in a thread, while Spark computes the others.
-
-    Use it as a context manager; :meth:`begin` names the publication, :meth:`put` adds a partition.
-    """
+    """Context manager: makes written partitions visible to readers, in a thread, while Spark
+    computes the others. :meth:`begin` names the publication, :meth:`put` adds a partition."""
 
     def __init__(self, published: PublishedPartitions) -> None:
         self._published = published
@@ -306,11 +296,9 @@ class _PartitionWriter:
         tally: Any,
         names: tuple[str, ...],
     ) -> None:
-        """Make a function that writes each partition with *write*.
-
-        *tally*: PySpark's accumulator of a :class:`_Tally`, or None. *names*: original names of the
-        columns if they were renamed in the input; empty if not.
-        """
+        """Make a function that writes each partition with *write*. *tally*: PySpark's accumulator
+        of a :class:`_Tally`, or None. *names*: the original names of the columns, if they were
+        renamed in the input; otherwise empty."""
         self._write = write
         self._tally = tally
         self._names = names
@@ -382,7 +370,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _way_out(kind: DataType) -> str | None:
-    """Return advice for a column type that streams cannot read. None: streams can read the type."""
+    """Return advice for a column type that streams cannot read. None: streams can read it."""
     from pyspark.sql import types
 
     if isinstance(kind, types.ArrayType):

@@ -45,7 +45,8 @@ def current_ray_context() -> RayContext:
 
 
 def place_of_this_process() -> SparkExecutorInfo:
-    """Describe this process as an executor, for a stage that runs as a guest in its single slot."""
+    """Describe this process as an executor: a stage that is a guest runs in its single slot,
+    without executors of its own."""
     import ray
 
     context = ray.get_runtime_context()
@@ -86,11 +87,9 @@ def ray_executor_actors(namespace: str) -> dict[str, ActorInfo]:
 
 
 def ray_actors(namespace: str) -> dict[str, ActorInfo]:
-    """Return the named actors of a Ray namespace, by name. Blocking.
-
-    The function asks the GCS directly (2 ms): Ray's public state API needs a dashboard, which not
-    every cluster has. This process must be connected to Ray.
-    """
+    """Return the named actors of a Ray namespace, by name. Blocks. This process must be connected
+    to Ray. The function asks the GCS directly (2 ms): Ray's public state API needs a dashboard,
+    which not every cluster has."""
     from ray._private.state import state
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
 
@@ -113,11 +112,8 @@ def ray_actors(namespace: str) -> dict[str, ActorInfo]:
 
 
 def _death(cause: Any) -> str:
-    """Return Ray's text about an actor's death.
-
-    Args:
-        cause: Ray's ``ActorDeathCause``, in which one message is set.
-    """
+    """Return Ray's text about the death of an actor; "" if there is none. *cause*: Ray's
+    ``ActorDeathCause``."""
     if cause.HasField("creation_task_failure_context"):
         return str(cause.creation_task_failure_context.formatted_exception_string).strip()
     kind = cause.WhichOneof("context")
@@ -125,10 +121,8 @@ def _death(cause: Any) -> str:
 
 
 def bundle_index(required_resources: Iterable[str]) -> int:
-    """Return the bundle of an actor from its resource names (``CPU_group_<bundle>_<group>``).
-
-    -1 if no name contains a bundle.
-    """
+    """Return the bundle in which an actor runs, from the names of its resources
+    (``CPU_group_<bundle>_<group>``). -1: no name contains a bundle."""
     for name in required_resources:
         match = _BUNDLE.fullmatch(name)
         if match is not None:

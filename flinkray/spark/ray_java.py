@@ -24,10 +24,8 @@ _JAVA_OF_RAYLET = "--java_worker_command="
 
 @contextmanager
 def java_on_path() -> Iterator[None]:
-    """Put a Java on this process's PATH while Ray is started, if one can be found.
-
-    If no Java is found, Ray starts without it, and Spark tasks are refused.
-    """
+    """Context manager: if the PATH of this process has no Java, put one there while Ray is started.
+    If none is found, Ray starts without it, and Spark tasks are refused."""
     path = os.environ.get("PATH")
     if shutil.which("java") is None:
         try:
@@ -45,11 +43,9 @@ def java_on_path() -> Iterator[None]:
 
 
 def check_ray_starts_java(parent: Sequence[str] | None = None) -> None:
-    """Check that the node can start Java; for processes that Ray has started.
-
-    *parent*: command line of the node's raylet, the parent process; None: look it up.
-    Raises UnsupportedEnvironmentError: Ray found no Java when it was started on this node.
-    """
+    """Check, in a process that Ray has started, that its node can start Java. *parent*: command
+    line of the node's raylet, the parent process; None: look it up. Raises
+    UnsupportedEnvironmentError: Ray found no Java when it was started on this node."""
     command = _parent_command() if parent is None else parent
     if any(argument.strip() == _JAVA_OF_RAYLET for argument in command):
         raise UnsupportedEnvironmentError(

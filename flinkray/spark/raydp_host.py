@@ -32,10 +32,8 @@ _ACTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource"
 
 
 def ray_namespace(stage: SparkStageDescriptor) -> str:
-    """Return the Ray namespace of a stage attempt.
-
-    Applications must not share a namespace, because RayDP names its actors ``raydp-executor-<n>``.
-    """
+    """Return the Ray namespace of a stage attempt. Applications must not share a namespace, because
+    RayDP names the actors of each ``raydp-executor-<n>``."""
     return f"flinkray-{stage_name(stage.job_id, stage.attempt_name)}"
 
 
@@ -73,11 +71,8 @@ class RaydpHost(SparkHost):
         )
 
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
-        """Return the registered executors with their processes, as :meth:`SparkHost.executors`
-        describes.
-
-        Ray is asked only if the registered executors have changed, or an actor was not known yet.
-        """
+        """Return the registered executors with their processes (:meth:`SparkHost.executors`). Ray
+        is asked only if *active* has changed, or if an executor's actor was not known yet."""
         now = frozenset(active)
         if now != self._known or len(now) != len(self._registered):
             self._registered = join_executors(
@@ -89,10 +84,8 @@ class RaydpHost(SparkHost):
         return self._registered
 
     def missed(self) -> str | None:
-        """Return why a slot has no executor and will get none. None: there is no such slot.
-
-        RayDP does not start an executor again that is killed while it starts.
-        """
+        """Return a text that says why a slot has no executor and will get none: RayDP does not
+        replace an executor that is killed while it starts. None: there is no such slot."""
         lost = lost_for_good(ray_executor_actors(self._namespace).values())
         if lost is None:
             return None
@@ -114,10 +107,8 @@ class RaydpHost(SparkHost):
         self._gateway.jvm.io.ray.api.Ray.shutdown()
 
     def await_end(self) -> None:
-        """Wait until the executors have ended.
-
-        After that no starting executor uses a bundle, and the group can be removed.
-        """
+        """Wait until the executors have ended, at most some seconds. After that no starting
+        executor uses a bundle, so that the placement group can be removed."""
         deadline = time.monotonic() + _EXECUTORS_END
         while time.monotonic() < deadline:
             if all(actor.is_dead for actor in ray_executor_actors(self._namespace).values()):
@@ -163,10 +154,8 @@ def raydp_properties(
 
 
 def app_master_options(stage: SparkStageDescriptor, archives: RaydpArchives) -> tuple[str, ...]:
-    """Return the JVM options of the app master, for a fast start and little memory.
-
-    The app master only hands out executors.
-    """
+    """Return the JVM options of RayDP's app master, which only hands out executors: for a fast
+    start and little memory."""
     return (
         *MODULE_OPTIONS,
         "-XX:TieredStopAtLevel=1",
@@ -222,7 +211,8 @@ def _driver_options(
 
 
 def _application_id(java_context: Any) -> str:
-    """Return RayDP's own, private application id, which differs from SparkContext.applicationId."""
+    """Return the id that RayDP gives the application (a private field); it differs from
+    SparkContext.applicationId."""
     backend = java_context.schedulerBackend()
     [field] = [  # Scala's compiler prefixes the name
         field

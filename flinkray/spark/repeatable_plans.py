@@ -56,11 +56,8 @@ _MOST_LOOKS = 300
 
 
 def fixed_division(session: SparkSession, before: Mapping[str, str]) -> dict[str, str]:
-    """Set how a session divides rows among partitions, and return the settings that apply from now
-    on.
-
-    *before*: the settings of the job that took the savepoint. Empty: the session keeps its own.
-    """
+    """Set how a session divides rows among partitions, and return all settings that now decide it.
+    *before*: the settings of the job that took the savepoint; empty: the session keeps its own."""
     if before:
         for name in DIVIDING:
             if name in before:
@@ -74,11 +71,9 @@ def fixed_division(session: SparkSession, before: Mapping[str, str]) -> dict[str
 
 
 def division_before(location: str, stopping: threading.Event) -> dict[str, str]:
-    """Return the settings by which the job that took the savepoint divided rows.
-
-    Blocks until the stream reports these settings, at most a minute. Empty: no rows were read
-    before the savepoint, the stream has reported nothing, or the stage is to stop.
-    """
+    """Return the settings by which the job that took the savepoint divided rows. Waits until the
+    stream reports them, at most a minute. Empty: no rows were read before the savepoint, the stream
+    has reported nothing, or *stopping* was set."""
     published = PublishedPartitions(location)
     for _ in range(_MOST_LOOKS):
         division = published.division()
@@ -121,11 +116,9 @@ def is_repeatable(frame: DataFrame, *, is_written: bool = False) -> bool:
 
 
 def fingerprint(frame: DataFrame, *, is_written: bool = False) -> str:
-    """Return a fingerprint of the content of a repeatable DataFrame.
-
-    DataFrames with equal fingerprints have equal partitions. For a DataFrame that is not
-    repeatable, each call returns another fingerprint.
-    """
+    """Return a fingerprint of the content of a DataFrame. DataFrames with equal fingerprints
+    have equal partitions. For a DataFrame that is not repeatable, each call returns another
+    fingerprint."""
     if not _seems_repeatable(frame):
         return uuid.uuid4().hex
     frame._jdf.queryExecution().toRdd()  # from now on the plan is final
@@ -147,11 +140,8 @@ _FOLDED = re.compile(
 
 
 def _seems_repeatable(frame: DataFrame) -> bool:
-    """Return whether a DataFrame seems repeatable, from its plan before Spark optimizes it.
-
-    When Spark optimizes, it replaces expressions such as the current time by constants, which
-    differ the next time.
-    """
+    """Return whether a DataFrame seems repeatable, from its plan before optimization: the optimizer
+    replaces expressions such as the current time by constants, which differ the next time."""
     analyzed = frame._jdf.queryExecution().analyzed()
     context: Any = frame.sparkSession.sparkContext
     pattern = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
@@ -304,11 +294,9 @@ class _Plan:
             self.described += texts
 
     def _stable(self, text: str) -> str:
-        """Return *text* with numbers in place of column ids, in the order in which the ids first
-        appear.
-
-        So equal plans have equal texts, although Spark gives new ids to columns each time.
-        """
+        """Return *text* with the ids of columns replaced by numbers, in the order in which the ids
+        first appear. So equal plans have equal texts, although Spark gives columns new ids each
+        time."""
 
         def numbered(match: re.Match[str]) -> str:
             return self._ids.setdefault(match[1], f"#{len(self._ids)}")
@@ -353,10 +341,8 @@ class _Plan:
         return self._rule(name, node, least, is_adaptive) if least else Repeats.NOTHING
 
     def _rule(self, name: str, node: Any, least: Repeats, is_adaptive: bool) -> Repeats:
-        """Return how repeatable the output of a plan node is.
-
-        *name* is the class of the node; *least* is the lowest degree among its children.
-        """
+        """Return how repeatable the output of the plan node *node* of class *name* is. *least*: the
+        lowest degree among its children."""
         if name in _SAME_AS_CHILD:
             return least if node.children().size() else Repeats.NOTHING
         if name == "UnionExec":
@@ -383,10 +369,8 @@ class _Plan:
         return Repeats.NOTHING
 
     def _join(self, name: str, node: Any, least: Repeats) -> Repeats:
-        """Return how repeatable the output of a join is.
-
-        In a broadcast join, only the partitions of the side that is not broadcast matter.
-        """
+        """Return how repeatable the output of a join is. *least*: the lowest degree of its inputs.
+        In a broadcast join, only the partitions of the side that is not broadcast matter."""
         if not name.startswith("joins.Broadcast"):
             return min(least, Repeats.PARTITIONS)
         streamed = node.left() if node.buildSide().toString() == "BuildRight" else node.right()
@@ -395,11 +379,8 @@ class _Plan:
         )
 
     def _shuffle(self, node: Any, least: Repeats, is_adaptive: bool) -> Repeats:
-        """Return how repeatable the output of a shuffle is.
-
-        In adaptive execution only all rows together, because Spark joins and splits partitions by
-        size.
-        """
+        """Return how repeatable the output of a shuffle is. In adaptive execution at most all rows
+        together are the same, because Spark joins and splits partitions by size."""
         partitioning = node.outputPartitioning()
         kind = partitioning.getClass().getSimpleName().removesuffix("$")
         if kind == "RoundRobinPartitioning":  # by the order of rows, or of their hashes
@@ -412,11 +393,9 @@ class _Plan:
     # --- leaves -----------------------------------------------------------------------------------
 
     def _scan(self, node: Any) -> Repeats:
-        """Return how repeatable a scan of files is, and describe the files for the fingerprint.
-
-        A piece is described by its place in its file, and the file by its size and the time of its
-        last change.
-        """
+        """Return how repeatable a scan of files is, and describe the files for the fingerprint:
+        each piece by its place in its file, and the file by its size and the time of its last
+        change."""
         relation = node.relation()
         file_format = relation.fileFormat().getClass()
         is_known = file_format.getSimpleName() in _FORMATS
@@ -447,18 +426,16 @@ class _Plan:
         return Repeats.ORDER
 
     def _serialized(self, value: Any) -> str:
-        """Return a hash of a value in the form sent to executors, without hosts of files."""
+        """Return a hash of a value as Java serializes it for executors; the hosts of files are not
+        part of this form."""
         content = bytes(self._jvm.org.apache.spark.util.Utils.serialize(value))
         return blake2b(content, digest_size=16).hexdigest()
 
     # --- expressions ------------------------------------------------------------------------------
 
     def _expression(self, expression: Any, is_adaptive: bool) -> bool:
-        """Return whether an expression's value depends only on its row, and so is the same each
-        time.
-
-        In an aggregate, the value may depend on all rows of the group, but not on their order.
-        """
+        """Return whether an expression has the same value each time for the same row. An aggregate
+        may depend on all rows of its group, but must not depend on their order."""
         name: str = expression.getClass().getName()
         if name.startswith(_EXECUTION):
             return self._subquery(expression, name.removeprefix(_EXECUTION), is_adaptive)
@@ -505,10 +482,8 @@ def _each(seq: Any) -> list[Any]:
 
 
 def _is_commutative(name: str, expression: Any) -> bool:
-    """Return whether an aggregate function gives the same value for every order of rows.
-
-    A sum of fractions depends on the order: it is rounded after each addition.
-    """
+    """Return whether an aggregate function gives the same value for every order of rows. A sum of
+    fractions does not, because it is rounded after each addition."""
     if name == "AggregateExpression":
         return True
     if name not in _COMMUTATIVE:
@@ -522,10 +497,8 @@ def _is_commutative(name: str, expression: Any) -> bool:
 
 
 def _is_long_decimal(name: str, kind: str) -> bool:
-    """Return whether aggregate *name* is a sum of decimals so long that a partial sum may overflow.
-
-    Then the result depends on the order of rows, even if the whole sum does not overflow.
-    """
+    """Return whether aggregate *name* is a sum of decimals (type *kind*) that are so long that a
+    partial sum may overflow. Then the result depends on the order of rows."""
     match = re.fullmatch(r"decimal\((\d+),-?\d+\)", kind)
     return name == "Sum" and match is not None and int(match[1]) > 28
 

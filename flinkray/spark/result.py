@@ -106,7 +106,8 @@ def store_result(returned: Any, location: str, *, is_read: bool = False) -> Spar
 
 
 def _write_and_count(frame: DataFrame, location: str) -> int:
-    """Write a DataFrame and return its number of rows, which are counted in the same pass."""
+    """Write a DataFrame as Parquet to *location* and return its number of rows, counted while they
+    are written."""
     from pyspark.sql import Observation, functions
 
     observation = Observation()
@@ -139,10 +140,8 @@ def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """Return the failure to report for an error that the user caused.
-
-    The traceback begins at the user's own function, or with the exception of a Python worker in it.
-    """
+    """Return the failure to report for an error that the user caused. Its traceback begins at the
+    user's own function, or with the exception of a Python worker."""
     is_final = isinstance(error, FlinkRayError)
     lines = (
         [f"{type(error).__name__}: {error}\n"]
@@ -169,11 +168,10 @@ def user_failure(error: BaseException) -> CoordinatorFailure:
 
 
 def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramError | None:
-    """Return a description of an error in the user's program, equal for a repetition of the error.
-
-    None: the program did not cause the error. Errors of the program are exceptions in its Python
-    workers (*cause*), in its function, and Spark's errors about a missing table, folder or column.
-    """
+    """Return a description of an error that the user's program causes; it is equal when the error
+    is repeated. None: the program did not cause it. The program causes exceptions in its Python
+    workers (*cause*) and in its function, and Spark's errors about a missing table, folder or
+    column."""
     if cause is not None:
         kind = f"{cause.error_type} at {cause.place}: {without_numbers(cause.message)}"
         may_pass = is_of_missing_things(cause.error_type)
@@ -187,10 +185,8 @@ def _program_error(error: BaseException, cause: PythonCause | None) -> ProgramEr
 
 
 def _tells_of_a_service(error: BaseException) -> bool:
-    """Return whether the error says that a service, such as a metastore, does not answer.
-
-    The class of the service's exception is in the message, or in the Java stack trace of the error.
-    """
+    """Return whether the error says that a service, such as a metastore, does not answer. The class
+    of the service's exception is in the message or in the Java stack trace of the error."""
     stack = getattr(error, "stackTrace", None) or getattr(error, "_stackTrace", None)
     lines = [*str(error).splitlines(), *(stack or "").splitlines()]
     return any(_OF_SERVICES.search(line) for line in lines if not line.startswith("\tat "))
@@ -199,9 +195,8 @@ def _tells_of_a_service(error: BaseException) -> bool:
 def system_failure(
     error_type: str, text: str, error: BaseException | None = None
 ) -> CoordinatorFailure:
-    """Return the failure to report for an error of Spark or Ray; running the stage again may
-    succeed.
-    """
+    """Return the failure to report for an error of Spark or Ray. Running the stage again may
+    succeed, except for an UnsupportedEnvironmentError, which suppresses restarts."""
     lines = (
         traceback.format_exception(type(error), error, error.__traceback__)
         if error is not None
@@ -219,15 +214,14 @@ def system_failure(
 def input_failure(
     error: BaseException, missing: tuple[ResultPartitionID, ...]
 ) -> CoordinatorFailure:
-    """Return the failure to report for lost input: the input is produced again, and the stage
-    reruns.
-    """
+    """Return the failure to report when the partitions *missing* of the stage's input are lost:
+    they are produced again, and the stage runs again."""
     failure = system_failure("FileResultLostError", f"its input is lost: {one_line(error)}", error)
     return replace(failure, missing_partitions=missing)
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without this package's own frames at the outer end."""
+    """Return the traceback without its outer frames that belong to this package."""
     rest = trace
     while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         rest = rest.tb_next
@@ -235,11 +229,8 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and first line of an error, for users.
-
-    For an error in a Python worker: the worker's own error and its position in the code. For an
-    error in a JVM: the innermost exception.
-    """
+    """Return type and first line of an error, for users. For an error in a Python worker: its
+    message and its place in the code. For an error in a JVM: the innermost exception."""
     text = str(error).strip()
     cause = python_cause(text)
     if cause is not None:
@@ -256,7 +247,7 @@ def one_line(error: BaseException) -> str:
 
 
 def described(value: object) -> str:
-    """Describe a value that a function must not return, for error texts."""
+    """Return a description of a value that a function must not return, for error texts."""
     text = " ".join(repr(value).split())
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"
@@ -316,7 +307,8 @@ def python_cause(text: str) -> PythonCause | None:
 
 
 def java_cause(text: str) -> str | None:
-    """Return the line of the innermost Java exception in a text. None: the text has none."""
+    """Return the line of the innermost Java exception in an error's text. None: the text has
+    none."""
     causes = [line.strip() for line in text.splitlines() if line.startswith(_CAUSED_BY)]
     if causes:
         return causes[-1].removeprefix(_CAUSED_BY)

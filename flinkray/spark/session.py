@@ -136,13 +136,13 @@ def stage_properties(
 
 
 def user_properties(stage: SparkStageDescriptor) -> dict[str, str]:
-    """Return the user's Spark properties."""
+    """Return the Spark properties that the user has set for a stage."""
     ours = (JAVA_HOME_OPTION, HOST_OPTION)
     return {key: value for key, value in stage.configuration.items() if key not in ours}
 
 
 def executor_cores(stage: SparkStageDescriptor) -> int:
-    """Return how many tasks an executor runs at once."""
+    """Return how many tasks one executor runs at the same time."""
     return max(1, math.floor(stage.slot_profile.cpu))
 
 
@@ -178,10 +178,8 @@ def refuse_owned(configuration: Mapping[str, str]) -> None:
 
 def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple[int, int]:
     """Return the bytes of heap and of overhead, whole MiB each, that make up a slot's memory.
-
     *overhead* None: Spark's own rule (10 %, at least 384 MiB), but at most a quarter of the slot.
-    Raises ConfigurationError: no executor fits into the slot.
-    """
+    Raises ConfigurationError: no executor fits into the slot."""
     total = profile.memory // MIB * MIB
     if overhead is None:
         beside = min(max(total // 10, 384 * MIB), total // 4) // MIB * MIB
@@ -199,7 +197,8 @@ def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple
 
 
 def _overhead_size(text: str) -> int:
-    """Return the bytes of ``spark.executor.memoryOverhead``, which is in MiB if it has no unit."""
+    """Return the bytes of ``spark.executor.memoryOverhead``, rounded up to whole MiB. Without a
+    unit, *text* is in MiB."""
     try:
         size = parse_memory_size(f"{text}m" if text.strip().isdigit() else text)
     except ValueError as error:

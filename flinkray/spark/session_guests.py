@@ -46,20 +46,16 @@ PATIENCE = 300.0
 
 @dataclass
 class GuestBook:
-    """Tracks which guests are present, and decides when the session has waited long enough for
-    others.
-
-    Times are monotonic seconds.
-    """
+    """Knows which guests are present, and decides when the session has waited long enough for
+    others. Times are monotonic seconds."""
 
     idle_timeout: float
     present: set[str] = field(default_factory=set)
     _open_until: float = 0.0
 
     def expect(self, now: float) -> None:
-        """Keep the session open for at least ``EXPECTED`` seconds from *now*, because a guest
-        may come.
-        """
+        """Keep the session open until at least ``EXPECTED`` seconds after *now*, because a guest
+        may come."""
         self._open_until = max(self._open_until, now + EXPECTED)
 
     def come(self, guest: str) -> None:
@@ -85,30 +81,27 @@ class Stopping(Protocol):
 
 
 class OpenSession(Protocol):
-    """Interface to a session, as its guests need it."""
+    """Interface to a session, for :class:`SessionGuests`."""
 
     def access(self, tag: str) -> SparkSessionAccess:
-        """Return the access for a guest whose Spark jobs carry the tag *tag*."""
+        """Return the data with which a guest connects. *tag*: the tag that the guest's Spark jobs
+        will carry."""
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs that carry the tag."""
 
     def works_for(self, tag: str) -> bool:
-        """Return whether the session still works for a guest whose Spark jobs carry this tag.
-
-        This may last after :meth:`cancel`: a command of the guest may begin several Spark jobs, and
-        cleans up when one of them was cancelled.
-        """
+        """Return whether the session still works for the guest with the tag *tag*. This may last
+        after :meth:`cancel`: a command of the guest may begin several Spark jobs, and cleans up
+        when one of them was cancelled."""
 
     def forget_cached(self) -> None:
         """Remove all cached data of all guests."""
 
 
 def end_process(guest: SparkSessionGuest) -> None:
-    """Kill the process of a guest whose stage has a newer attempt.
-
-    The process may only be paused, and would disturb the newer attempt when it continues.
-    """
+    """Kill the process of a guest whose stage has a newer attempt: it may only be paused, and would
+    disturb the newer attempt when it continues."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(guest.pid)
         if process.create_time() == guest.started:
@@ -116,10 +109,8 @@ def end_process(guest: SparkSessionGuest) -> None:
 
 
 class SessionGuests:
-    """Lets guests into one session and out of it, and cancels their work when they leave.
-
-    Methods may be called from several threads.
-    """
+    """Attaches guests to one session and detaches them, and cancels their work when they leave.
+    Methods may be called from several threads."""
 
     def __init__(
         self,
@@ -127,11 +118,9 @@ class SessionGuests:
         monotonic: Callable[[], float] = time.monotonic,
         end: Callable[[SparkSessionGuest], None] = end_process,
     ) -> None:
-        """Make the guests of a session that is not open yet.
-
-        *idle_timeout*: seconds without guests after which the session ends. *end*: ends the process
-        of a guest after a later attempt of the guest's stage has come.
-        """
+        """Create the guests of a session that is not open yet. *idle_timeout*: seconds without
+        guests after which the session ends. *end*: ends the process of a guest after a later
+        attempt of the guest's stage has come."""
         self._end = end
         self._present: dict[str, SparkSessionGuest] = {}
         self._leaving: dict[str, SparkSessionGuest] = {}
@@ -146,9 +135,8 @@ class SessionGuests:
         self._session: OpenSession | None = None
 
     def hold(self, session: OpenSession, stopping: Stopping) -> None:
-        """Let guests into *session*; return when *stopping* is set or no guest was there for
-        long enough.
-        """
+        """Allow guests to attach to *session*. Returns when *stopping* is set, or when no guest was
+        attached for long enough."""
         with self._lock:
             self._session = session
             self._book.expect(self._monotonic())
@@ -159,10 +147,8 @@ class SessionGuests:
                 return
 
     def is_over(self) -> bool:
-        """Return whether the session has ended, or ends now because it has waited long enough.
-
-        From then on no guest may come.
-        """
+        """End the session if it has waited long enough for guests; return whether it has ended.
+        From then on no guest may come."""
         with self._lock:
             if self._session is None or not self._book.is_over(self._monotonic()):
                 return self._session is None
@@ -187,10 +173,8 @@ class SessionGuests:
             self._book.expect(self._monotonic())
 
     def announce(self, guest: SparkSessionGuest) -> None:
-        """Announce a guest that is about to come.
-
-        An earlier announced attempt of its stage is dropped.
-        """
+        """Announce a guest, which must be done before :meth:`come`. The announcement of an earlier
+        attempt of the guest's stage is withdrawn."""
         with self._lock:
             self._waiting[guest.stage] = guest
 
@@ -201,10 +185,8 @@ class SessionGuests:
                 del self._waiting[guest.stage]
 
     def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
-        """Let in an announced guest; return its access to the session, or None if it must try again
-        later.
-
-        None: Spark still works for an earlier attempt of the guest's stage.
+        """Attach an announced guest and return its access to the session. None: Spark still works
+        for an earlier attempt of the guest's stage, so the caller must try again later.
 
         Raises:
             SparkSessionEndedError: the session is ending, or another attempt of the stage was
@@ -230,21 +212,16 @@ class SessionGuests:
         return None
 
     def earlier(self, guest: SparkSessionGuest) -> str:
-        """Return the names of earlier attempts of the guest's stage for which Spark still works.
-
-        The text is for people; names are separated by commas, "" if there are none.
-        """
+        """Return the names of earlier attempts of the guest's stage for which Spark still works,
+        separated by commas; "" if there are none. The text is for people."""
         with self._lock:
             return ", ".join(
                 one.process for one in self._leaving.values() if one.stage == guest.stage
             )
 
     def leave(self, process: str) -> None:
-        """Detach a guest, and cancel its Spark jobs.
-
-        When the last guest leaves, all cached data is removed, because Spark does not say which
-        guest has cached it.
-        """
+        """Detach a guest, and cancel its Spark jobs. When the last guest leaves, all cached data is
+        removed, because Spark does not say which guest has cached it."""
         with self._lock:
             if not self._book.leave(process, self._monotonic()):
                 return
@@ -259,14 +236,12 @@ class SessionGuests:
 
     @property
     def are_leaving(self) -> bool:
-        """Return whether work may be left for a guest that has left."""
+        """Return whether Spark may still work for a guest that has left."""
         return bool(self._leaving)
 
     def see_off(self) -> None:
-        """Forget leaving guests that have no work left; cancel again the work of the others.
-
-        The call waits for the JVM, but delays no other caller.
-        """
+        """Forget the guests that have left and for which Spark does not work any more; cancel the
+        work for the others again. Waits for the JVM, without delaying other callers."""
         with self._lock:
             session, leaving = self._session, tuple(self._leaving)
         for process in leaving:
@@ -285,10 +260,8 @@ class SessionGuests:
 
 @contextmanager
 def _noting_silence(process: str) -> Iterator[None]:
-    """Log an error of a JVM that does not answer, instead of raising it, inside this context.
-
-    Such a JVM ends the session anyway.
-    """
+    """Context manager: log an error of a JVM that does not answer, instead of raising it. The
+    session of such a JVM ends anyway."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     try:
@@ -368,9 +341,8 @@ class HeldSparkSession:
     """The session that a stage keeps open for guests; implements :class:`OpenSession`."""
 
     def __init__(self, stage: SparkStageDescriptor, session: SparkSession, jvm: Jvm) -> None:
-        """Present *session*, which the function of *stage* holds open; *jvm* is the
-        driver's JVM.
-        """
+        """Create the view of *session*, which the function of *stage* keeps open. *jvm*: the
+        driver's JVM."""
         self._stage = stage
         self._session = session
         self._jvm = jvm

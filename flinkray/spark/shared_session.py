@@ -33,29 +33,30 @@ GUEST_PROFILE = ResourceProfile(0.0, 256 * 2**20)
 
 
 class SparkSessionMismatchError(ConfigurationError):
-    """The existing session of this name differs from the request; the text names each
+    """Raised if the existing session of this name differs from the request; the text names each
     difference."""
 
 
 class SparkSessionEndedError(FlinkRayError):
-    """The session could not be opened, or takes no more jobs."""
+    """Raised if the session could not be opened, or takes no more jobs."""
 
     retryable = True
 
 
 class HeldSession:
-    """Tells the driver to keep its session open for guests; the stage's function returns it."""
+    """Returned by a stage's function to tell the driver that it must keep its session open for
+    guests."""
 
 
 def hold_session(session: Any) -> HeldSession:
-    """Return a :class:`HeldSession`. This is the function of a session's own stage."""
+    """The user function of a session's own stage."""
     return HeldSession()
 
 
 def guest_configuration(
     name: str, executors: int, profile: ResourceProfile, properties: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the invokable's configuration for a stage that is to run in a shared session.
+    """Return the configuration entries of a stage that is to run in the shared session *name*.
 
     Args:
         executors: number of the session's executors, each of *profile*.
@@ -86,7 +87,8 @@ def guest_configuration(
 
 
 def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
-    """Remove the request for a session from an invokable's configuration. None: no request."""
+    """Remove the entries of :func:`guest_configuration` from a configuration, and return them as a
+    request for a session. None: there are none."""
     name = configuration.pop(SPARK_SESSION, None)
     if name is None:
         return None
@@ -95,10 +97,8 @@ def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
 
 
 def session_graph(guest: SparkStageDescriptor) -> JobGraph:
-    """Create the job that opens the requested session and keeps it open.
-
-    A failed session is not restarted; the next stage that needs the session starts another one.
-    """
+    """Create the job that opens the session that *guest* requests, and keeps it open. The job is
+    not restarted after a failure: the next stage that needs the session starts another job."""
     request = guest.session
     assert request is not None
     name = f"Spark session {request.name}"
@@ -112,12 +112,13 @@ def session_graph(guest: SparkStageDescriptor) -> JobGraph:
 
 
 def thread_name(tag: str) -> str:
-    """Return the name of the threads in a session's JVM that serve a guest's requests."""
+    """Return the name of the threads in a session's JVM that serve the guest with this tag."""
     return f"<{tag}>"  # with a closing bracket, as a tag may be the prefix of another
 
 
 def session_held_by(graph: JobGraph) -> str | None:
-    """Return the name of the session that the job keeps open. None: the job is no session."""
+    """Return the name of the session that the job keeps open. None: the job is none of
+    :func:`session_graph`."""
     names = (vertex.invokable.configuration.get(HELD_SESSION) for vertex in graph.vertices)
     return next((name for name in names if name is not None), None)
 

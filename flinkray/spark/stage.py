@@ -69,11 +69,8 @@ Application = SparkApplication | GuestApplication
 
 
 class StageListener(Protocol):
-    """Receives the events of a stage. Called from several threads, but never by two at once.
-
-    The last call is either ``finished`` or ``failed``. There is no call after
-    :meth:`SparkStage.stop`.
-    """
+    """Receives the events of a stage, from several threads, but never from two at once. The last
+    call is either ``finished`` or ``failed``. There is no call after :meth:`SparkStage.stop`."""
 
     def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None: ...
 
@@ -93,12 +90,12 @@ class StageRun(Protocol):
 
     @property
     def guests(self) -> SessionGuests:
-        """The guests of the shared session that this stage keeps open; never open for other
-        stages.
-        """
+        """The guests of the shared session that this stage keeps open. Other stages have an object
+        that no guest can attach to."""
 
     def session_lost(self, reason: str) -> None:
-        """Handle the end of the shared session in which the stage is a guest: the stage fails."""
+        """Fail the stage, because the shared session in which it is a guest has ended; *reason*
+        says why."""
 
     def start(self) -> None:
         """Start the stage; returns at once."""
@@ -108,10 +105,8 @@ class StageRun(Protocol):
 
 
 class SparkStage:
-    """Runs a stage in threads of its own; :meth:`start` returns at once, :meth:`stop` blocks.
-
-    One per process: PySpark cannot be used again in a process whose JVM has ended.
-    """
+    """Runs a stage in threads of its own. :meth:`start` returns at once, :meth:`stop` blocks. One
+    per process: PySpark cannot be used again in a process whose JVM has ended."""
 
     def __init__(
         self,
@@ -159,11 +154,8 @@ class SparkStage:
         threading.Thread(target=self._run, name="spark-stage", daemon=True).start()
 
     def stop(self) -> None:
-        """End everything that the stage started, in at most 15 s. Callable at any time, and
-        repeatedly.
-
-        User code that ignores the end of its session keeps running in its daemon thread.
-        """
+        """End everything that the stage started, in at most 15 s. Can be called at any time, and
+        again. User code that ignores the end of its session keeps running in its daemon thread."""
         with self._lock:
             self._over = True
             self._stopping.set()
@@ -213,13 +205,13 @@ class SparkStage:
             self._run_user_code(function, session)
 
     def session_lost(self, reason: str) -> None:
-        """Fail the stage, because the shared session in which it is a guest has ended."""
         assert self._stage.session is not None
         text = f"the Spark session {self._stage.session.name!r} has ended: {reason}"
         self._fail(system_failure("SparkSessionLost", text))
 
     def _launch(self) -> Application | None:
-        """Launch the application. None: the stage was stopped before it began."""
+        """Start the Spark application, or prepare the guest's. None: the stage was stopped
+        before."""
         if self._access is not None:
             return self._begin_as_guest(self._access)
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
@@ -297,10 +289,9 @@ class SparkStage:
             self._fail(user_failure(outcome.error))
 
     def _divide(self, session: SparkSession) -> dict[str, str]:
-        """Fix how Spark divides rows, and return the settings.
-
-        The user's function runs later and may set something else.
-        """
+        """Fix how Spark divides rows among partitions, and return the settings that decide it;
+        empty if no stream reads the stage. The user's function runs later and may set something
+        else."""
         location = self._stage.published_location
         if location is None:
             return {}
@@ -360,10 +351,8 @@ class SparkStage:
             self._fail(self._spark_gone(None))
 
     def _watch_start(self, application: Application) -> None:
-        """Start a thread that fails the stage if the start of Spark hangs.
-
-        Spark itself waits for its app master for ever, even for a dead one.
-        """
+        """Start a thread that fails the stage if the start of Spark hangs: Spark itself waits
+        forever for its app master, even for a dead one."""
         threading.Thread(
             target=self._look_until_open, args=(application,), name="spark-start", daemon=True
         ).start()
@@ -439,8 +428,8 @@ class SparkStage:
         return _RUN_LOOK_INTERVAL if self._are_complete else _START_LOOK_INTERVAL
 
     def _report_before_stop(self, context: SparkContext) -> None:
-        """Replace the context's ``stop``, so that the final progress is reported before the context
-        is lost."""
+        """Replace the context's method ``stop``, so that a call by the user's function first
+        reports the final progress."""
         stop = context.stop
 
         def report_and_stop() -> None:
@@ -521,7 +510,7 @@ class _Outcome:
 
 
 def _failure_of(error: BaseException) -> CoordinatorFailure:
-    """Create the failure to report for an error that occurred before the user's function ran."""
+    """Return the failure to report for an error before the user's function ran."""
     if isinstance(error, (UserCodeError, ConfigurationError)):
         return user_failure(error)
     kind = type(error).__name__

@@ -19,10 +19,9 @@ SparkEpochFunction = Callable[..., Any]
 
 
 async def fetch_code(rpc_service: RpcService, stage: SparkStageDescriptor) -> bytes:
-    """Return the pickled function of a stage, from the blob server if it was not sent along.
-
-    Raises BlobNotFoundError, BlobCorruptError, BlobStoreError or RpcError, as :class:`BlobClient`.
-    """
+    """Return the pickled function of a stage: from *stage*, or from the blob server if *stage* has
+    only its key. Raises BlobNotFoundError, BlobCorruptError, BlobStoreError or RpcError, as
+    :class:`BlobClient` does."""
     if isinstance(stage.code, bytes):
         return stage.code
     if stage.blob_server is None:

@@ -34,12 +34,9 @@ _EXECUTOR_VARIABLES = "spark.executorEnv."
 
 
 class StandaloneHost(SparkHost):
-    """Provides executors with a Spark master in the driver's JVM.
-
-    TaskExecutors do the work of Spark's standalone workers: each starts an executor's JVM as its
-    child and watches it. So the master has no workers and decides nothing about placement; the
-    job's slots do.
-    """
+    """Provides executors with a Spark master in the driver's JVM. The master has no workers: each
+    TaskExecutor starts an executor's JVM as its child and watches it. So the master decides nothing
+    about placement; the job's slots do."""
 
     loss = "Spark's standalone master was lost"
 
@@ -100,10 +97,8 @@ class StandaloneHost(SparkHost):
         """Do nothing: the master ends with the driver's JVM."""
 
     def await_end(self) -> None:
-        """Refuse further launches of executors, and return at once.
-
-        The executors end with their driver, or are ended by their TaskExecutors.
-        """
+        """Make the desk refuse launches if it is not open yet, and return at once. The executors
+        end with their driver, or are ended by their TaskExecutors."""
         self._desk.close()
 
 

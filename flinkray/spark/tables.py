@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class TableKeyError(FlinkRayError):
-    """Raised if a DataFrame lacks a key column, or if values of the column cannot be keys."""
+    """Raised if a DataFrame lacks a column of the key, or if values of this column cannot be
+    keys."""
 
 
 def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
-    """Wrap *function* so that it checks whether the columns can be a key of the returned
-    DataFrame."""
+    """Return *function* with a check that *columns* can be the key of the DataFrame that it
+    returns. The result raises TableKeyError if they cannot."""
 
     @wraps(function)
     def keyed(spark: Any) -> Any:
@@ -32,7 +33,7 @@ def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
 
 
 def check_key(schema: StructType, columns: Sequence[str]) -> None:
-    """Check that the columns can be a key. Raises TableKeyError, which names a column that
+    """Check that columns of *schema* can be a key. Raises TableKeyError, which names a column that
     cannot."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 

@@ -22,7 +22,7 @@ _SLOT = ResourceProfile(1, 2**30)
 
 
 class ClusterUnderTest(ABC):
-    """A cluster under test, together with a client of the cluster."""
+    """Interface to a cluster under test, with a client of the cluster."""
 
     @abstractmethod
     async def dispatcher(self) -> DispatcherGateway:
@@ -50,10 +50,8 @@ def scripted_job(
     name: str = "scripted",
     restart_strategy: RestartStrategy | None = None,
 ) -> JobGraph:
-    """Create a job of one Spark vertex whose driver follows a script, attempt by attempt.
-
-    *attempts*: the steps of each attempt; see :mod:`flinkray.testing.scripted_spark_driver`.
-    """
+    """Create a job of one Spark vertex whose driver follows a script instead of running Spark.
+    *attempts*: for each attempt its steps, as in :mod:`flinkray.testing.scripted_spark_driver`."""
     vertex = JobVertex(
         JobVertexID.generate(), name, parallelism, profile, Invokable(SPARK, script(*attempts))
     )

@@ -56,7 +56,7 @@ async def create_function_task_process(
 
 
 class _CoroutineCode:
-    """A coroutine function that runs on the event loop of its process."""
+    """The call of a coroutine function by a task; it runs on the event loop of its process."""
 
     def __init__(self, endpoint: RpcEndpoint, coroutine: Coroutine[Any, Any, object]) -> None:
         self.returned: asyncio.Future[CodeFailure | None] = (
@@ -114,7 +114,8 @@ class FunctionTaskProcess(TaskProcess):
     async def order_checkpoint(
         self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
     ) -> None:
-        """Pass the order to stream tasks. Functions decline checkpoints."""
+        """Pass the order to the stream tasks of this process. Tasks that run functions of tests
+        decline every checkpoint."""
         functions = [a for a in attempts if a in self._functions and a in self._tasks]
         await super().order_checkpoint(order, attempts)
         if isinstance(order, TriggerCheckpoint):
@@ -128,10 +129,8 @@ class FunctionTaskProcess(TaskProcess):
 
 
 class _FunctionResources(TaskResources):
-    """The inputs and outputs of one attempt of a function task.
-
-    Other tasks can read the outputs as soon as this object exists.
-    """
+    """The inputs and outputs of one attempt of a function task. Other tasks can read the outputs as
+    soon as this object exists."""
 
     def __init__(self, process: FunctionTaskProcess, deployed: DeployedTask) -> None:
         self._process = process
@@ -162,7 +161,8 @@ class _FunctionResources(TaskResources):
         )
 
     async def finish(self) -> None:
-        """Finish the outputs, and wait until pipelined results are read to their end."""
+        """Mark the outputs as complete, and wait until readers have read pipelined results to their
+        end."""
         for _, held in self._partitions:
             held.finish()
         for output in self._files.outputs.values():
@@ -196,12 +196,14 @@ class OutputPartition:
         return self._partition.number_of_subpartitions
 
     async def write(self, subpartition: int, data: bytes) -> None:
-        """Send a buffer to one of the readers. For a pipelined result, waits for a slow reader."""
+        """Send *data* as one buffer to the reader of *subpartition*. If the result is pipelined and
+        the reader is slow, wait for it."""
         await self._partition.write(subpartition, bytes(data))
 
 
 class TaskInput:
-    """One input of a function task: the partitions of a producer that this task reads."""
+    """One input of a function task: those partitions of the producing vertex that this task
+    reads."""
 
     def __init__(
         self,
@@ -221,7 +223,7 @@ class TaskInput:
         self._locations = locations
 
     async def read(self, partition: int) -> AsyncIterator[bytes]:
-        """Yield the buffers of one producer for this task, in order.
+        """Yield the buffers that the producer of *partition* has written for this task, in order.
 
         Raises:
             ResultPartitionNotFoundError: the partition cannot be read, or no longer.
@@ -232,7 +234,8 @@ class TaskInput:
                 yield buffer
 
     async def read_all(self) -> list[bytes]:
-        """Return the buffers of all producers, read concurrently, one producer after the other."""
+        """Read the buffers of all producers concurrently, and return them: first all of the first
+        producer, then all of the second, and so on."""
 
         async def collect(partition: int) -> list[bytes]:
             return [data async for data in self.read(partition)]
@@ -242,7 +245,7 @@ class TaskInput:
 
 
 class ReadFiles:
-    """The files of one input of the vertex that this task is to read."""
+    """One input of the vertex that is a result in files: the files that this task is to read."""
 
     def __init__(self, files: FileInput, rpc_service: RpcService) -> None:
         self._files = files
@@ -265,7 +268,7 @@ class ReadFiles:
 
 
 class WrittenFiles:
-    """A result in files, to which this task writes its part."""
+    """A result in files, to which this task adds its part."""
 
     def __init__(self, files: FileOutput, rpc_service: RpcService) -> None:
         self._files = files
@@ -277,9 +280,8 @@ class WrittenFiles:
 
 
 class TaskContext:
-    """Argument of the function of a vertex: identity, inputs, outputs and cancellation of a task.
-    Created once for each attempt of each subtask.
-    """
+    """Argument of the function of a vertex: identity, inputs, outputs and cancellation of the task
+    that calls the function. Created once for each attempt of each subtask."""
 
     def __init__(
         self,
@@ -314,13 +316,13 @@ class TaskContext:
         return self._is_cancelled.is_set()
 
     def wait_until_cancelled(self, timeout: float | None = None) -> bool:
-        """Wait in a non-async function, and return whether the task is cancelled.
-        *timeout* is in seconds; None waits without a limit.
-        """
+        """Wait until the task is cancelled, at most *timeout* seconds (None: no limit); return
+        whether it is. For functions that are not async."""
         return self._is_cancelled.wait(timeout)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait in a non-async function for an async method of this context, and return its result.
+        """Run an async method of this context, wait for its end, and return its result. For
+        functions that are not async.
 
         Raises:
             TaskCancelledError: the task is being cancelled.

@@ -12,9 +12,8 @@ class ManualClock:
     """
 
     def __init__(self, epoch: float = 0.0) -> None:
-        """Make a clock whose ``monotonic`` is zero; *epoch* is the wall-clock time then, in
-        seconds.
-        """
+        """Make a clock whose ``monotonic`` is 0. *epoch*: its wall-clock time at the beginning, in
+        seconds."""
         self._now = 0.0
         self._epoch = epoch
         self.waits: list[float] = []
@@ -43,11 +42,12 @@ class ManualClock:
         self._epoch = time - self._now
 
     def set_milliseconds(self, milliseconds: int) -> None:
-        """Move the clock to this wall-clock time in milliseconds, forward or back."""
+        """Move the clock forward or back, so that its wall-clock time is *milliseconds*.
+        ``monotonic`` moves by the same time."""
         self._now = milliseconds / 1000 - self._epoch
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
-        """Move the clock to the end of the wait at once, unless the program has been woken."""
+        """Move the clock by *seconds* at once; do nothing if *woken* is set."""
         if not woken.is_set():
             self.waits.append(seconds)
             # A little more, so that rounding to milliseconds cannot leave the deadline ahead.

@@ -67,21 +67,24 @@ class MiniCluster(LocalCluster, ClusterUnderTest):
         *nodes: ResourceProfile,
         configuration: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a cluster that is not started; see :class:`LocalCluster`."""
+        """Create a cluster that is not started. *storage_dir*: the cluster's storage, which no
+        other cluster uses. *nodes*: the resources for workers of each node; by default one node of
+        4 CPU and 8 GiB."""
         super().__init__(storage_dir, *nodes, configuration=configuration)
         self.workers.factory = f"{__name__}:create_local_task_executor"
 
     def processes(self, kind: str = "") -> list[str]:
-        """Return the running processes whose names begin with *kind*, in order of their start."""
+        """Return the names of the running processes that begin with *kind*, in order of their
+        start."""
         return [name for name in self.network.services if name.startswith(kind)]
 
     def crash(self, kind: str) -> str:
-        """Crash the first process of a kind, as by SIGKILL; return its name."""
+        """Crash the first process whose name begins with *kind*, as by SIGKILL; return its name."""
         name = self.processes(kind)[0]
         self.network.crash(name)
         return name
 
     def crash_all(self, kind: str) -> None:
-        """Crash all processes of a kind, as by SIGKILL."""
+        """Crash all processes whose names begin with *kind*, as by SIGKILL."""
         for name in self.processes(kind):
             self.network.crash(name)

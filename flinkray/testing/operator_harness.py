@@ -33,14 +33,14 @@ from flinkray.testing.manual_clock import ManualClock
 
 
 class Record(NamedTuple):
-    """A record in the output of an operator."""
+    """A record in the output of an operator: its value and its timestamp."""
 
     value: Any
     timestamp: int | None = None
 
 
 class _Recorder:
-    """Records the output of an operator, record by record."""
+    """Collects the output of an operator: its batches as they are, and their records one by one."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
@@ -74,9 +74,9 @@ class OperatorHarness:
         keyed: whether the operator has keyed state.
         side_outputs: ids of the tags whose output is recorded.
         restore: a snapshot to begin with, or the snapshots of several subtasks.
-        checkpoint_id: id of the checkpoint whose keyed state *restore* is, if this same subtask
-            took it. Then the next snapshots may contain only the changes since. None: they are
-            whole.
+        checkpoint_id: id of the checkpoint in which this same subtask took *restore*. Then the next
+            snapshots may contain only the changes since that checkpoint. None: they contain the
+            whole state.
         **context: further fields of its OperatorContext, such as ``max_parallelism``.
     """
 
@@ -162,16 +162,16 @@ class OperatorHarness:
             self.operator.keyed_state.close()
 
     def run_mail(self) -> None:
-        """Run, in this thread, the callbacks that other threads have posted for the operator's
-        thread.
-        """
+        """Run in this thread the callbacks that other threads have posted for the thread of the
+        operator."""
         while self._mail:
             self._mail.popleft()()
         while self._turn.has_unfinished:
             self._turn.go_on()
 
     def wait_for(self, elements: int) -> list[Any]:
-        """Wait until other threads have produced this many elements; return the output."""
+        """Wait until the output has *elements* elements, which other threads produce; return the
+        output since the last call of :meth:`output`."""
 
         def is_there() -> bool:
             self.run_mail()
@@ -191,26 +191,28 @@ class OperatorHarness:
 
     def output(self) -> list[Any]:
         """Return the output since the last call, in order: records, watermarks and watermark
-        statuses.
-        """
+        statuses."""
         taken, self._main.elements = self._main.elements, []
         return taken
 
     def values(self) -> list[Any]:
-        """Return the values of the records since the last call."""
+        """Return the values of the records in the output since the last call. Other output is
+        dropped."""
         return [element.value for element in self.output() if isinstance(element, Record)]
 
     def records(self) -> list[tuple[Any, int | None]]:
-        """Return the values with timestamps since the last call."""
+        """Return (value, timestamp) of the records in the output since the last call. Other output
+        is dropped."""
         return [tuple(e) for e in self.output() if isinstance(e, Record)]
 
     def batches(self) -> list[Block | Columns]:
-        """Return the output batches since the last call, unchanged."""
+        """Return the batches that the operator has emitted since the last call, as they were
+        emitted."""
         taken, self._main.batches = self._main.batches, []
         return taken
 
     def side(self, tag_id: str) -> list[Any]:
-        """Return the values of a side output since the last call."""
+        """Return the values in the side output *tag_id* since the last call."""
         recorder = self._side[tag_id]
         taken, recorder.elements = recorder.elements, []
         return [element.value for element in taken if isinstance(element, Record)]
@@ -219,8 +221,9 @@ class OperatorHarness:
 class ProcessFunctionTestHarnesses:
     """Makes a harness for a process function, as Flink's class of this name does.
 
-    All methods take *side_outputs*, the tags for :meth:`OperatorHarness.side`. Methods for keyed
-    streams take *restore*, a :meth:`OperatorHarness.snapshot` of an earlier harness.
+    *side_outputs* of all methods: the tags of the side outputs that are recorded. *restore* of
+    methods for keyed streams: a :meth:`OperatorHarness.snapshot` of an earlier harness, to begin
+    with.
 
     >>> from flinkray.datastream import KeyedProcessFunction
     >>> class Reminder(KeyedProcessFunction):

@@ -26,10 +26,8 @@ MOST_MISSING = 100
 
 
 class PartitionReader:
-    """Reads partitions from other processes, for all tasks of one process.
-
-    It remembers in which process it has found a partition, for later reads.
-    """
+    """Reads partitions from other processes, for all tasks of one process. For later reads, it
+    remembers in which process it has found a partition."""
 
     def __init__(
         self,
@@ -38,12 +36,10 @@ class PartitionReader:
         max_backoff: float,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
     ) -> None:
-        """Create a reader.
-
-        A partition that is not found is searched again after *initial_backoff* seconds, then after
-        twice as long, and so on up to *max_backoff*; then the read fails. *is_to_come* returns
-        whether the producer has not begun yet; while it has not, the search goes on.
-        """
+        """Create a reader. A partition that is not found is searched again after *initial_backoff*
+        seconds, then after twice as long, and so on up to *max_backoff*; then the read fails.
+        *is_to_come* returns whether the producer of a partition has not begun yet; while it has
+        not, the search goes on."""
         self._rpc_service = rpc_service
         # jittered once: readers of one process ask together, readers of different processes do not
         self._initial_backoff = rpc_service.jittered(initial_backoff)
@@ -56,7 +52,8 @@ class PartitionReader:
         self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
 
     def forget_job(self, job_id: JobID) -> None:
-        """Forget where the partitions of a job are: the job is not here any more."""
+        """Forget in which processes the partitions of a job are. Called when the job has left this
+        process."""
         for key in [key for key in self._places if key[0] == job_id]:
             del self._places[key]
 
@@ -119,9 +116,8 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         error: FlinkRayError,
     ) -> None:
-        """Forget where a partition was, after an error.
-        If the process cannot be reached, the other partitions in it are forgotten too.
-        """
+        """Forget where a partition was, after *error*. If its process cannot be reached, forget all
+        other partitions of this process, too."""
         places = self._places.get(key, {})
         address = places.pop(partition_id, None)
         if address is not None and isinstance(error, RpcError):
@@ -135,10 +131,8 @@ class PartitionReader:
         partition_id: ResultPartitionID,
         location: WorkerLocation,
     ) -> tuple[ResultPartitionID, ...]:
-        """Return further partitions that should be at *location* but were never found there.
-
-        They are reported together with *partition_id*, so that all are produced again at once.
-        """
+        """Return further partitions that should be at *location* but were never found there: they
+        are reported together with *partition_id*, so that all are produced again at once."""
         there = self._places.get(key, {})
         missing = (p for p in locations.partitions_at(location) if p not in there)
         return tuple(islice((p for p in missing if p != partition_id), MOST_MISSING))
@@ -151,10 +145,8 @@ class PartitionReader:
         subpartition: int,
         position: int,
     ) -> None:
-        """Tell the process at *location* that the subpartition was read to its end.
-
-        The producer of a pipelined result does not end before.
-        """
+        """Tell the process at *location* that the subpartition was read to its end: the producer of
+        a pipelined result waits for this before it ends."""
         backoff = self._initial_backoff
         wanted = JobPartition(job_id, partition_id)
         while backoff <= self._max_backoff:

@@ -22,10 +22,8 @@ LONGEST_START = 60.0
 
 
 def binaries() -> Path | None:
-    """Return the folder of PostgreSQL's programs; None: PostgreSQL is not installed.
-
-    Debian's newest version is preferred to the version on the PATH.
-    """
+    """Return the folder of PostgreSQL's programs: Debian's newest version, otherwise that on the
+    PATH. None: PostgreSQL is not installed."""
     versions = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3])
     )
@@ -36,7 +34,8 @@ def binaries() -> Path | None:
 
 
 def why_not() -> str:
-    """Return why a PostgreSQL server cannot run on this machine; empty: it can."""
+    """Return a text that says why a PostgreSQL server cannot run on this machine. "": it can
+    run."""
     if binaries() is None:
         return "PostgreSQL's server is not installed (Debian's package postgresql)"
     if os.geteuid() == 0 and (shutil.which("setpriv") is None or _user() is None):
@@ -110,11 +109,8 @@ class PostgresServer:
         return f"host={self.directory} user=flinkray dbname=postgres"
 
     def start(self) -> None:
-        """Start the server, and wait until it can be used.
-
-        Raises:
-            PostgresServerError: the server does not answer in time.
-        """
+        """Start the server, and wait until it can be used. Raises PostgresServerError: it does not
+        answer in time."""
         options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "log_min_messages=panic"]
         with (self.directory / "log").open("ab") as output:
             self._process = subprocess.Popen(
@@ -138,10 +134,8 @@ class PostgresServer:
         return True
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """Stop the server.
-
-        SIGQUIT: at once, as after a machine failure; SIGINT: in an orderly way.
-        """
+        """Stop the server. *how*: SIGQUIT stops it at once, as a failure of the machine does;
+        SIGINT in an orderly way."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
@@ -155,7 +149,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server inside this context. Raises PostgresServerError: the server does not start."""
+    """Context manager: run a server in the block. Raises PostgresServerError: it does not start."""
     server = PostgresServer()
     try:
         server.start()

@@ -58,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seed_choice(config: pytest.Config) -> SeedChoice:
-    """Return the seeds that the command line asks for; defaults if this plugin is not loaded."""
+    """Return the seeds that the command line asks for. If this plugin is not loaded: the default
+    choice."""
     from flinkray.testing.simulation.seed_runner import SeedChoice
 
     return SeedChoice(
@@ -70,7 +71,7 @@ def seed_choice(config: pytest.Config) -> SeedChoice:
 
 
 def show_progress(config: pytest.Config, line: str) -> None:
-    """Write a line to the terminal, even while output is captured."""
+    """Write a line to the terminal at once, even while pytest captures output."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:
@@ -94,7 +95,8 @@ def write_report(config: pytest.Config, run: SeedsRun) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Add the stories of failed seeds to a test's report, and how to replay them."""
+    """Add to a failed test's report the stories of the failed seeds, with the commands that replay
+    them."""
     outcome = yield
     run = getattr(call.excinfo.value, "seeds_run", None) if call.excinfo is not None else None
     for failure in () if run is None else run.failures:

@@ -65,14 +65,16 @@ ROWS = pa.schema([("row", pa.string())])
 
 
 def script(*attempts: Sequence[str]) -> bytes:
-    """Return the code of a job: a script with the steps of its first, second, … attempt."""
+    """Return the code of a job of scripted drivers: a script with the steps of its first, second, …
+    attempt."""
     return json.dumps(attempts).encode()
 
 
 async def create_scripted_spark_driver(
     rpc_service: RpcService, descriptor: SparkStageDescriptor
 ) -> ScriptedSparkDriver:
-    """Create a scripted driver. Tests set this factory in place of that of the real driver."""
+    """Create a scripted driver. Tests configure this factory instead of the factory of the real
+    driver."""
     code = await fetch_code(rpc_service, descriptor)
     await job_master_of(rpc_service, descriptor)
     return ScriptedSparkDriver(rpc_service, descriptor, code)
@@ -207,7 +209,8 @@ class ScriptedSparkDriver(LedDriver):
 
 
 class _TablesToBatches(EpochsToBatches):
-    """Publishes the results of a function that returns Arrow tables instead of DataFrames."""
+    """Publishes the results of a function that returns an Arrow table, instead of a DataFrame, for
+    each epoch."""
 
     def take(self, returned: object, epoch: Epoch) -> None:
         assert isinstance(returned, pa.Table)

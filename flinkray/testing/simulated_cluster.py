@@ -46,11 +46,8 @@ _NODE = ResourceProfile(4, 8 * 2**30)
 
 
 class SimulatedCluster(ClusterUnderTest):
-    """A simulated cluster, whose client is the test's scenario.
-
-    The scenario must run in a simulated process. Masters run on any node; workers run on nodes with
-    enough room.
-    """
+    """A simulated cluster. The test's scenario is its client, and must run in a simulated process.
+    Masters run on any node; workers run on nodes with enough room."""
 
     masters: ClassVar[dict[str, str]] = {
         "Dispatcher": MiniCluster.masters["Dispatcher"],
@@ -65,11 +62,9 @@ class SimulatedCluster(ClusterUnderTest):
         configuration: Mapping[str, str] | None = None,
         storage_dir: str = "simulated://shared/cluster",
     ) -> None:
-        """Prepare a cluster of simulated processes; :meth:`start` starts it.
-
-        *nodes* are the resources for workers on each node of the simulation. By default each node
-        has 4 CPU and 8 GiB. Missing nodes are added to the simulation.
-        """
+        """Prepare a cluster of simulated processes; :meth:`start` starts it. *nodes*: the resources
+        that each node of the simulation has for workers; by default 4 CPU and 8 GiB. If the
+        simulation has fewer nodes, nodes are added to it."""
         self.simulation = simulation
         self.network = simulation.network
         self.workers = SimulatedWorkers(simulation, *(nodes or [_NODE] * len(simulation.nodes)))
@@ -79,15 +74,14 @@ class SimulatedCluster(ClusterUnderTest):
 
     @classmethod
     def current(cls) -> SimulatedCluster:
-        """Return the cluster of the running process's simulation. Raises KeyError: no cluster."""
+        """Return the cluster in whose simulation the running process is. Raises KeyError: there is
+        none."""
         cluster: SimulatedCluster = Simulation.current().belongings[SimulatedCluster]
         return cluster
 
     async def start(self, within: float = 60.0) -> None:
-        """Start the masters.
-
-        If faults prevent the start, the start is tried again, for at most *within* virtual seconds.
-        """
+        """Start the masters. If faults prevent a start, it is tried again for at most *within*
+        virtual seconds."""
         self.client: SimulatedRpcService = self.simulation.service("client")
         for kind, factory in self.masters.items():
             await self._start_master(
@@ -110,26 +104,24 @@ class SimulatedCluster(ClusterUnderTest):
         return await self._services.connect_to_dispatcher()
 
     def processes(self, kind: str = "") -> list[str]:
-        """Return the names of the living processes of a kind, in order of their start.
-
-        The scenario's own process is left out.
-        """
+        """Return the names of the living processes that begin with *kind*, in order of their start.
+        The process of the scenario is left out."""
         return [process.name for process in self.simulation.processes(kind)]
 
     def crash(self, kind: str) -> str:
-        """Crash the first process of a kind, as by SIGKILL; return its name."""
+        """Crash the first process whose name begins with *kind*, as by SIGKILL; return its name."""
         name = self.processes(kind)[0]
         self.simulation.crash(name)
         return name
 
     def leftovers_of(self, job_id: JobID) -> list[str]:
-        """Return the names of the processes and worker groups that the job still has."""
+        """Return the names of the processes and worker groups of the job that still exist."""
         groups = [g.group.name for g in self.workers.groups.values() if g.group.is_own_of(job_id)]
         return [name for name in self.processes() if job_id.hex() in name] + groups
 
 
 class SimulatedWorkers(WorkerNodes):
-    """The worker nodes of a simulation, which appear and disappear with the simulated nodes."""
+    """The worker nodes of a simulation: each appears and disappears with a simulated node."""
 
     def __init__(self, simulation: Simulation, *nodes: ResourceProfile) -> None:
         super().__init__()
@@ -170,10 +162,8 @@ class SimulatedWorkers(WorkerNodes):
 
 
 class SimulatedResourceManagerDriver(WorkerNodesDriver):
-    """Starts and ends simulated workers for a ResourceManager.
-
-    Each request takes virtual time, before and after it takes effect.
-    """
+    """Starts and ends simulated workers for a ResourceManager. Each request takes virtual time
+    before it takes effect, and again before its answer comes."""
 
     def __init__(self, rpc_service: SimulatedRpcService, cluster: ClusterArguments) -> None:
         simulated = SimulatedCluster.current()
@@ -194,13 +184,14 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
 async def create_simulated_resource_manager(
     rpc_service: SimulatedRpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
-    """Create a ResourceManager that uses the workers of its simulation."""
+    """Create a ResourceManager whose workers are simulated processes."""
     driver = SimulatedResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)
 
 
 class SimulatedTask(TaskRunner):
-    """A task that occupies a slot until it is cancelled; cleaning up takes virtual time."""
+    """Runs Spark's tasks in simulated TaskExecutors: a task occupies its slot until it is
+    cancelled. Cleaning up after a job takes virtual time."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -215,7 +206,7 @@ class SimulatedTask(TaskRunner):
 async def create_simulated_task_executor(
     rpc_service: SimulatedRpcService, arguments: TaskExecutorArguments
 ) -> TaskExecutor:
-    """Create a TaskExecutor that runs simulated tasks."""
+    """Create a TaskExecutor whose tasks of Spark stages only occupy their slots."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     runner = SimulatedTask(Simulation.current())
     host = simulated_host(rpc_service.process)
@@ -230,7 +221,8 @@ async def create_simulated_task_executor(
 
 
 def simulated_host(process: SimulatedProcess) -> TaskExecutorHost:
-    """Return the host of a TaskExecutor in a simulated process; the process's number is its pid."""
+    """Return the description of a TaskExecutor's host and process, for a TaskExecutor in a
+    simulated process. The number of *process* becomes the pid."""
     return TaskExecutorHost(NodeAddress(process.node, "127.0.0.1"), process.number, None)
 
 
@@ -239,7 +231,7 @@ _GIVES_WAY = 0.2
 
 
 class SimulatedClock:
-    """The virtual clock for the threads of a simulated process."""
+    """The clock of the simulated threads of a process; a wait takes virtual time."""
 
     def __init__(self, service: SimulatedRpcService) -> None:
         self.time = service.clock.time
@@ -262,7 +254,7 @@ class SteppedCode:
         threads.begin(self._run)
 
     def interrupt(self) -> None:
-        """Do nothing: a cancellation already ends each wait of the function."""
+        """Do nothing: when a task is cancelled, each wait of its function ends anyway."""
 
     def _run(self) -> None:
         failure: CodeFailure | None = None
@@ -318,7 +310,8 @@ class SimulatedTaskRuntime(TaskRuntime):
         )
 
     def abandon(self, work: Callable[[], None]) -> None:
-        """Do nothing: the threads of an ended process do not run; its connections are broken."""
+        """Do nothing: the threads of an ended process never run again, and its connections are
+        broken."""
 
     def close(self) -> None:
         self._is_closed = True
@@ -327,7 +320,8 @@ class SimulatedTaskRuntime(TaskRuntime):
 async def create_simulated_task_process(
     rpc_service: SimulatedRpcService, arguments: TaskProcessArguments
 ) -> TaskProcess:
-    """Create a task process whose stream tasks run in steps, and which runs functions of tests."""
+    """Create a task process whose stream tasks run in simulated threads, and which also runs
+    functions of tests."""
     return await create_task_process(
         rpc_service, arguments, SimulatedTaskRuntime(rpc_service), FunctionTaskProcess
     )

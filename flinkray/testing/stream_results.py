@@ -32,10 +32,8 @@ class DataStreamTestSinkFunction(SinkFunction[Any]):
         self._text = stringifier(None)
 
     def set_input_type(self, type_info: TypeInformation | None) -> None:
-        """Set the declared type of the stream, which decides the text form.
-
-        Called by ``add_sink``.
-        """
+        """Set the declared type of the stream, which decides how values are written as texts.
+        Called by ``add_sink``."""
         self._text = stringifier(type_info)
 
     def invoke(self, value: Any) -> None:

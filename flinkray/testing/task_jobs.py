@@ -43,7 +43,7 @@ STEP = 5
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """Argument of the function of a vertex: the attempt that calls the function."""
+    """Argument of the function of a vertex: the attempt of a task that calls it."""
 
     subtask_index: int
     attempt_number: int
@@ -79,7 +79,8 @@ class TaskJobBuilder:
         scheduler_mode: SchedulerMode = SchedulerMode.DEFAULT,
         configuration: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a builder without vertices. *restart_strategy* None: the configuration's."""
+        """Create a builder without vertices. *restart_strategy* None: the strategy that the
+        configuration names."""
         self._graph = StreamGraph(name, chaining_enabled=False)
         self._restart_strategy = restart_strategy
         self._scheduler_mode = scheduler_mode
@@ -93,7 +94,8 @@ class TaskJobBuilder:
         parallelism: int = 1,
         slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP,
     ) -> StreamNode:
-        """Add a vertex whose tasks call *function*. *name* None: the function's own."""
+        """Add a vertex whose tasks call *function*, and return it. *name* None: the name of the
+        function."""
         node = StreamNode(
             len(self._graph.nodes),
             name or getattr(function, "__name__", None) or type(function).__name__,
@@ -108,10 +110,9 @@ class TaskJobBuilder:
     def connect(
         self, producer: StreamNode, consumer: StreamNode, *, is_pointwise: bool = False
     ) -> None:
-        """Make *consumer* read *producer*, which was added before, and sends nothing.
-
-        *is_pointwise*: subtask i reads subtask i. Otherwise each subtask reads all.
-        """
+        """Add an edge from *producer* to *consumer*, on which no records travel. The producer must
+        have been added to the builder before the consumer. *is_pointwise*: subtask i reads only
+        subtask i; otherwise each subtask reads all subtasks."""
         partitioner = ForwardPartitioner() if is_pointwise else RebalancePartitioner()
         if isinstance(consumer.operator, _FunctionSource):
             consumer.operator = _FunctionReader(consumer.operator.function)
@@ -141,7 +142,7 @@ def task_job(
 
 
 class _Steps:
-    """The call of a function by one task, step by step."""
+    """The call of a vertex's function by one task, step by step."""
 
     def __init__(self, function: TaskFunction, context: OperatorContext) -> None:
         self._function = function
@@ -150,7 +151,7 @@ class _Steps:
         self._has_begun = False
 
     def go_on(self) -> bool:
-        """Do the next step; return whether the function has returned."""
+        """Do the next step of the call; return whether the function has returned."""
         if not self._has_begun:
             self._has_begun = True
             returned = self._function(self._task)

@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class MethodDouble(Generic[G, R]):
-    """Sets the answer of one method of a test double; each method returns the double."""
+    """Sets what one method of a test double answers; its methods return the test double."""
 
     def __init__(
         self, set_answer: Callable[[Callable[..., R | Awaitable[R]]], TestingGateway[G]]
@@ -59,12 +59,14 @@ class MethodDouble(Generic[G, R]):
         self._set_answer = set_answer
 
     def returning(self, result: R, *further: R) -> TestingGateway[G]:
-        """Answer with *result*, then with each of *further*; the last one repeats."""
+        """Answer the first call with *result* and later calls with *further* in turn. The last
+        value is the answer to all further calls."""
         results = [result, *further]
         return self._set_answer(lambda *_, **__: results.pop(0) if results[1:] else results[0])
 
     def calling(self, function: Callable[..., R | Awaitable[R]]) -> TestingGateway[G]:
-        """Answer with the result of *function*, plain or async, for the call's arguments."""
+        """Answer each call with the result of *function* (plain or async) for the arguments of the
+        call."""
         return self._set_answer(function)
 
     def raising(self, error: Exception) -> TestingGateway[G]:
@@ -77,19 +79,15 @@ class MethodDouble(Generic[G, R]):
 
 
 class TestingGateway(Generic[G]):
-    """A test double of a gateway class.
-
-    Until the test sets an answer, an ask fails with UnexpectedCallError and a tell (``@oneway``) is
-    accepted; see :meth:`lenient`. Answers may be changed at any time.
-    """
+    """A test double of a gateway class. Until the test sets an answer, an ask fails with
+    UnexpectedCallError and a tell (``@oneway``) is accepted; :meth:`lenient` changes this. Answers
+    may be changed at any time."""
 
     __test__ = False  # for pytest
 
     def __init__(self, gateway: type[G], fencing_token: FencingToken | None = None) -> None:
-        """Make a test double of the class *gateway*, without answers.
-
-        *fencing_token* is the token of a fenced gateway; without it the double cannot be started.
-        """
+        """Make a test double of the class *gateway*, without answers. *fencing_token*: the token of
+        a fenced gateway, without which :meth:`start` fails."""
         self.gateway_class = gateway
         self.fencing_token = fencing_token
         self.calls: list[Call] = []
@@ -133,11 +131,12 @@ class TestingGateway(Generic[G]):
     # --- what it was asked ------------------------------------------------------------------------
 
     def calls_of(self, method: Method[Any]) -> list[tuple[Any, ...]]:
-        """Return the arguments of all calls of a method."""
+        """Return the arguments of all calls of a method so far."""
         return [call.arguments for call in self.calls if call.method == method.__name__]
 
     async def wait_for(self, method: Method[Any], count: int = 1) -> tuple[Any, ...]:
-        """Wait for the *count*-th call of a method, and return its arguments."""
+        """Wait until a method was called *count* times, and return the arguments of the last of
+        these calls."""
         while len(calls := self.calls_of(method)) < count:
             self._changed.clear()
             await self._changed.wait()
@@ -155,7 +154,8 @@ class TestingGateway(Generic[G]):
         return self
 
     def create_endpoint(self, rpc_service: RpcService, endpoint_id: str) -> RpcEndpoint:
-        """Create the endpoint for a factory, whose caller starts the endpoint."""
+        """Create the double's endpoint without starting it, for a factory whose caller starts
+        it."""
         base: type[RpcEndpoint] = RpcEndpoint
         arguments: tuple[Any, ...] = (rpc_service, endpoint_id)
         if issubclass(self.gateway_class, FencedRpcGateway):
@@ -176,9 +176,8 @@ class TestingGateway(Generic[G]):
 
     @property
     def address(self) -> str:
-        """The address of the double's endpoint. Before :meth:`start`, an address that nobody
-        answers at.
-        """
+        """The address of the double's endpoint. Before :meth:`start`: an address at which no
+        endpoint answers."""
         if self._endpoint is None:
             return f"nowhere/{self.gateway_class.__name__}"
         return self._endpoint.address

@@ -15,11 +15,9 @@ from flinkray.testing.mini_cluster import MiniCluster
 
 
 class ThreadedCluster:
-    """A MiniCluster in a thread, and its client.
-
-    The masters, TaskExecutors and task processes are simulated processes on one event loop; the
-    threads of the stream tasks and the sockets between them are real.
-    """
+    """A MiniCluster in a thread, and its client. The masters, TaskExecutors and task processes are
+    simulated processes on one event loop. The threads of the stream tasks and the sockets between
+    them are real."""
 
     def __init__(self, mini: MiniCluster, loop: LoopThread, client: ClusterClient) -> None:
         self.mini = mini
@@ -28,7 +26,7 @@ class ThreadedCluster:
         self._loop = loop
 
     def crash(self, kind: str) -> str:
-        """Crash the first process of a kind, as by SIGKILL; return its name."""
+        """Crash the first process whose name begins with *kind*, as by SIGKILL; return its name."""
 
         async def crash() -> str:
             return self.mini.crash(kind)
@@ -36,9 +34,8 @@ class ThreadedCluster:
         return self._loop.run(crash())
 
     def crash_together(self, *kinds: str) -> None:
-        """Crash the first process of each kind in one step, so that no process notices only some
-        crashes.
-        """
+        """Crash the first process of each of *kinds* in one step, so that no process notices one
+        crash before the others have happened."""
 
         async def crash() -> None:
             for kind in kinds:
@@ -47,7 +44,7 @@ class ThreadedCluster:
         self._loop.run(crash())
 
     def crash_all(self, kind: str) -> None:
-        """Crash all processes of a kind, as by SIGKILL."""
+        """Crash all processes whose names begin with *kind*, as by SIGKILL."""
 
         async def crash() -> None:
             self.mini.crash_all(kind)
@@ -59,10 +56,8 @@ class ThreadedCluster:
 def threaded_cluster(
     storage_dir: str, *nodes: ResourceProfile, configuration: Mapping[str, str] | None = None
 ) -> Iterator[ThreadedCluster]:
-    """Run a MiniCluster and its client in a thread.
-
-    The arguments are those of :class:`MiniCluster`.
-    """
+    """Context manager: run a MiniCluster and its client in a thread. The arguments are those of
+    :class:`MiniCluster`."""
     loop = LoopThread("mini cluster")
     try:
         mini, client = loop.run(_start(loop, storage_dir, nodes, configuration))

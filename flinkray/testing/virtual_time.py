@@ -28,8 +28,8 @@ LIMIT = 3600.0
 def run_on_virtual_time(main: Coroutine[Any, Any, T], limit: float = LIMIT) -> T:
     """Run *main* as ``asyncio.run`` does, on virtual time from 0; return its result.
 
-    *limit* is in virtual seconds. Work in any executor takes no time. Tasks that still run when
-    *main* is done are dropped: nothing of them runs again.
+    *limit* is in virtual seconds. Work in executors takes no time. Tasks that still run when *main*
+    is done are dropped: none of their code runs again.
 
     Raises:
         NothingWillHappenError: *main* waits for an event that cannot happen, or beyond *limit*.

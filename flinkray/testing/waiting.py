@@ -94,5 +94,5 @@ async def ask_again(
 
 
 def _shown(seen: object) -> str:
-    """Return as text what a condition has returned or raised last, for an error text."""
+    """Return what a condition has returned or raised last, as a text for an error."""
     return f"{type(seen).__name__}: {seen}" if isinstance(seen, BaseException) else repr(seen)

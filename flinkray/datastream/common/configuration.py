@@ -48,7 +48,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> Configuration:
-        """Return a configuration with the options of *map*."""
+        """Return a configuration with the options of the dict *map*."""
         return cls(map)
 
     @staticmethod
@@ -152,11 +152,12 @@ class Configuration:
         return key in self._values
 
     def remove_config(self, key: str) -> bool:
-        """Remove a key. Return whether it had a value."""
+        """Remove the option *key*. Return whether it had a value."""
         return self._values.pop(key, None) is not None
 
     def add_all(self, other: Configuration, prefix: str | None = None) -> Configuration:
-        """Set all options of *other* in this configuration. *prefix* is put before their keys."""
+        """Copy all options of *other* into this configuration, with *prefix* put before each key.
+        *prefix* None: with the same keys."""
         self._values.update({(prefix or "") + key: value for key, value in other._values.items()})
         return self
 
@@ -169,7 +170,7 @@ class Configuration:
             target_dict[key] = bytearray(value) if isinstance(value, bytes) else value
 
     def to_dict(self) -> dict[str, str]:
-        """Return all values as texts."""
+        """Return all options as a dict from the key to the value as text."""
         return {key: _text(value) for key, value in self._values.items()}
 
     def __copy__(self) -> Configuration:
@@ -189,8 +190,8 @@ class Configuration:
 
 
 def _checked(key: str, value: object) -> _Value:
-    """Return *value* in the form in which it is stored. Raises ConfigurationError if its type is
-    not accepted."""
+    """Return *value* in the form in which a configuration stores it. Raises ConfigurationError:
+    values of this type are not accepted."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, timedelta):
@@ -220,7 +221,8 @@ def _bytes(text: str) -> bytearray:
 
 
 def parse_milliseconds(value: object) -> int:
-    """Parse a time of a configuration: ``1 min``, ``200 ms``, or a number of milliseconds."""
+    """Return the whole milliseconds of a time in a configuration: ``1 min``, ``200 ms``, or a
+    number of milliseconds."""
     text = str(value).strip()
     if text.lstrip("-").isdigit():
         return int(text)

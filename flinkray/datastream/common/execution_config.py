@@ -73,7 +73,8 @@ class ExecutionConfig:
         return self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
-        """Set the maximum parallelism of operators. State is divided into as many key groups."""
+        """Set the maximum parallelism of operators. It is also the number of key groups into which
+        keyed state is divided."""
         max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= MAX_PARALLELISM:
             raise ValueError(
@@ -196,13 +197,13 @@ class ExecutionConfig:
     # --- without effect -------------------------------------------------------------------------
 
     def enable_closure_cleaner(self) -> ExecutionConfig:
-        """Store the setting for Flink's closure cleaner (the default).
-        The setting concerns Java and has no effect here."""
+        """Store the setting for Flink's closure cleaner as true (the default). It concerns Java and
+        has no effect here."""
         self._closure_cleaner = True
         return self
 
     def disable_closure_cleaner(self) -> ExecutionConfig:
-        """Disable the closure cleaner; :meth:`enable_closure_cleaner` describes the effect."""
+        """Store the setting for Flink's closure cleaner as false. It has no effect here."""
         self._closure_cleaner = False
         return self
 

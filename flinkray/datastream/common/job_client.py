@@ -48,8 +48,8 @@ class JobClient(ABC):
 
     @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
-        """Return a future of the result, done when the program has ended.
-        It fails if the program fails."""
+        """Return a future of the program's result. The future is done when the program has ended,
+        and raises the program's error if the program has failed."""
 
     def get_accumulators(self) -> Future[dict[str, Any]]:
         """Return an empty dict: functions have no accumulators, as in PyFlink."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RestartStrategyConfiguration:
-    """A restart strategy and its options in the configuration."""
+    """A restart strategy, as the values of its options in the configuration
+    (``restart-strategy.*``)."""
 
     description: str
     options: dict[str, str] = field(default_factory=dict)
@@ -41,7 +42,8 @@ class RestartStrategies:
     def fixed_delay_restart(
         restart_attempts: int, delay_between_attempts: int
     ) -> RestartStrategyConfiguration:
-        """Return the strategy that restarts *restart_attempts* times, after equal pauses."""
+        """Return the strategy that restarts a program at most *restart_attempts* times, each time
+        after *delay_between_attempts* milliseconds."""
         return RestartStrategyConfiguration(
             f"Restart with fixed delay ({delay_between_attempts} ms). "
             f"#{restart_attempts} restart attempts.",
@@ -56,8 +58,9 @@ class RestartStrategies:
     def failure_rate_restart(
         failure_rate: int, failure_interval: int, delay_interval: int
     ) -> RestartStrategyConfiguration:
-        """Return the strategy that restarts after a pause, but not after too many failures.
-        The program ends if more than *failure_rate* failures fall into *failure_interval*."""
+        """Return the strategy that restarts a program *delay_interval* milliseconds after a
+        failure. The program ends if more than *failure_rate* failures come within
+        *failure_interval* milliseconds."""
         return RestartStrategyConfiguration(
             f"Failure rate restart with maximum of {failure_rate} failures within interval "
             f"{failure_interval} ms and fixed delay {delay_interval} ms.",
@@ -77,8 +80,9 @@ class RestartStrategies:
         reset_backoff_threshold: int,
         jitter_factor: float,
     ) -> RestartStrategyConfiguration:
-        """Return the strategy that restarts without limit. The pauses grow with each failure.
-        The pause is *initial_backoff* again after *reset_backoff_threshold* without a failure."""
+        """Return the strategy that restarts a program without limit. The pause before a restart is
+        first *initial_backoff* milliseconds and grows with each failure, up to *max_backoff*. After
+        *reset_backoff_threshold* milliseconds without a failure it is *initial_backoff* again."""
         prefix = "restart-strategy.exponential-delay"
         return RestartStrategyConfiguration(
             f"Restart with exponential delay: starting at {initial_backoff} ms, increasing by "

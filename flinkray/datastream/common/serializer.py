@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 class TypeSerializer(ABC, Generic[T]):
     """Serializer for values of one type. Serializers of one class with equal settings are equal.
-    This package calls no method of serializers: PyFlink's window assigners may have
-    ``get_window_serializer``, but windows are stored without it."""
+    Serializers exist for PyFlink's window assigners, which may have a method
+    ``get_window_serializer``. Flinkray stores windows in its own form and calls no serializer."""
 
     @abstractmethod
     def serialize(self, element: T, stream: BytesIO) -> None:

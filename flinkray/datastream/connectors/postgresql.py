@@ -70,7 +70,8 @@ _MOST_ROWS = 10_000
 
 
 class StagedBatch(NamedTuple):
-    """Batch of staged rows that is to be moved into the table."""
+    """A batch of rows in the staging table (name, number of rows) that the committer moves into the
+    target table."""
 
     name: str
     rows: int
@@ -101,7 +102,8 @@ class _Attempt(NamedTuple):
 
 
 class _Lineage(NamedTuple):
-    """The state of a writer: the staged batches that belong to the checkpoint with this state."""
+    """The state of a writer: for a run, the staged batches that belong to the checkpoint with this
+    state."""
 
     run: str
     """Beginning of the names of the batches."""
@@ -172,10 +174,10 @@ class _Database(NamedTuple):
 
     @property
     def jobs_table(self) -> str:
-        """The name of the table that notes jobs, beside the staging table.
-        Its rows are pairs of a run and a job that has written batches of the run, in the order in
-        which the jobs began, and pairs of a removed batch and the job that removed the batch. A run
-        is the beginning of batch names that jobs restored from one another share."""
+        """The name of the table with notes about jobs, beside the staging table. A row (run, job)
+        says that the job has written batches of the run; the order of these rows is the order in
+        which the jobs began. A row (batch, job) says that the job has removed the batch. A *run* is
+        the beginning of batch names, shared by jobs that were restored from one another."""
         return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -252,9 +254,10 @@ class _Database(NamedTuple):
         return int(found[0])
 
     def _same_key(self, connection: psycopg.Connection[Any]) -> sql.Composed:
-        """Return the condition under which the unique index takes two rows as equal.
-        The index may have other collations than the columns. Nulls differ from each other unless
-        the index is declared with NULLS NOT DISTINCT."""
+        """Return the SQL expressions, separated by commas, that are all equal for two rows if and
+        only if the unique index takes the rows as equal. The index may have other collations than
+        the columns. Nulls differ from each other unless the index is declared with NULLS NOT
+        DISTINCT."""
         found = connection.execute(
             sql.SQL(
                 "SELECT i.indexrelid, to_jsonb(i) ->> 'indnullsnotdistinct' = 'true', "
@@ -289,8 +292,8 @@ class _Database(NamedTuple):
         return sql.SQL(", ").join(same)
 
     def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """Note that from this transaction on, only this job may write batches whose names begin
-        with *run*. Raises FencedSinkError: another job has made the same claim later."""
+        """Note that from now on only this job may write batches whose names begin with *run*.
+        Raises FencedSinkError: another job has noted the same after this job's first claim."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
             sql.SQL("INSERT INTO {} (run, job) VALUES ({}, {}) ON CONFLICT DO NOTHING").format(
@@ -300,8 +303,8 @@ class _Database(NamedTuple):
         self.check_owner(connection, run, job_id)
 
     def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
-        """Check that this job was the last one to :meth:`claim` the batches of *run*.
-        Raises FencedSinkError: another job has claimed them later."""
+        """Check that no other job has called :meth:`claim` for *run* after this job. Raises
+        FencedSinkError: another job has."""
         later = connection.execute(
             sql.SQL(
                 "SELECT later.job FROM {jobs} later JOIN {jobs} mine USING (run) WHERE "
@@ -361,9 +364,9 @@ class _Database(NamedTuple):
             )
 
     def prepare(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
-        """Create the staging table and the table of jobs if they are missing.
-        Return the columns of the target table. Raises SinkError: the table or one of its columns is
-        missing, or does not fit the staged rows."""
+        """Create the staging table and the table of jobs if they are missing, and return the
+        columns of the target table by name. Raises SinkError: the target table or one of its
+        columns is missing, or rows that are staged do not fit its column types."""
         with connection.transaction():
             self.limit_waits(connection)
             connection.execute(
@@ -409,10 +412,9 @@ class _Database(NamedTuple):
     def _adapt_staging_table(
         self, connection: psycopg.Connection[Any], there: Mapping[str, _Column]
     ) -> None:
-        """Give the staging table the present column types of the target table, if they differ.
-        *there*: the columns of the staging table.
-        With the old types, new values would be cut. Staged rows are converted. Raises SinkError:
-        the staged rows cannot be converted."""
+        """Give the columns of the staging table the types of the target table, if they differ: with
+        old types, new values would be cut. Staged rows are converted. *there*: the columns of the
+        target table. Raises SinkError: staged rows cannot be converted."""
         staged = _columns_of(connection, self.staging_table)
         altered = [column for column in self.columns if staged.get(column) != there[column]]
         if not altered:
@@ -503,7 +505,8 @@ _LASTING_ANSWER = re.compile(
 
 
 def _is_lasting(error: psycopg.Error) -> bool:
-    """Return whether an error is permanent, so that a restart of the job does not help."""
+    """Return whether a repetition would raise the error again, so that a restart of the job does
+    not help."""
     answers = [line for line in str(error).splitlines() if "FATAL:" in line]
     # the library may have retried without encryption, and this retry may be refused
     is_refused = bool(answers) and all(map(_LASTING_ANSWER.search, answers))
@@ -515,8 +518,9 @@ def _text_of(error: psycopg.Error) -> str:
 
 
 class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
-    """Writer that stages rows. Every error fails the attempt. The next attempt removes the rows
-    that this attempt has staged since the last checkpoint, and stages them again."""
+    """Writer that stages rows. Every error fails the writer's attempt. The next attempt removes the
+    rows that this attempt has staged since the last checkpoint; the job then stages these rows
+    again."""
 
     def __init__(self, database: _Database, context: WriterContext, states: Sequence[Any]) -> None:
         self._database = database
@@ -549,10 +553,11 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Remove the batches that the attempts in *lineage* have staged after the restored
-        checkpoint. Returns *lineage* without the attempts that have no staged batches any more.
-        Batches of other attempts of this job that began at the same checkpoint stay. The committer
-        removes them when it knows that these attempts have failed."""
+        """Remove the batches of the run that must not be committed: those that the attempts in
+        *lineage* staged after the restored checkpoint, and those of attempts that are not in
+        *lineage*. Batches of attempts of this job that began at the restored checkpoint or later
+        stay; the committer removes them when it knows that these attempts have failed. Returns
+        *lineage* without the attempts that have no staged batches any more."""
         run, covered = lineage
         left: dict[str, int] = {}
         removed = []

@@ -156,7 +156,7 @@ class CsvSchemaBuilder:
         return self
 
     def set_allow_comments(self, allow: bool = True) -> CsvSchemaBuilder:
-        """Skip lines that begin with ``#``."""
+        """Skip lines that begin with ``#`` when files are read."""
         return self._set(allow_comments=allow)
 
     def set_any_property_name(self, name: str) -> CsvSchemaBuilder:
@@ -164,7 +164,8 @@ class CsvSchemaBuilder:
         return self
 
     def disable_array_element_separator(self) -> CsvSchemaBuilder:
-        """Divide fields into elements only by the separators of their columns."""
+        """Remove the separator of :meth:`set_array_element_separator`: array fields are divided
+        only in columns with a separator of their own."""
         return self._set(element_separator="")
 
     def remove_array_element_separator(self, index: int) -> CsvSchemaBuilder:
@@ -194,8 +195,8 @@ class CsvSchemaBuilder:
         return self._set(line_end=separator)
 
     def set_null_value(self, null_value: str) -> CsvSchemaBuilder:
-        """Set the text that stands for no value.
-        By default an empty text is written, and no text is read as no value."""
+        """Set the text of a field that means None. By default None is written as an empty field,
+        and no field is read as None."""
         return self._set(null=null_value)
 
     def disable_quote_char(self) -> CsvSchemaBuilder:
@@ -207,7 +208,7 @@ class CsvSchemaBuilder:
         return self._set(quote=_one_character(char, "a quote character"))
 
     def set_skip_first_data_row(self, skip: bool = True) -> CsvSchemaBuilder:
-        """Leave out the first record."""
+        """Leave out the first record when files are read."""
         self._skip_first_data_row = skip
         return self
 
@@ -391,13 +392,13 @@ class CsvRowDeserializationSchema(DeserializationSchema[Row]):
             return self._set(allow_comments=allow_comments)
 
         def set_null_literal(self, null_literal: str) -> CsvRowDeserializationSchema.Builder:
-            """Set the text that stands for no value; default: none."""
+            """Set the text of a field that is read as None; default: no text is."""
             return self._set(null=null_literal)
 
         def set_ignore_parse_errors(
             self, ignore_parse_errors: bool
         ) -> CsvRowDeserializationSchema.Builder:
-            """Return None for fields and rows that cannot be read."""
+            """Return None, instead of raising an error, for fields and rows that cannot be read."""
             self._ignore_errors = ignore_parse_errors
             return self
 
@@ -454,7 +455,7 @@ class CsvRowSerializationSchema(SerializationSchema):
             return self._set(quote=None)
 
         def set_null_literal(self, s: str) -> CsvRowSerializationSchema.Builder:
-            """Set the text that stands for no value; default: an empty text."""
+            """Set the text that is written for None; default: an empty text."""
             return self._set(null=s)
 
         def build(self) -> CsvRowSerializationSchema:

@@ -55,8 +55,8 @@ class CsvDialect:
         return Records(self, lines)
 
     def quoted(self, text: str) -> str:
-        """Return a text as it is written in a CSV field, in quotes if Jackson writes quotes.
-        Jackson quotes more texts than needed."""
+        """Return *text* as a CSV field contains it: in quotes if Jackson writes quotes around this
+        text, which Jackson does for more texts than necessary."""
         quote = self.quote
         if quote is None:
             return text
@@ -140,8 +140,9 @@ class FieldsToRows:
         self._null = dialect.null
 
     def row(self, fields: list[str]) -> Row:
-        """Return the row of a record's fields.
-        Raises ValueError: there are too many or too few fields, or a field cannot be read."""
+        """Return the row of a record's fields. Fields that are missing at the end are None if
+        errors are ignored. Raises ValueError: there are too many fields, or too few, or a field
+        cannot be read."""
         expected = len(self._fields)
         if len(fields) == expected + 1 and not fields[-1]:
             fields = fields[:-1]  # a separator at the end of the line adds an empty field
@@ -245,9 +246,9 @@ class RowsToLines:
 
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
-    """Return the fields of a row, dictionary or tuple, in the order of *names*.
-    Raises ValueError: the fields of the value are not *names*. TypeError: the value is no row,
-    dictionary or tuple."""
+    """Return the fields of a row, dictionary or tuple, in the order of *names*. A field that a
+    dictionary lacks is None. Raises ValueError: a row has other fields, or a tuple another number
+    of fields. TypeError: the value is no row, dictionary or tuple."""
     if isinstance(value, Row):
         values = value.values_by(names)
     elif isinstance(value, dict):
@@ -262,5 +263,5 @@ def fields_of(value: Any, names: list[str]) -> list[Any]:
 
 
 def first_record(dialect: CsvDialect, text: str) -> list[str] | None:
-    """Return the fields of the record in a message. None: the message is empty."""
+    """Return the fields of the first record in *text*, a message. None: the message is empty."""
     return next(dialect.records(io.StringIO(text, newline="")), None) if text else None

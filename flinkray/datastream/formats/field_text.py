@@ -65,8 +65,7 @@ def _parse_integer(text: str) -> int:
 
 
 def in_range(value: int, bits: int) -> int:
-    """Return an integer after a check of its size.
-    Raises ValueError: the number needs more bits."""
+    """Return *value* if it fits into an integer of *bits* bits. Raises ValueError: it does not."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ValueError(f"{value} is no integer of {bits} bits")
     return value
@@ -81,7 +80,7 @@ def _parse_double(text: str) -> float:
 
 
 def as_float(value: float) -> float:
-    """Return the nearest number of 32 bits."""
+    """Return the float of 32 bits that is nearest to *value*."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 

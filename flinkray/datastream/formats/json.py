@@ -169,7 +169,7 @@ class JsonRowDeserializationSchema(DeserializationSchema[Row]):
             return self
 
         def ignore_parse_errors(self) -> JsonRowDeserializationSchema.Builder:
-            """Return None for fields and rows that cannot be read."""
+            """Return None, instead of raising an error, for fields and rows that cannot be read."""
             self._ignore_parse_errors = True
             return self
 
@@ -260,7 +260,8 @@ def _expect(kind: type, value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Return the text of a JSON value whose declared type is a text."""
+    """Return a JSON value as the text of a field that is declared as text: objects and lists in
+    JSON, other values as plain texts."""
     if isinstance(value, dict):
         return _braces(f"{_quoted(name)}:{_json(item)}" for name, item in value.items())
     if isinstance(value, list):

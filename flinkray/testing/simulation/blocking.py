@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Stepping(Protocol):
-    """Interface to a simulated process, as its blocking work needs it."""
+    """Interface to a simulated process, for :class:`SimulatedExecutor`."""
 
     blocking_cost: float
 
@@ -20,10 +20,8 @@ class Stepping(Protocol):
 
 
 class SimulatedExecutor(Executor):
-    """Replaces a thread pool: runs each call as one step of the process, after some virtual time.
-
-    Calls overtake each other, as they do in a pool.
-    """
+    """Replacement for a thread pool: runs each call in one step of the process, after some virtual
+    time. As in a pool, a later call may be done before an earlier one."""
 
     def __init__(
         self,
@@ -33,14 +31,17 @@ class SimulatedExecutor(Executor):
         """Create an executor.
 
         Args:
-            duration: returns random (seconds before, seconds after) the step that runs a call.
-            begin: runs the function that it is given, as one step of the process. None: call it.
+            duration: returns two random numbers: virtual seconds before and after the step that
+                runs a call.
+            begin: called in this step with the work, which it must run. None: the work is run
+                directly.
         """
         self._duration = duration
         self._begin = begin
 
     def run(self, process: Stepping, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Run *function* as a step of *process*; return a future of the process."""
+        """Run *function* as a step of *process*, after some virtual time. Return a future of its
+        result, which belongs to the process."""
         future: asyncio.Future[T] = process.create_future()
         before, after = self._duration()
 

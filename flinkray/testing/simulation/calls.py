@@ -31,33 +31,30 @@ class ObservedCall:
 
     @property
     def token(self) -> bytes | None:
-        """The encoded fencing token of the caller; None: the call has no token."""
+        """The caller's fencing token in encoded form. None: the call has no token."""
         return unpack_request(self.frame)[5]
 
 
 class CallObserver:
-    """Base class of observers of calls; its methods do nothing.
-
-    The methods are called in the process that handles the call, in the same step of the simulation.
-    """
+    """Base class of observers of calls. Its methods are called in the process that handles the
+    call, in the same step of the simulation, and do nothing here."""
 
     def begins(self, call: ObservedCall) -> None:
-        """Handle that the handler is about to run."""
+        """Called before the handler of *call* runs."""
 
     def began(self, call: ObservedCall) -> None:
-        """Handle that the handler has returned or failed, or waits for the first time."""
+        """Called when the handler of *call* has returned or raised, or waits for the first time."""
 
     def succeeded(self, call: ObservedCall, result: object) -> None:
-        """Handle that the handler has returned; the answer has not been sent yet."""
+        """Called when the handler of *call* has returned *result*, before the answer is sent."""
 
 
 @contextmanager
 def observed_calls(observer: CallObserver) -> Iterator[None]:
-    """Report all calls that endpoints handle inside the context to *observer*."""
+    """Context manager: call the methods of *observer* for all calls that endpoints handle in the
+    block."""
 
     class Server(dispatch.ServerConnection):
-        """The server's side of a connection, which remembers the frame that is being handled."""
-
         def frame_received(self, frame: bytes | memoryview) -> None:
             self.frame = frame
             super().frame_received(frame)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Conditions:
-    """The current conditions of the network and of process supervision, in virtual seconds.
-
-    The fractions are probabilities per frame; at most one of these faults happens to a frame.
-    """
+    """The present conditions of the simulated network and of the supervision of processes; times in
+    virtual seconds. The fractions are the probabilities that a frame meets a fault; at most one of
+    these faults happens to a frame."""
 
     latency: tuple[float, float] = (0.0001, 0.001)
     """The shortest and longest time that a frame takes."""
@@ -54,5 +53,5 @@ class Conditions:
 
     @property
     def faulty(self) -> float:
-        """The fraction of the frames that suffer a fault."""
+        """The fraction of frames that meet any fault."""
         return self.loss + self.duplication + self.breaks_before + self.breaks_after + self.delay

@@ -31,7 +31,8 @@ frames.
 
 
 class DataWeather(Weather):
-    """Applies faults to data frames: as in TCP, they arrive late, or their connection breaks."""
+    """Applies faults to data frames. As in TCP, a frame is never lost alone: it arrives late, or
+    its connection breaks."""
 
     repeats = None
 
@@ -68,10 +69,8 @@ class DataWeather(Weather):
 
 
 class SteppedWire(Wire):
-    """One end of a simulated data connection between task processes.
-
-    What is sent leaves at once. What arrives is kept until it is read.
-    """
+    """One end of a simulated data connection between task processes. Data that is sent leaves at
+    once. Data that arrives is kept until it is read."""
 
     is_on_one_node = False
 
@@ -131,10 +130,8 @@ class SteppedConnection(Connection):
     def channels_from(
         self, producer: SteppedConnection
     ) -> Iterator[tuple[ReceivingChannel, RemoteView]]:
-        """Yield the two ends of each open channel over which *producer* sends to this connection.
-
-        *producer* is the connection at the other end.
-        """
+        """Yield the two ends of each open channel on which *producer*, the connection at the other
+        end, sends to this connection."""
         for number, channel in self._channels.items():
             view = producer._views.get(number)
             if view is not None:
@@ -171,9 +168,8 @@ class SteppedTransport:
         service.network.data_listeners[incarnation] = self
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Connect to another process at once, in no virtual time, because the caller holds
-        locks.
-        """
+        """Connect to another process, and return this end of the connection. Takes no virtual time,
+        because the caller holds locks."""
         network, process = self._network, self._process
         target = network.data_listeners.get(address.incarnation)
         if not isinstance(target, SteppedTransport) or target.is_gone:
@@ -189,7 +185,8 @@ class SteppedTransport:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process is dead or banished, so that no process can connect to it."""
+        """Whether the process is dead or taken for dead by the cluster, so that no process can
+        connect to it."""
         return not self._process.is_alive or self._process.is_banished
 
     def close(self) -> None:

@@ -19,11 +19,9 @@ class Stack(Protocol):
 
 
 class Graveyard:
-    """Holds objects that must neither run nor be collected while the run goes on.
-
-    Python closes a suspended coroutine that nobody refers to, which runs its ``finally`` blocks: a
-    killed process would still act.
-    """
+    """Holds objects of dead processes until the run is over. Python closes a suspended coroutine
+    when no object refers to it, which runs its ``finally`` blocks: a killed process would still
+    act."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
@@ -38,15 +36,13 @@ class Graveyard:
             self._things.append(thing)
 
     def keep_stack(self, stack: Stack) -> None:
-        """Keep a reference to a stack, so that it is not cleaned up before the run ends."""
+        """Refer to a stack until the run ends, so that Python does not unwind it before."""
         self._stacks.append(stack)
 
     def close(self) -> None:
-        """Close the coroutines, because their actions have no effect any more.
-
-        If the garbage collector is off, the caller must collect the rest, inside
-        :func:`in_silence`.
-        """
+        """Close the coroutines and stacks after the run, when their actions have no effect any
+        more. If the garbage collector is off, the caller must collect the other objects, inside
+        :func:`in_silence`."""
         with in_silence():
             while self._stacks:
                 self._stacks.pop().unwind()
@@ -59,7 +55,7 @@ class Graveyard:
 
 @contextmanager
 def in_silence() -> Iterator[None]:
-    """Suppress log lines and warnings inside this context."""
+    """Context manager: suppress log lines and warnings in the block."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -72,11 +68,10 @@ def in_silence() -> Iterator[None]:
 
 @contextmanager
 def collected_after_each() -> Iterator[Callable[[], None]]:
-    """Turn off the garbage collector inside this context, for many runs one after the other.
-
-    Otherwise the collector would scan the whole program, and all of a run that is not over, again
-    and again. Yields a function to call after each run, once nothing refers to the run any more.
-    """
+    """Context manager: turn off the garbage collector in the block, for many runs one after the
+    other. Yields a function that collects; call it after each run, when no object refers to the run
+    any more. Otherwise the collector would scan the whole program and the present run again and
+    again."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -107,10 +102,8 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 def _unbegun(coroutine: object) -> Iterator[Coroutine[Any, Any, Any]]:
-    """Yield the coroutine objects among a coroutine's local variables that were never awaited.
-
-    Python warns when such an object is collected, which may be in the middle of another run.
-    """
+    """Yield those coroutine objects among a coroutine's local variables that were never started.
+    Python warns when such an object is collected, which may be in the middle of another run."""
     frame = getattr(coroutine, "cr_frame", None)
     for value in () if frame is None else frame.f_locals.values():
         if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:

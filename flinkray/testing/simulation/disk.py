@@ -49,7 +49,8 @@ class SimulatedDisk(FileSystem):
     """
 
     def __init__(self, name: str, random: Random, tell: Callable[..., None]) -> None:
-        """Make an empty disk; *tell* is called with each line for the story, the log of the run."""
+        """Make an empty disk. *tell* is called with each line that the disk adds to the story (the
+        log of the run)."""
         self.name = name
         self.failing = 0.0
         """The fraction of operations that fail, some of them after they took effect."""
@@ -188,38 +189,35 @@ class SimulatedDisk(FileSystem):
         self._end("delete", path, fails_after)
 
     def unsynced(self, directory: str) -> Sequence[str]:
-        """Return those of *directory* and its subdirectories whose last name changes are not
-        durable.
-        """
+        """Return which of *directory* and its subdirectories have changes of file names that a
+        power loss could undo."""
         inside = f"{directory}/"
         return [path for path in self._unsynced if path == directory or path.startswith(inside)]
 
     def holds(self, path: str) -> bool:
-        """Return whether the file exists. For invariants of tests: neither fails nor takes time."""
+        """Return whether the file exists. For invariants of tests: takes no time, even if the disk
+        fails."""
         return path in self._entries
 
     def content(self, path: str) -> bytes | None:
-        """Return the content of the file; None: no file. For invariants: neither fails nor takes
-        time.
-        """
+        """Return the content of the file; None: there is no file. For invariants of tests: takes no
+        time, even if the disk fails."""
         file = self._entries.get(path)
         return None if file is None else file.data
 
     def paths(self) -> Iterable[str]:
-        """Return the paths of all files. For invariants of tests: neither fails nor takes time."""
+        """Return the paths of all files. For invariants of tests: takes no time, even if the disk
+        fails."""
         return self._entries
 
     def durable_paths(self) -> Iterable[str]:
-        """Return the paths of the files whose names would survive a power loss. For invariants
-        of tests.
-        """
+        """Return the paths of the files whose names would survive a power loss now. For invariants
+        of tests."""
         return self._durable_entries
 
     def durable(self, path: str) -> bytes | None:
-        """Return the content that would survive the worst power loss now. For invariants of tests.
-
-        None: nothing would survive, or only a torn file.
-        """
+        """Return the content of the file after the worst power loss now. None: no file would
+        survive, or only a torn one. For invariants of tests."""
         file = self._durable_entries.get(path)
         if file is None or not all(self._directories.get(p) for p in _parents(path)):
             return None
@@ -228,7 +226,8 @@ class SimulatedDisk(FileSystem):
     # --- fate -------------------------------------------------------------------------------------
 
     def lose_power(self) -> None:
-        """Lose the power of the machine: unsynced data is lost completely or partly."""
+        """Lose the power of the machine for a moment: data and file names that were not synced are
+        lost, completely or partly."""
         self.changes += 1
         self.losses += 1
         random = self._random
@@ -257,7 +256,8 @@ class SimulatedDisk(FileSystem):
         return [(path, file) for path, file, _ in changes[: random.randint(0, len(changes))]]
 
     def listed_late(self, directory: str) -> Sequence[str]:
-        """List a directory as :meth:`list` does, but the result may be outdated."""
+        """Return the result of :meth:`list`, which may be outdated: new files may be missing,
+        deleted files may be there."""
         names = dict.fromkeys(self.list(directory))
         process = self._process()
         if self.late_listing and process is not None:
@@ -274,7 +274,7 @@ class SimulatedDisk(FileSystem):
         return tuple(names)
 
     def discard(self, path: str) -> None:
-        """Remove a file, as if somebody had deleted it durably."""
+        """Remove a file for good, as if somebody else had deleted it."""
         self.changes += 1
         self.losses += 1
         for entries in (self._entries, self._durable_entries):
@@ -310,11 +310,8 @@ class SimulatedDisk(FileSystem):
         return f"simulated://{self.name}/{path}"
 
     def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
-        """Make the name *path* lead to *file*; None removes the name.
-
-        *is_same*: whether this change and the one before are parts of one operation, such as a
-        rename.
-        """
+        """Make the name *path* lead to *file*; None removes the name. *is_same*: whether this
+        change and the one before belong to one operation, such as a rename."""
         self.losses += file is None
         self._operations += not is_same
         _put(self._entries, path, file)
@@ -323,11 +320,9 @@ class SimulatedDisk(FileSystem):
             self._recent.append((process.time(), path))
 
     def _operate(self, what: str, path: str) -> bool:
-        """Begin an operation on *path*: it may take time, or raise OSError, if the disk has such
-        faults.
-
-        Return whether the operation must raise OSError after it took effect.
-        """
+        """Begin the operation *what* on *path*. If the disk has such faults, it takes time or
+        raises OSError. Return whether the caller must raise OSError after the operation took
+        effect."""
         thread = StepThread.current()
         if thread is not None and thread.before_disk is not None:
             thread.before_disk()
@@ -403,14 +398,11 @@ _PAUSES = 0.3
 
 
 class SimulatedStateFiles(StateFiles):
-    """Checkpoint storage on a simulated disk; call it as blocking work."""
+    """Checkpoint storage on a simulated disk. Its methods are called as blocking work."""
 
     def __init__(self, disk: SimulatedDisk, writer: str) -> None:
-        """Represent the checkpoint storage on *disk*.
-
-        *writer* is part of the names of temporary files; no other process that writes entries at
-        the same time may have this name.
-        """
+        """Create the checkpoint storage on *disk*. *writer*: part of the names of temporary files;
+        no other process that writes at the same time may use the same."""
         self._disk = disk
         self._writer = writer
 
@@ -429,7 +421,8 @@ class SimulatedStateFiles(StateFiles):
             self._disk.sync_directory(parent)
 
     def _take_time(self) -> None:
-        """Let virtual time pass in a thread of a task process, while other threads run."""
+        """Let random virtual time pass, if the caller is a thread of a simulated task process: its
+        other threads run meanwhile."""
         pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
 
     def open(self, location: str) -> InputFile:
@@ -518,7 +511,7 @@ class Disk(Protocol):
 
 
 def arrow_file_system(disk: Disk) -> PyFileSystem:
-    """Return a file system for reading and writing Parquet files; use it in blocking work."""
+    """Return a file system of pyarrow on *disk*, for Parquet files. Use it in blocking work."""
     return PyFileSystem(_DiskHandler(disk))
 
 
@@ -528,10 +521,9 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
     A file exists, and is durable, when it is closed. Deleted files are gone for good. Selectors see
     the files directly in a directory.
 
-    The handler holds only a weak reference to its disk: Python's garbage collector does not see
-    references through Arrow, and a disk refers to its whole run, which refers to the user of the
-    file system.
-    """
+    The handler refers to its disk weakly. A disk refers to its whole run, which refers to the user
+    of the file system; the garbage collector could not free this cycle, because it does not see
+    references through Arrow."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk: Disk = proxy(disk)
@@ -608,7 +600,7 @@ class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 class _Unwritten(io.BytesIO):
-    """A file that is being written; the disk gets the file when it is closed."""
+    """A file that is being written. Its content is on the disk only after it is closed."""
 
     def __init__(self, handler: _DiskHandler, path: str) -> None:
         super().__init__()

@@ -20,20 +20,20 @@ class Durations:
         self._machines = machines
 
     def draw(self, what: str) -> float:
-        """Return a random number of seconds.
-
-        *what* names the field of Conditions with the bounds.
-        """
+        """Return a random number of virtual seconds between the bounds in the field *what* of
+        Conditions."""
         low, high = getattr(self._network.conditions, what)
         return self._random.uniform(low, high)
 
     def start_time(self, process: SimulatedProcess) -> float:
-        """Return the seconds until a new process creates its endpoint."""
+        """Return the random virtual seconds from the start of a process until it creates its
+        endpoint."""
         bounds = self.start_times.get(process.kind)
         return self.draw("start") if bounds is None else self._random.uniform(*bounds)
 
     def blocking_time(self) -> tuple[float, float]:
-        """Return the seconds before and after the step of a blocking call."""
+        """Return two random numbers: virtual seconds before and after the step of a blocking
+        call."""
         before, after = self.draw("blocking"), self.draw("blocking")
         # it is not known which disk the call will use: a slow disk may delay any call
         slowness = max((disk.slowness for disk in self._machines.disks.values()), default=0.0)

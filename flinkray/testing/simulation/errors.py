@@ -11,22 +11,23 @@ class SimulationError(RuntimeError):
 
 
 class NothingWillHappenError(SimulationError):
-    """The program waits for an event that will never happen, or has waited too long."""
+    """Raised if the program waits for an event that cannot happen any more, or has waited beyond
+    the time limit."""
 
 
 class LivelockError(SimulationError):
-    """Callbacks follow each other endlessly, and virtual time does not advance."""
+    """Raised if callbacks follow each other without end, so that virtual time does not advance."""
 
 
 class ForbiddenInSimulationError(SimulationError):
-    """The program asked for a thread, a real sleep, a real socket or another process.
-
-    The text has the call site. Use ``RpcService.run_blocking``, ``asyncio.sleep`` and gateways.
-    """
+    """Raised if the program uses a thread, a real sleep, a real socket or another process. The text
+    names the place of the call. Use ``RpcService.run_blocking``, ``asyncio.sleep`` and gateways
+    instead."""
 
 
 class UnhandledError(SimulationError):
-    """An exception was raised that nobody awaits; it is the cause of this error."""
+    """Raised if no code awaits a task or future that has failed; the exception of the task is the
+    cause of this error."""
 
 
 class ProcessDied(BaseException):

@@ -29,13 +29,13 @@ _VARIED = (*_SHARES, "torn_writes", "clock_error", "reorders", "late_listing")
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """The kinds of faults that a scenario allows, and how many of each; times in virtual seconds.
+    """The kinds of faults that a scenario allows, and how often each may happen; times in virtual
+    seconds.
 
     With :attr:`vary` these values are upper limits: each seed leaves some kinds out and uses more
     or less of the others, so that a seed also finds errors that only show while other faults are
     absent. Some seeds have only :attr:`aimed` faults, or one :attr:`closed` method: the effect of a
-    single lost message soon disappears where processes die all the time.
-    """
+    single lost message soon disappears where processes die all the time."""
 
     loss: float = 0.0
     """The fraction of frames that never arrive (:class:`Conditions`, as for the next four)."""
@@ -199,7 +199,7 @@ _MOST_BEFORE_PAUSE = 12
 
 
 class Nemesis:
-    """The process of the simulation that causes the :class:`Faults` of one seed."""
+    """The process of the simulation that causes faults, as the :class:`Faults` of one seed say."""
 
     def __init__(self, simulation: World, faults: Faults, random: Random) -> None:
         self.faults = faults
@@ -295,7 +295,8 @@ class Nemesis:
             await act()
 
     async def _for_a_while(self, mend: Callable[[], None]) -> None:
-        """Wait for a random time, at most until all faults are ended; then call *mend*."""
+        """Call *mend*, which repairs a fault, after a random time, or earlier when all faults are
+        ended. Returns after the call."""
         self._mending.append(mend)
         await asyncio.sleep(self.faults.longest * self._random.random() ** 3)
         self._mending.remove(mend)
@@ -304,11 +305,9 @@ class Nemesis:
     def _victim(
         self, *, for_good: bool = False, besides: Collection[str] = ()
     ) -> SimulatedProcess | None:
-        """Choose a process that a fault may hit; None: there is none.
-
-        *for_good*: the process will not recover, so other processes must be able to notice its
-        loss. *besides*: kinds of processes that are left out.
-        """
+        """Return a random process that a fault may hit. None: there is none. *for_good*: the fault
+        is such that the process will not recover, so that other processes must be able to notice
+        its loss. *besides*: kinds of processes that are left out."""
         kinds: dict[str, list[SimulatedProcess]] = {}
         spared = self.faults.spare
         if for_good:
@@ -357,9 +356,8 @@ class Nemesis:
             await self._for_a_while(lambda: self._simulation.resume(witness))
 
     def _witness(self, victim: SimulatedProcess) -> SimulatedProcess | None:
-        """Choose a process that is connected to *victim* and that faults may hit; None: there is
-        none.
-        """
+        """Return a random process that is connected to *victim* and may be hit by a fault. None:
+        there is none."""
         spared = self.faults.spare or ("\0",)
         found = [
             connection.near.process
@@ -382,7 +380,8 @@ class Nemesis:
             self._simulation.freeze(victim)
 
     async def _banish(self) -> None:
-        """Make a process be taken for dead, in most cases after a hang; later wake and end it."""
+        """Make the cluster believe that a process is dead, in most cases after the process has
+        hung. Later let the process run again, and end it."""
         victim = self._victim(for_good=True)
         if victim is None:
             return
@@ -408,11 +407,9 @@ class Nemesis:
         end()
 
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
-        """Decide whether a fault is to pause *process* in the middle of its next blocking work.
-
-        Return a function that pauses the process once; the work must call it before each disk
-        operation. None: no pause.
-        """
+        """Decide whether *process* is to be paused in the middle of its next blocking work. Return
+        a function that the work must call before each disk operation; in one of these calls it
+        pauses the process. None: no pause."""
         faults, random = self.faults, self._random_of_work
         spared = (*faults.spare, *faults.only_killed)
         if (
@@ -438,11 +435,9 @@ class Nemesis:
         return before_disk
 
     def _pause(self, process: SimulatedProcess, sleep: float, exile: float) -> None:
-        """Stop the process, and make the cluster believe that it is dead; called in a thread of the
-        process.
-
-        It continues after *sleep* virtual seconds, and is ended for good *exile* seconds later.
-        """
+        """Stop *process*, and make the cluster believe that it is dead; called in a thread of the
+        process. It continues after *sleep* virtual seconds, and is ended for good *exile* seconds
+        later."""
         simulation, thread = self._simulation, StepThread.current()
         assert thread is not None
         simulation.hang(process)
@@ -554,10 +549,8 @@ _LONGEST_UNTIL_BOTH = 3.0
 
 
 class RepeatedRequests:
-    """Fault: sends some requests a second time, like a sender that got no answer and tries again.
-
-    The repetition has a new frame number, so it is handled like a new request.
-    """
+    """Fault: some requests are sent a second time, as a sender does that got no answer. The second
+    request has a new frame number, so the receiver handles it as a new request."""
 
     def __init__(self, simulation: World, faults: Faults) -> None:
         self._simulation = simulation
@@ -567,7 +560,8 @@ class RepeatedRequests:
         self._is_repeating = False
 
     def sent(self, end: End, frame: bytes) -> None:
-        """Handle that the frame of a request was sent; perhaps send the request again later."""
+        """Called when *frame*, a request, was sent from *end*. At random, send the same request
+        again some seconds later, if it is one of the methods that may be repeated."""
         if self._is_repeating:
             return
         _, kind, _, target, method, token, timeout, _, payload = unpack_request(frame)
@@ -607,7 +601,7 @@ Fate = Callable[["End", bytes, "int | None"], None]
 
 @dataclass(slots=True)
 class _Aim:
-    """The fault that is applied to the frames of one method in one direction."""
+    """The fault that hits the calls, or the answers, of one method."""
 
     fate: Fate
     share: float
@@ -616,17 +610,12 @@ class _Aim:
 
 
 class Aims:
-    """Applies faults while a call of a chosen method, or its answer, is on its way.
-
-    The seed decides which methods are chosen, and with which fault; both are drawn when a method is
-    first used.
-    """
+    """Faults that hit the calls and answers of chosen methods. The seed decides which methods are
+    chosen, and by which fault they are hit, when the method is first used."""
 
     def __init__(self, simulation: World, faults: Faults) -> None:
-        """Choose the kinds of faults for the seed of *simulation*.
-
-        *faults* says which fraction of methods and answers is hit, and which methods are closed.
-        """
+        """Choose the kinds of faults for the seed of *simulation*. *faults* says which fraction of
+        methods and answers is hit, and which methods are closed."""
         self._simulation = simulation
         self._network = simulation.network
         self._faults = faults
@@ -640,10 +629,8 @@ class Aims:
 
     def _choose_fates(self) -> tuple[list[Fate], float]:
         """Return the kinds of faults that this seed applies, and a factor for the number of methods
-        hit.
-
-        Some seeds only lose or repeat messages, but hit more methods; others only hit processes.
-        """
+        that are hit. Some seeds only lose or repeat messages, but hit more methods; others only hit
+        processes."""
         network, faults = self._network, self._faults
         of_messages: list[Fate] = [network.duplicate]
         if faults.aims_lose:
@@ -682,22 +669,21 @@ class Aims:
         )
 
     def end(self) -> None:
-        """End the faults: resume stopped processes, end banished processes, repair the storage."""
+        """End the faults: let stopped processes continue, end banished processes, repair the
+        storage."""
         self._is_over = True
         while self._mending:
             self._mending.pop()()
 
     def _for_a_while(self, seconds: float, mend: Callable[[], None]) -> None:
-        """Call *mend* after *seconds*, or when the faults end; *mend* may be called twice."""
+        """Call *mend*, which repairs a fault, after *seconds*, and also when the faults end. So
+        *mend* may be called twice."""
         self._mending.append(mend)
         self._simulation.scheduler.at(self._simulation.now + seconds, mend)
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool:
-        """Decide whether a fault hits *frame*, which is being sent; apply the fault and return
-        True.
-
-        False: the caller must send the frame.
-        """
+        """Decide whether a fault hits *frame*, which *end* is sending. True: a fault was applied,
+        which has dealt with the frame. False: no fault; the caller must send the frame."""
         envelope = unpack(frame)
         connection = end.connection
         if envelope.kind in _REQUESTS:
@@ -779,7 +765,9 @@ class Aims:
             self._for_a_while(length, lambda: simulation.resume(victim))
 
     def _banish_sender(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Lose the message and banish its sender, which will try again while its successor runs."""
+        """Lose the message and banish its sender, which will try again while its successor runs. If
+        the sender must not be banished: lose only the message, or deliver it if messages must not
+        be lost."""
         if self._may_befall(end.process, for_good=True):
             end.lose(frame, "lost")
             self._banish(end.process, 0.0)
@@ -789,7 +777,8 @@ class Aims:
             end.deliver(frame, lane, self._network.latency())
 
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Delay the message until another process has replaced its sender."""
+        """Deliver the message late, so that the cluster has often replaced its sender before it
+        arrives."""
         victim = end.process
         if not self._may_befall(victim) or victim.name.startswith(self._faults.only_killed):
             self._crash_sender(end, frame, lane)
@@ -800,10 +789,8 @@ class Aims:
         self._banish(victim, late * self._random.random() ** 2)
 
     def _replace_both(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Banish the sender and kill the receiver.
-
-        The sender and its successor then find a new receiver that knows neither of them.
-        """
+        """Deliver the message, then banish the sender and kill the receiver, if both are allowed.
+        The sender and its successor then find a new receiver that knows neither of them."""
         end.deliver(frame, lane, self._network.latency())
         receiver = end.peer.process
         if self._may_befall(end.process, for_good=True) and self._may_befall(receiver):
@@ -813,7 +800,8 @@ class Aims:
             self._simulation.scheduler.at(at, lambda: self._crash_in(receiver, 0))
 
     def _banish(self, victim: SimulatedProcess, after: float) -> None:
-        """Banish the process *after* this many seconds, if it has started by then."""
+        """Banish *victim* (let the cluster believe that it is dead) *after* this many seconds, if
+        it has started by then. It is ended later."""
         simulation = self._simulation
 
         def banish() -> None:
@@ -837,7 +825,8 @@ class Aims:
         self._for_a_while(self._random.random() * _LONGEST_OUTAGE, mend)
 
     def _lose_power(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Lose the storage's power when the frame arrives, or a moment later."""
+        """Deliver the message, and make the shared storage lose its power when it arrives or a
+        moment later."""
         delay = self._network.latency()
         end.deliver(frame, lane, delay)
         simulation, disk = self._simulation, self._simulation.disk()

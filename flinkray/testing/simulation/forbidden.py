@@ -35,10 +35,8 @@ _is_installed = False
 
 
 def call_site() -> str:
-    """Return where user code called forbidden code: ``file:line (function)``.
-
-    This is the innermost frame outside of Python's library and the simulation.
-    """
+    """Return the place of a forbidden call as ``file:line (function)``: the innermost frame outside
+    of Python's library and the simulation."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
@@ -62,10 +60,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def nothing_real(report: Callable[[Exception], None]) -> Iterator[None]:
-    """Raise ForbiddenInSimulationError inside this context when this thread uses the real world.
-
-    *report* gets the error first.
-    """
+    """Context manager: raise ForbiddenInSimulationError in this thread when it uses a real thread,
+    sleep, socket or process in the block. *report* is called with the error before it is raised."""
     global _is_installed
     if not _is_installed:
         _is_installed = True

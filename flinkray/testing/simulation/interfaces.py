@@ -16,10 +16,8 @@ from flinkray.testing.simulation.scheduler import Scheduler
 
 
 class Supervision(Protocol):
-    """Interface to the supervisor, as services need it.
-
-    Implemented by :class:`~flinkray.testing.simulation.supervisor.Supervisor`.
-    """
+    """Interface to the supervisor, for RPC services. Implemented by
+    :class:`~flinkray.testing.simulation.supervisor.Supervisor`."""
 
     async def spawn(self, spec: EndpointSpec, spawner: NetworkedService) -> str: ...
     async def kill(self, process_name: str) -> None: ...
@@ -30,10 +28,8 @@ class Supervision(Protocol):
 
 
 class World(Protocol):
-    """Interface to the simulation, as its parts need it.
-
-    Implemented by :class:`~flinkray.testing.simulation.simulation.Simulation`.
-    """
+    """Interface to the simulation, for its parts. Implemented by
+    :class:`~flinkray.testing.simulation.simulation.Simulation`."""
 
     seed: int
     epoch: float

@@ -17,16 +17,14 @@ _BANDWIDTH = 1e9
 
 
 class Repeating(Protocol):
-    """Interface to a fault that sends requests again."""
+    """Interface to a fault that sends some requests again."""
 
     def sent(self, end: End, frame: bytes) -> None: ...
 
 
 class Weather(Protocol):
-    """Interface to the network that carries frames, as connections need it.
-
-    Implemented by :class:`~flinkray.testing.simulation.network.SimulatedNetwork`.
-    """
+    """Interface to the network that carries frames, for connections. Implemented by
+    :class:`~flinkray.testing.simulation.network.SimulatedNetwork`."""
 
     scheduler: Scheduler
     is_faulty: bool
@@ -40,7 +38,8 @@ class Weather(Protocol):
 
 
 class SimulatedConnection:
-    """A connection with two ends. Frames of one lane arrive in order, except duplicates."""
+    """A connection with two ends. Each frame belongs to a lane, or to none. Frames of one lane
+    arrive in the order of sending; duplicates may arrive at any later time."""
 
     def __init__(
         self, network: Weather, client: SimulatedProcess, server: SimulatedProcess
@@ -57,7 +56,7 @@ class SimulatedConnection:
         """For aims: the methods of the unanswered asks, by sequence number."""
 
     def break_off(self, reason: str) -> None:
-        """Break the connection; each side notices after a while."""
+        """Break the connection. Each side notices this after some virtual time."""
         if not self.is_broken:
             self.is_broken = True
             self.near.learn_of_break(reason)
@@ -106,7 +105,8 @@ class End(Transport):
 
     @property
     def receiver(self) -> FrameReceiver | None:
-        """The object that gets the frames that arrive here; None: not set yet, or no longer."""
+        """The object that gets the frames that arrive at this end. None: it is not set yet, or the
+        connection is lost."""
         return self._receiver
 
     # --- sending, in the process at this end ------------------------------------------------------
@@ -132,10 +132,8 @@ class End(Transport):
     def deliver(
         self, frame: bytes, lane: int | None, delay: float, then_break: bool = False
     ) -> None:
-        """Let *frame* arrive at the other end in *delay* seconds, after earlier frames of its lane.
-
-        Called by the network. *then_break*: break the connection on arrival.
-        """
+        """Let *frame* arrive at the other end in *delay* seconds, but not before earlier frames of
+        its lane. Called by the network. *then_break*: the connection breaks on the arrival."""
         arrival = self._scheduler.now + delay
         if len(frame) > _LARGE:
             arrival += len(frame) / _BANDWIDTH
@@ -149,17 +147,17 @@ class End(Transport):
         peer.process.post_at(arrival, peer._context, peer._arrive, frame, then_break)
 
     def deliver_again(self, frame: bytes, lane: int | None, delay: float) -> None:
-        """Let a duplicate of *frame* arrive at the other end, at any time after the original.
-
-        Called by the network. A duplicate that came before the original would make frames of the
-        lane that are on their way look like duplicates, and their requests would never be answered.
-        """
+        """Let a duplicate of *frame* arrive at the other end in *delay* seconds, but not before
+        the original. Called by the network. If the duplicate came first, frames of the lane that
+        are still on their way would look like duplicates, and their requests would never be
+        answered."""
         peer = self.peer
         arrival = max(self._scheduler.now + delay, self._last_arrivals.get(lane, 0.0))
         peer.process.post_at(arrival, peer._context, peer._arrive_again, frame)
 
     def lose(self, frame: bytes, what: str) -> None:
-        """Lose *frame*; called by the network. *what*: text for the story (the log of the run)."""
+        """Drop *frame* instead of delivering it; called by the network. *what*: text for the story
+        (the log of the run)."""
         self._read_by_peer(len(frame))
         self._network.tell_frame(self, frame, what)
 
@@ -253,20 +251,20 @@ class End(Transport):
     # --- fate, outside of any process -------------------------------------------------------------
 
     def learn_of_break(self, reason: str, delay: float | None = None) -> None:
-        """Make this side notice that the connection broke.
-
-        It notices after *delay* seconds; None: after the time that a frame takes.
-        """
+        """Make this side notice, after *delay* seconds, that the connection is broken. None: after
+        the time that a frame takes."""
         delay = self._network.latency() if delay is None else delay
         self.process.post(delay, self._lost, reason, context=self._context)
 
     @property
     def is_cut(self) -> bool:
-        """Whether a partition holds back the frames that arrive here."""
+        """Whether a partition of the network holds back the frames that should arrive at this
+        end."""
         return self._is_cut
 
     def cut(self, is_cut: bool) -> None:
-        """Begin or end a partition; at its end, the frames that were held back arrive."""
+        """Begin (*is_cut*) or end to hold back the frames that should arrive at this end. At the
+        end, the frames that were held back arrive."""
         if is_cut:
             self._is_cut = self._is_shut = True
         elif self._is_cut:

@@ -31,10 +31,8 @@ class Machines:
         tell: Callable[..., None],
         new_disk: Callable[[SimulatedDisk], object],
     ) -> None:
-        """Make a simulation's nodes, which are all up.
-
-        *tell* is called with each line for the story; *new_disk* is called with each new disk.
-        """
+        """Make the nodes of a simulation, which are all up. *tell* is called with each line for the
+        story (the log of the run); *new_disk* is called with each new disk."""
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
         """The disks used so far, by the names of nodes and processes."""
@@ -59,7 +57,8 @@ class Machines:
         raise SimulationError(f"there is no node {name}")
 
     def place(self, wanted: str | None = None) -> str:
-        """Return the name of a new process's node: *wanted* if it is up, else the next node."""
+        """Return the name of the node for a new process: *wanted* if this node is up, otherwise the
+        next node in turn that is up."""
         up = [node.name for node in self.nodes if node.is_up] or [self.nodes[0].name]
         if wanted in up:
             return wanted
@@ -98,7 +97,7 @@ class Machines:
         return disk
 
     def wipe(self, name: str) -> None:
-        """Replace the disk of this name by an empty one; does nothing if there is no such disk."""
+        """Remove all content of the disk *name*, if there is such a disk."""
         if name in self.disks:
             self._tell("the disk %s is lost", name)
             self.disks[name].wipe()

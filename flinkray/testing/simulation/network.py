@@ -50,7 +50,7 @@ def _names(names: frozenset[str]) -> str:
 
 
 class NetworkedService(BaseRpcService):
-    """The RPC service of a simulated process, as the network needs it."""
+    """Interface to the RPC service of a simulated process, for the network."""
 
     process: SimulatedProcess
 
@@ -61,10 +61,8 @@ class NetworkedService(BaseRpcService):
 
 
 class Aiming(Protocol):
-    """Interface to faults that wait for the frames of certain methods.
-
-    Implemented by :class:`~flinkray.testing.simulation.faults.Aims`.
-    """
+    """Interface to faults that hit only the frames of certain methods. Implemented by
+    :class:`~flinkray.testing.simulation.faults.Aims`."""
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> bool: ...
     def end(self) -> None: ...
@@ -97,27 +95,26 @@ class SimulatedNetwork:
         self.set_conditions(self.conditions)
 
     def set_conditions(self, conditions: Conditions) -> None:
-        """Use *conditions* from now on."""
+        """Use *conditions* for all later frames."""
         self.conditions = conditions
         self._shortest, longest = conditions.latency
         self._spread = longest - self._shortest
         self.is_faulty = conditions.faulty > 0 or self.aims is not None
 
     def aim(self, aims: Aiming | None) -> None:
-        """Use these aimed faults from now on; None: no aimed faults."""
+        """Apply these aimed faults to later frames. None: no aimed faults."""
         self.aims = aims
         self.set_conditions(self.conditions)
 
     # --- frames -----------------------------------------------------------------------------------
 
     def latency(self) -> float:
-        """Draw the seconds that the next frame takes."""
+        """Return the random virtual seconds that a frame takes."""
         return self._shortest + self._spread * self._draw()
 
     def befall(self, end: End, frame: bytes, lane: int | None) -> None:
-        """Send a frame from *end*, perhaps with a fault, as the current conditions and aimed
-        faults decide.
-        """
+        """Send a frame from *end*: deliver it, or apply a fault to it, as the present conditions
+        and aimed faults decide."""
         if self.intercept is not None and self.intercept(end, unpack(frame)):
             end.lose(frame, "lost")
             return
@@ -177,13 +174,10 @@ class SimulatedNetwork:
     async def open(
         self, service: NetworkedService, process_name: str, incarnation: str | None
     ) -> tuple[End, NetworkedService]:
-        """Open a connection from *service*; return its own end, and the service at the other end.
-
-        *incarnation* is the only wanted incarnation; None: any.
-
-        Raises:
-            RpcConnectionError: there is no such process, or it does not answer.
-        """
+        """Open a connection from *service* to the process *process_name*. Return the end of the
+        connection at *service*, and the service at the other end. *incarnation*: connect only to
+        this incarnation of the process; None: to any. Raises RpcConnectionError: there is no such
+        process, or it does not answer."""
         scheduler = self.scheduler
         process = service.process
         give_up = scheduler.now + self.conditions.connect_timeout
@@ -191,7 +185,8 @@ class SimulatedNetwork:
         timer = process.call_at(give_up, _fail, answer, f"{process_name} does not answer")
 
         def knock() -> None:
-            """Handle the arrival of the request to connect, at the other process's machine."""
+            """Runs when the request to connect arrives at the other process's machine: refuse it,
+            pass it to the process, or try again later if a partition is between the two."""
             target = self.services.get(process_name)
             if answer.done() or not process.is_alive:
                 return
@@ -204,7 +199,7 @@ class SimulatedNetwork:
                 target.process.post(0.0, accept, target)
 
         def accept(target: NetworkedService) -> None:
-            """Accept the connection; runs in the process to which *service* connects."""
+            """Create the connection; runs in the process to which *service* connects."""
             if self.services.get(process_name) is not target or not process.is_alive:
                 process.post(self.latency(), _fail, answer, f"{process_name} has just ended")
                 return
@@ -235,28 +230,27 @@ class SimulatedNetwork:
             self._ends.setdefault(end.process, {})[end] = None
 
     def add(self, connection: SimulatedConnection) -> None:
-        """Add a connection that was opened in another way, so that faults can hit it."""
+        """Add a connection that :meth:`open` has not opened, so that faults can hit it."""
         connection.near.is_client = True
         self._keep(connection)
         if self._partitions:
             self._cut_ends()
 
     def detached(self, end: End) -> None:
-        """Forget an end whose connection is lost; called by the connection."""
+        """Forget an end whose connection is lost. Called by the end."""
         self._ends.get(end.process, {}).pop(end, None)
 
     def connections(self) -> list[SimulatedConnection]:
-        """Return the connections between living processes, oldest first within each process."""
+        """Return the connections between living processes, grouped by process, the oldest of each
+        first."""
         return [end.connection for ends in self._ends.values() for end in ends if end.is_client]
 
     def process_died(
         self, process: SimulatedProcess, noticed_after: float | None = None
     ) -> tuple[str, ...]:
-        """Break the connections of a dead process.
-
-        The other sides notice after *noticed_after* seconds. None: after the time of a frame.
-        Returns the names by which the process was known.
-        """
+        """Break the connections of a dead process, and return the names by which it was known.
+        The other sides notice after *noticed_after* seconds; None: after the time that a frame
+        takes."""
         names = [name for name, service in self.services.items() if service.process is process]
         for name in names:
             self.scheduler.graveyard.keep(self.services.pop(name))
@@ -267,10 +261,8 @@ class SimulatedNetwork:
         return tuple(names)
 
     def process_banished(self, process: SimulatedProcess) -> tuple[str, ...]:
-        """Prevent new connections to a process that is taken for dead; its open connections stay.
-
-        Returns the names by which the process was known.
-        """
+        """Prevent new connections to a process that the cluster takes for dead, and return the
+        names by which it was known. Its open connections stay."""
         process.is_banished = True
         names = [name for name, service in self.services.items() if service.process is process]
         for name in names:
@@ -282,12 +274,10 @@ class SimulatedNetwork:
     def partition(
         self, sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False
     ) -> Partition:
-        """Cut *sources* off from *targets* (names of processes or nodes) from now on.
-
-        Frames between them wait until the partition ends; a connection that is cut for
-        :attr:`Conditions.silence_timeout` breaks. *one_way*: frames from *targets* to *sources*
-        still arrive.
-        """
+        """Hold back all frames between *sources* and *targets* (names of processes or nodes) from
+        now on, and return the partition for :meth:`heal`. The frames arrive when the partition
+        ends; a connection that is cut for :attr:`Conditions.silence_timeout` breaks. *one_way*:
+        frames from *targets* to *sources* still arrive."""
         partition = Partition(frozenset(sources), frozenset(targets), one_way)
         self._partitions.append(partition)
         self.tell(None, "partition %s", partition)
@@ -297,7 +287,7 @@ class SimulatedNetwork:
         return partition
 
     def heal(self, partition: Partition | None = None) -> None:
-        """End one partition, or all partitions (None); no error if it has ended already."""
+        """End a partition; None: all of them. Does nothing if it has ended already."""
         for ended in self._partitions if partition is None else [partition]:
             if ended in self._partitions:
                 self.tell(None, "healed: partition %s", ended)
@@ -326,14 +316,14 @@ class SimulatedNetwork:
     # --- the story --------------------------------------------------------------------------------
 
     def tell(self, process: SimulatedProcess | None, line: str, *args: object) -> None:
-        """Add a line to the story, the log of the run. *process*: None for the network itself."""
+        """Add a line to the story (the log of the run). *process*: the process that the line is
+        about; None: the network itself."""
         scheduler = self.scheduler
         scheduler.story.add(scheduler.now, process.name if process else "", line, *args)
 
     def tell_frame(self, end: End, frame: bytes, what: str) -> None:
-        """Add a line to the story (the log of the run): a frame that *end* has sent, and the
-        text *what*.
-        """
+        """Add a line to the story (the log of the run) about a frame that *end* has sent. *what*:
+        what happens to the frame; empty: it arrives."""
         self.frames += not what
         scheduler = self.scheduler
         said: object = frame if len(frame) <= _KEPT else describe(frame)
@@ -348,7 +338,7 @@ class SimulatedNetwork:
 
 
 class _Frame:
-    """A frame that is converted to text only when the text is read."""
+    """A frame in the story; it is converted to text only when the story is read."""
 
     __slots__ = ("_said",)
 
@@ -360,7 +350,7 @@ class _Frame:
 
 
 def describe(frame: bytes) -> str:
-    """Return a frame as text: its kind and its number in its connection."""
+    """Return a text for a frame: its kind and its number in its connection."""
     try:
         envelope = unpack(frame)
     except RpcSerializationError as error:

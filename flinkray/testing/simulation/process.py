@@ -32,14 +32,15 @@ def _forbidden(name: str) -> Callable[..., Any]:
 
 
 class UnrealLoop(asyncio.AbstractEventLoop):
-    """An event loop that refuses sockets, pipes, signals and other processes."""
+    """Base of event loops that refuse sockets, pipes, signals and other processes."""
 
     is_unreal = True
     """For RPC services: no thread can be started."""
 
     @abstractmethod
     def refusal(self, what: str) -> ForbiddenInSimulationError:
-        """Return the error to raise for a forbidden call, and end the run with this error."""
+        """Return the error to raise for the forbidden call *what*. The run ends with this error
+        even if the program catches it."""
 
     set_default_executor: Any = _forbidden("set_default_executor")
     getaddrinfo: Any = _forbidden("getaddrinfo")
@@ -134,10 +135,8 @@ class Timer(asyncio.TimerHandle):
 
 
 class Serving(Protocol):
-    """Interface to the scheduler, as its processes need it.
-
-    Implemented by :class:`~flinkray.testing.simulation.scheduler.Scheduler`.
-    """
+    """Interface to the scheduler, for its processes. Implemented by
+    :class:`~flinkray.testing.simulation.scheduler.Scheduler`."""
 
     now: float
     heap: list[tuple[float, int, Timer | Callable[[], object]]]
@@ -159,14 +158,12 @@ class Serving(Protocol):
 
 
 class SimulatedProcess(UnrealLoop):
-    """The event loop of a simulated process; the scheduler chooses when a callback runs.
-
-    Callbacks run in the order in which they became ready. Once the process is dead, none of its
-    code ever runs again, not even a ``finally``.
-    """
+    """The event loop of a simulated process. The scheduler chooses when a callback runs; callbacks
+    of one process run in the order in which they became ready. Once the process is dead, none of
+    its code ever runs again, not even a ``finally``."""
 
     def __init__(self, scheduler: Serving, name: str, number: int, node: str) -> None:
-        """Use :meth:`Scheduler.new_process` instead."""
+        """Create a process. Only :meth:`Scheduler.new_process` calls this."""
         self.scheduler = scheduler
         self.name = name
         """The name of the process in the network.
@@ -225,11 +222,12 @@ class SimulatedProcess(UnrealLoop):
     # --- fate, for the simulation ---------------------------------------------------------------
 
     def on_death(self, listener: Callable[[], None]) -> None:
-        """Register a function to call when the process dies, outside of any process."""
+        """Register a function that is called, outside of any process, when this process dies."""
         self._death_listeners.append(listener)
 
     def die(self, reason: str) -> None:
-        """End the process as by SIGKILL: after the current callback, no callback of it runs."""
+        """End the process as by SIGKILL: the present callback runs to its end, and no later one
+        runs."""
         if self.state is ProcessState.DEAD:
             return
         self.state = ProcessState.DEAD
@@ -239,24 +237,24 @@ class SimulatedProcess(UnrealLoop):
             listener()
 
     def die_after(self, steps: int, reason: str) -> None:
-        """Kill the process in the middle of its work, after this many more callbacks."""
+        """Let the process run *steps* more callbacks, then kill it."""
         self.steps_left = steps
         self.exit_code = reason
         self.is_special = True
 
     def spare(self) -> None:
-        """Cancel :meth:`die_after`."""
+        """Take back :meth:`die_after`: the process is not killed."""
         self.steps_left = self.exit_code = None
         self.is_special = self.step_cost > 0
 
     def stop_serving(self) -> None:
-        """Stop the process as by SIGSTOP."""
+        """Stop the process as by SIGSTOP, until :meth:`resume`."""
         if self.state is ProcessState.RUNNING:
             self.state = ProcessState.STOPPED
             self.scheduler.unlist(self)
 
     def freeze(self) -> None:
-        """Stop the process forever; :meth:`resume` has no effect."""
+        """Stop the process for good, as by SIGSTOP; :meth:`resume` then has no effect."""
         self.is_frozen = True
         self.stop_serving()
 
@@ -267,16 +265,14 @@ class SimulatedProcess(UnrealLoop):
             self._list()
 
     def slow_down(self, step_cost: float) -> None:
-        """Make each callback take this many virtual seconds from now on; 0: no time."""
+        """Make each callback take *step_cost* virtual seconds from now on; 0: no time."""
         self.step_cost = step_cost
         self.is_special = step_cost > 0 or self.steps_left is not None
 
     def after_step(self) -> None:
-        """Count a callback that has run: kill the process if :meth:`die_after` says so, let its
-        time pass.
-
-        Called by the scheduler for processes with :attr:`is_special`.
-        """
+        """Called by the scheduler after each callback of a process with :attr:`is_special`: kills
+        the process if :meth:`die_after` says so, and makes it busy for the time that a callback
+        takes."""
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left <= 0:
@@ -302,7 +298,7 @@ class SimulatedProcess(UnrealLoop):
             self.scheduler.runnable.append(self)
 
     def enqueue(self, handle: Handle | Timer) -> None:
-        """Add a callback to the ready callbacks; a timer must be due."""
+        """Add a callback to those that are ready to run. A timer must be due."""
         self.ready.append(handle)
         if not self.is_listed:
             self._list()
@@ -323,7 +319,8 @@ class SimulatedProcess(UnrealLoop):
     def post_at(
         self, when: float, context: Context, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Run *callback* in this process at a time of the scheduler's clock; see :meth:`post`."""
+        """Run *callback* in this process at the time *when* of the scheduler's clock, unless the
+        process is dead by then."""
         scheduler = self.scheduler
         timer = Timer(when, callback, args, context, self)
         if when > scheduler.now:
@@ -477,5 +474,5 @@ class SimulatedProcess(UnrealLoop):
             self.default_exception_handler(context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run because of an exception that nobody awaits."""
+        """End the run because of an exception that no code awaits."""
         self.scheduler.unhandled(self, context)

@@ -32,19 +32,15 @@ _FEW_TIMERS = 1000
 
 
 class Scheduler:
-    """Runs the processes of one run: one callback at a time, of a process chosen by the seed.
-
-    Time does not advance while any process can run; then it jumps to the next timer.
-    """
+    """Runs the processes of one run: one callback at a time, of a process that the seed chooses.
+    Virtual time does not advance while any process can run; then it jumps to the next timer."""
 
     def __init__(
         self, random: Random, *, limit: float = inf, story: SimulationStory | None = None
     ) -> None:
-        """Make a scheduler whose clock is at 0 and that has no processes.
-
-        *limit*: virtual seconds after which the run counts as waiting in vain. *story* gets the
-        lines of the run's log.
-        """
+        """Make a scheduler whose clock is at 0 and that has no processes. *limit*: virtual seconds
+        after which the run fails, because it waits in vain. *story*: gets the lines of the run's
+        log."""
         self.now = 0.0
         self.limit = limit
         self.steps = 0
@@ -79,16 +75,13 @@ class Scheduler:
         return process
 
     def unlist(self, process: SimulatedProcess) -> None:
-        """Remove a process that cannot run for now from the runnable processes."""
+        """Remove a process from those that the scheduler may run, because it cannot run now."""
         if process.is_listed:
             process.is_listed = False
             self.runnable.remove(process)
 
     def bury(self, process: SimulatedProcess) -> None:
-        """Remove a process that has died; it never runs again.
-
-        Its objects are kept until the run is over.
-        """
+        """Remove a process that has died. Its objects are kept until the run is over."""
         self.unlist(process)
         self.processes.remove(process)
         keep = self.graveyard.keep
@@ -99,7 +92,7 @@ class Scheduler:
     # --- time -----------------------------------------------------------------------------------
 
     def at(self, when: float, callback: Callable[[], object]) -> None:
-        """Call *callback* at a time of the clock, outside of any process."""
+        """Call *callback* at the time *when* of the clock, outside of any process."""
         heappush(self.heap, (when, self.next_number(), callback))
 
     def timer_cancelled(self) -> None:
@@ -183,7 +176,8 @@ class Scheduler:
         self._is_stopping = True
 
     def fail(self, error: BaseException) -> None:
-        """End the run with *error* after the current step; only the first error counts."""
+        """Make the run end with *error* after the present step. If this is called several times,
+        only the first error counts."""
         if self._failure is None:
             self._failure = error
         self._is_stopping = True
@@ -258,7 +252,7 @@ class Scheduler:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the run: all processes die, and their coroutines are closed."""
+        """End the run: kill all processes, and close their coroutines."""
         if self.is_closed:
             return
         self.is_closed = True

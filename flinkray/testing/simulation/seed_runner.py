@@ -39,7 +39,7 @@ class SeedChoice:
 
 @dataclass(frozen=True)
 class FailedSeed:
-    """A seed that has failed."""
+    """A seed whose run has failed."""
 
     seed: int
     text: str
@@ -66,10 +66,9 @@ def run_seeds(
     *,
     keep_going: bool = False,
 ) -> SeedsRun:
-    """Run one seed after the other; stop at the first failure, unless *keep_going*.
-
-    Raises the error of the first seed that failed; its ``seeds_run`` is the :class:`SeedsRun`.
-    """
+    """Run the scenario with one seed after the other; stop at the first failure, unless
+    *keep_going*. Raises the error of the first seed that failed, whose attribute ``seeds_run`` is
+    the :class:`SeedsRun`."""
     __tracebackhide__ = True
     begin = last = time.perf_counter()
     passed = 0

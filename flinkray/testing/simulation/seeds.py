@@ -7,7 +7,8 @@ from random import Random
 
 
 def stream(seed: int, *names: object) -> Random:
-    """Return the random stream for these names; draws from one stream do not affect another."""
+    """Return a random number generator for these names. It gives the same numbers for the same seed
+    and names, whatever other generators give."""
     text = "/".join(map(str, (seed, *names)))
     digest = blake2b(text.encode(), digest_size=16, person=b"flinkray-seeds").digest()
     return Random(int.from_bytes(digest, "big"))

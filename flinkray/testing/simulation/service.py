@@ -25,11 +25,9 @@ T = TypeVar("T")
 
 
 class SimulatedRpcService(NetworkedService):
-    """An RPC service in a simulated process, which uses the simulated network.
-
-    Create it in its own process; :meth:`Simulation.service` creates one for the running process.
-    The processes that it spawns are simulated processes of their own.
-    """
+    """An RPC service in a simulated process, on the simulated network. Create it in its own
+    process; :meth:`Simulation.service` creates one for the running process. Processes that it
+    spawns are simulated, too."""
 
     def __init__(
         self,
@@ -40,13 +38,9 @@ class SimulatedRpcService(NetworkedService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
-        """Make the service of the running process, which other processes know by *process_name*.
-
-        *clock* defaults to the clock of the process, whose wall clock may be wrong.
-
-        Raises:
-            ProcessExistsError: the network has a process of that name.
-        """
+        """Make the service of the running process, which other processes know as *process_name*.
+        *clock* None: the clock of the process, whose wall clock may be wrong. Raises
+        ProcessExistsError: the network has a process of that name."""
         self.simulation = simulation
         self.network = simulation.network
         process = asyncio.get_running_loop()
@@ -105,7 +99,8 @@ class SimulatedRpcService(NetworkedService):
         return await self._simulated_executor.run(self.process, fn, *args)
 
     def _begin_work(self, work: Callable[[], None]) -> None:
-        """Run blocking work in one step, unless a fault pauses the process in the middle of it."""
+        """Run blocking work in one step; or in a simulated thread, if a fault is to pause the
+        process in the middle of the work."""
         pause = self.simulation.pause_in_work(self.process)
         if pause is None:
             work()

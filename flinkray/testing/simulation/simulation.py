@@ -43,10 +43,8 @@ SCHEME = "simulated"
 
 
 class Simulation:
-    """Simulates a cluster; the seed decides the order of events, durations and faults.
-
-    Every process has its own event loop. The scenario also runs in a process (``test``).
-    """
+    """Simulates a cluster. The seed decides the order of events, durations and faults. Every
+    process has its own event loop. The scenario runs in a process, too (``test``)."""
 
     def __init__(
         self,
@@ -60,13 +58,10 @@ class Simulation:
         epoch: float = 1_700_000_000.0,
         log_level: int = logging.INFO,
     ) -> None:
-        """Prepare a simulation; :meth:`run` runs it.
-
-        *conditions* are the durations of events where no fault is active.
-
-        *time_limit*: virtual seconds after which the run counts as waiting in vain. *epoch*: the
-        wall clock at time zero. *log_level*: the lowest level of flinkray's log lines in the story.
-        """
+        """Prepare a simulation; :meth:`run` runs it. *conditions*: durations of events while no
+        fault is active. *time_limit*: virtual seconds after which the run fails, because it waits
+        in vain. *epoch*: wall-clock time at the beginning, in seconds. *log_level*: lowest level of
+        flinkray's log lines in the story (the log of the run)."""
         self.seed = seed
         self.random = stream(seed, "user")
         """A random stream for the scenario itself."""
@@ -120,10 +115,8 @@ class Simulation:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run *main* in the process ``test``, then end all processes; return the result of *main*.
-
-        Raises SimulationError: the run cannot continue, or nobody awaited an exception. Exceptions
-        of *main* and of invariants are raised, too.
-        """
+        Exceptions of *main* and of invariants are raised here. Raises SimulationError: the run
+        cannot continue, or no code has awaited an exception."""
         __tracebackhide__ = True
         state = standard_random.getstate()
         standard_random.seed(self.seed)
@@ -147,7 +140,8 @@ class Simulation:
 
     @property
     def trace_hash(self) -> str:
-        """The hash of everything that has happened so far; equal for equal seeds and programs."""
+        """A hash of everything that has happened so far. It is equal for equal seeds and
+        programs."""
         return self.scheduler.trace.hexdigest()
 
     def tell(self, line: str, *args: object) -> None:
@@ -160,7 +154,7 @@ class Simulation:
     def service(
         self, name: str = "client", *, ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT
     ) -> SimulatedRpcService:
-        """Return an RPC service in the process that runs now; other processes know it by *name*."""
+        """Create an RPC service in the process that runs now; other processes know it as *name*."""
         return SimulatedRpcService(name, self, ask_timeout=ask_timeout)
 
     def start(
@@ -170,10 +164,8 @@ class Simulation:
         *args: object,
         node: str | None = None,
     ) -> SimulatedProcess:
-        """Run ``await program(*args)`` in a new process, which ends with the program.
-
-        An exception in the program ends the run.
-        """
+        """Run ``await program(*args)`` in a new process, which ends with the program, and return
+        the process. An exception of the program ends the run."""
         process = self.new_process(name, node or self.machines.place())
 
         async def run() -> None:
@@ -184,10 +176,8 @@ class Simulation:
         return process
 
     def processes(self, kind: str = "") -> list[SimulatedProcess]:
-        """Return the living processes whose names begin with *kind*, oldest first.
-
-        The simulation's own processes are left out.
-        """
+        """Return the living processes whose names begin with *kind*, oldest first, without the
+        simulation's own processes."""
         return [p for p in self.victims() if p.name.startswith(kind)]
 
     def process(self, name: str) -> SimulatedProcess:
@@ -204,12 +194,9 @@ class Simulation:
         after_steps: int = 0,
         keep_disk: bool = True,
     ) -> None:
-        """Kill a process as by SIGKILL; it is restarted as its spec says.
-
-        Nothing of the process ever runs again, not even a ``finally``. *after_steps*: number of
-        callbacks that the process still runs before. *keep_disk*: whether the files on the
-        process's disk survive.
-        """
+        """Kill a process as by SIGKILL; it is restarted as its spec says. Nothing of the process
+        ever runs again, not even a ``finally``. *after_steps*: number of callbacks that the process
+        runs before it is killed. *keep_disk*: whether the files on the process's disk survive."""
         victim = self._find(process)
         if not keep_disk:
             victim.on_death(lambda: self.machines.wipe(victim.name))
@@ -220,31 +207,28 @@ class Simulation:
             victim.die("it was killed")
 
     def hang(self, process: str | SimulatedProcess) -> None:
-        """Stop a process as by SIGSTOP."""
+        """Stop a process as by SIGSTOP, until :meth:`resume`."""
         victim = self._find(process)
         self.tell("%s hangs", victim.name)
         victim.stop_serving()
 
     def resume(self, process: str | SimulatedProcess) -> None:
-        """End a hang; no error if the process has died."""
+        """Let a process continue after :meth:`hang`. Does nothing if the process has died."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s goes on", victim.name)
             victim.resume()
 
     def freeze(self, process: str | SimulatedProcess) -> None:
-        """Stop a process forever, as by SIGSTOP."""
+        """Stop a process for good, as by SIGSTOP."""
         victim = self._find(process)
         self.tell("%s hangs for good", victim.name)
         victim.freeze()
 
     def banish(self, process: str | SimulatedProcess) -> None:
         """Make the cluster believe that a living process is dead, as Ray does when it has lost a
-        node.
-
-        The process's name becomes free, and whoever watches the process is notified of its death.
-        Its open connections stay.
-        """
+        node. The name of the process becomes free, and processes that watch it are notified of its
+        death. The process runs on, and its open connections stay."""
         victim = self._find(process)
         names = self.network.process_banished(victim)
         if not names:  # it has not started yet
@@ -261,15 +245,12 @@ class Simulation:
             process.die("it was taken for dead")
 
     def pause_in_work(self, process: SimulatedProcess) -> Callable[[], None] | None:
-        """Decide whether a fault is to pause *process* in the middle of its next blocking work.
-
-        Return a function that pauses the process once; the work must call it before each disk
-        operation. None: no pause.
-        """
+        """Return the function of :meth:`Nemesis.pause_in_work` for the next blocking work of
+        *process*."""
         return self._nemesis.pause_in_work(process)
 
     def slow_down(self, process: str | SimulatedProcess, step_cost: float) -> None:
-        """Make each callback of a process take this many virtual seconds; 0: no time."""
+        """Make each callback of a process take *step_cost* virtual seconds; 0: no time."""
         victim = self._find(process)
         if victim.is_alive:
             self.tell("%s: each step takes %g s", victim.name, step_cost)
@@ -278,11 +259,13 @@ class Simulation:
     def partition(
         self, sources: list[str], targets: list[str], *, one_way: bool = False
     ) -> Partition:
-        """Partition the network; see :meth:`SimulatedNetwork.partition`."""
+        """Hold back all frames between *sources* and *targets* (names of processes or nodes) from
+        now on, and return the partition for :meth:`heal`. *one_way*: only frames from *sources* to
+        *targets*."""
         return self.network.partition(sources, targets, one_way=one_way)
 
     def heal(self, partition: Partition | None = None) -> None:
-        """End a partition of the network, or all (None); see :meth:`SimulatedNetwork.heal`."""
+        """End a partition of the network; None: all of them."""
         self.network.heal(partition)
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -297,7 +280,8 @@ class Simulation:
         self.machines.crash(name)
 
     def restart_node(self, name: str, *, keep_disk: bool = True) -> None:
-        """Restart a crashed machine, without its processes."""
+        """Restart a crashed machine, without its processes. *keep_disk*: whether the files on its
+        disk survive."""
         node = self.machines.node(name)
         if not node.is_up:
             self.tell("%s is there again, %s", name, "with its disk" if keep_disk else "empty")
@@ -308,10 +292,8 @@ class Simulation:
     # --- storage ----------------------------------------------------------------------------------
 
     def disk(self, name: str = "shared") -> SimulatedDisk:
-        """Return the disk of a node or process; ``shared`` is storage that no crash touches.
-
-        Programs reach it as ``simulated://<name>/<path>``.
-        """
+        """Return the disk of a node or process, or the ``shared`` storage that no crash touches.
+        Programs reach it as ``simulated://<name>/<path>``."""
         return self.machines.disk(name)
 
     def disks(self) -> list[SimulatedDisk]:
@@ -321,7 +303,8 @@ class Simulation:
     # --- what must hold ---------------------------------------------------------------------------
 
     def always(self, invariant: Callable[[], object], *, every: int = 1) -> None:
-        """Call *invariant* after each step, or each *every* steps; an exception ends the run."""
+        """Call *invariant* after every step of the run (or after every *every* steps). If it raises
+        an exception, the run ends with it."""
         if every == 1:
             self.scheduler.checks.append(invariant)
             return
@@ -354,9 +337,10 @@ class Simulation:
         what: str = "",
         retry_on: Errors = (),
     ) -> T:
-        """Call *condition* until it is true, at most *within* virtual seconds; return its result.
+        """Call *condition* again and again until its result is true, for at most *within* virtual
+        seconds; return this result.
 
-        *condition* may be async; errors of the types *retry_on* mean not yet.
+        *condition* may be async. Errors of the types *retry_on* count as not true yet.
 
         Raises:
             AssertionError: *condition* was not true in time.
@@ -374,10 +358,8 @@ class Simulation:
 
     @property
     def are_faults_on(self) -> bool:
-        """Whether faults may still happen but will end later, at :attr:`Faults.until`.
-
-        False after that time, and also if the faults never end.
-        """
+        """Whether faults may happen now and will end at :attr:`Faults.until`. False after that
+        time, and also if the faults never end."""
         return self.now < self.faults.until < inf
 
     def stop_faults(self) -> None:
@@ -423,18 +405,20 @@ class Simulation:
         process.die(reason)
 
     def victims(self) -> list[SimulatedProcess]:
-        """Return the processes to which faults may be applied, oldest first."""
+        """Return the processes that faults may hit, oldest first."""
         return [p for p in self.scheduler.processes if p.node and not p.is_banished]
 
     def reachable(self) -> list[SimulatedProcess]:
-        """Return the processes on the network: the :meth:`victims` and the scenario's own."""
+        """Return the processes on the network: the :meth:`victims`, and the process of the
+        scenario."""
         return [*self.victims(), self.main_process]
 
     def place(self, spec: EndpointSpec) -> str | None:
-        """Return the name of the node for a new process; None: its bundle has no node now.
+        """Return the name of the node on which a new process is to run. None: its worker group's
+        bundle has no node now.
 
         Raises:
-            KeyError: the worker group of the process is gone.
+            KeyError: the worker group is gone.
         """
         placement, bundles = spec.placement, self.machines.bundles
         if placement.worker_group is None or bundles is None:
@@ -478,10 +462,8 @@ def open_simulated_files(uri: str) -> tuple[ArrowFileSystem, str]:
 
 
 class IdSource:
-    """Returns random bytes from one stream per process.
-
-    So processes do not affect each other's ids.
-    """
+    """Source of random bytes with one stream per process, so that processes do not affect each
+    other's ids."""
 
     def __init__(self, seed: int, scheduler: Scheduler) -> None:
         self._seed = seed
@@ -498,12 +480,10 @@ class IdSource:
 
 
 class StoryLog(logging.Handler):
-    """Redirects flinkray's log lines to the story inside its context; no other handler gets them.
-
-    Other handlers may keep records: pytest does so until the end of an item, which may be thousands
-    of runs. A record refers to the objects in its line, and through the traceback of an exception
-    to a whole run.
-    """
+    """Context manager: flinkray's log lines go to the story, and to no other handler. Other
+    handlers may keep records for a long time (pytest does until the end of an item, which may be
+    thousands of runs), and a record refers, by the objects in its line and its traceback, to a
+    whole run."""
 
     def __init__(self, tell: Callable[..., None], level: int) -> None:
         super().__init__(level)

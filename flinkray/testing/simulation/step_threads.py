@@ -22,10 +22,8 @@ class _Stack(greenlet):
 
 
 class StepThread:
-    """Runs *function*, which must not raise, in a simulated thread.
-
-    The thread begins in the next turn of *process*.
-    """
+    """A simulated thread that runs *function*, which must not raise. It begins in the next turn of
+    *process*."""
 
     def __init__(
         self, process: SimulatedProcess, function: Callable[[], object], random: Random
@@ -43,7 +41,7 @@ class StepThread:
 
     @staticmethod
     def current() -> StepThread | None:
-        """Return the thread that runs now; None: no thread runs, but the process itself."""
+        """Return the simulated thread that runs now. None: the code runs in no simulated thread."""
         stack = getcurrent()
         return stack.thread if isinstance(stack, _Stack) else None
 
@@ -58,7 +56,7 @@ class StepThread:
             self._stack.switch()
 
     def wake(self) -> None:
-        """Let the thread continue, if it waits."""
+        """Let the thread continue if it is in :meth:`wait`; otherwise do nothing."""
         if self._is_waiting:
             self.process.call_soon(self._go_on, self._waits)
 
@@ -87,7 +85,8 @@ class StepThread:
         self.wait(0.0)
 
     def unwind(self) -> None:
-        """End the stack after the run, if the code on the stack allows it."""
+        """End the thread after the run, by an exception on its stack, which runs its ``finally``
+        blocks. The thread's code may ignore the exception."""
         self._is_waiting = False
         if self._stack and not self._stack.dead:
             self._stack.parent = getcurrent()
@@ -114,10 +113,8 @@ class StepThreads:
         return thread
 
     def _bury(self) -> None:
-        """Keep the stacks of a dead process until the run ends.
-
-        Otherwise Python would unwind them, which runs ``finally`` blocks of a process that is dead.
-        """
+        """Keep the stacks of a dead process until the run ends: Python would unwind them, which
+        runs ``finally`` blocks of a dead process."""
         for thread in self._threads:
             self._process.scheduler.graveyard.keep_stack(thread)
 
@@ -149,10 +146,8 @@ class StepSignal(Signal):
 
 def pause_thread(longest: float, share: float = 1.0) -> None:
     """Pause the calling simulated thread for a random time of at most *longest* virtual seconds.
-
     *share*: the probability of a pause; if *longest* is above 0.01, there is always one. Does
-    nothing outside of a simulated thread.
-    """
+    nothing outside of a simulated thread."""
     thread: Any = StepThread.current()
     if thread is not None and (longest > 0.01 or thread.random.random() < share):
         thread.wait(longest * thread.random.random())

@@ -34,9 +34,8 @@ _PLACEMENT_POLL = 0.1
 
 @dataclass(eq=False)
 class _Record:
-    """A spawned process as the supervisor knows it: its spec, and the process that now has the
-    name.
-    """
+    """What the supervisor knows about a spawned process: its spec, and the process that now has its
+    name."""
 
     spec: EndpointSpec
     owner: str
@@ -48,10 +47,8 @@ class _Record:
 
 
 class Supervisor:
-    """Supervises the simulated processes from a process of its own, which never fails.
-
-    Its answers take virtual time.
-    """
+    """Starts, restarts and ends simulated processes, as Ray does. It runs in a process of its own,
+    which never fails. Its answers take virtual time."""
 
     def __init__(self, simulation: World) -> None:
         self._simulation = simulation
@@ -93,11 +90,8 @@ class Supervisor:
             raise
 
     async def kill(self, process_name: str) -> None:
-        """Kill a process; return when it is killed.
-
-        Raises:
-            RpcConnectionError: the asking process is taken for dead.
-        """
+        """Kill a process; return when it is killed. Raises RpcConnectionError: the caller's process
+        is taken for dead."""
         running = asyncio.get_running_loop()
         assert isinstance(running, SimulatedProcess)
         _refuse_banished(running)
@@ -111,16 +105,14 @@ class Supervisor:
         await done
 
     def process_names(self, prefix: str) -> tuple[str, ...]:
-        """Return the names of the living processes, including processes that are ending."""
+        """Return the names of the living processes that begin with *prefix*, also of processes that
+        are ending."""
         names = {*self._records, *self._network.services}
         return tuple(sorted(name for name in names if name.startswith(prefix)))
 
     def guard(self, connection: ClientConnection, process: SimulatedProcess) -> None:
-        """Break *connection*, one of *process*, when the supervisor notices that the other process
-        has died.
-
-        It breaks at once if the other process is dead already.
-        """
+        """Break *connection*, which belongs to *process*, when the supervisor notices that the
+        process at its other end has died; at once if it is dead already."""
         target = self._network.services.get(connection.process_name)
         if target is None or target.incarnation != connection.incarnation:
             process.post(self._network.latency(), _break, connection)
@@ -134,11 +126,12 @@ class Supervisor:
         connection.on_lost(lost)
 
     def end_children(self, owner: str) -> None:
-        """End the processes that die with *owner*, which is ending."""
+        """End the processes that *owner*, which is ending, has spawned and that are to die with
+        it."""
         self._post(self._orphan, owner, False)
 
     async def end(self, service: NetworkedService) -> None:
-        """End the process of *service*, whose work has ended normally; does not return."""
+        """End the process of *service* after its work has ended normally. Does not return."""
         try:
             await service.close()
         except Exception:
@@ -152,17 +145,16 @@ class Supervisor:
         return process_name in self._records
 
     def remove_group(self, group: WorkerGroupId) -> None:
-        """End the processes that were placed in a worker group."""
+        """Kill the processes that were placed in a worker group."""
         for name in self._in_group.pop(group, ()):
             self._post(self._kill, name)
 
     def process_died(
         self, process: SimulatedProcess, names: tuple[str, ...], noticed_after: float
     ) -> None:
-        """Handle that a process has died; the supervisor notices it *noticed_after* seconds later.
-
-        *names*: the names by which the process was known.
-        """
+        """Called when a process has died. After *noticed_after* seconds the supervisor breaks the
+        connections to it, ends the processes that die with it, and restarts it if its spec says so.
+        *names*: the names by which the process was known."""
         self._last_arrivals.pop(process, None)
         self._process.post(noticed_after, self._found_dead, process, names)
 
@@ -226,11 +218,13 @@ class Supervisor:
         process.post(self._simulation.durations.start_time(process), self._boot, record, process)
 
     def _boot(self, record: _Record, process: SimulatedProcess) -> None:
-        """Begin to run the new process named in *record*; called in that process."""
+        """Begin to create the endpoint of the new process that *record* describes. Called in that
+        process."""
         process.create_task(self._run(record, process))
 
     async def _run(self, record: _Record, process: SimulatedProcess) -> None:
-        """Create the endpoint of the new process named in *record*; runs in that process."""
+        """Create the endpoint of the new process that *record* describes, and report it to the
+        supervisor. Runs in that process."""
         service = self._simulation.service(record.spec.name, ask_timeout=record.ask_timeout)
         self._network.tell(process, "starts")
         try:
@@ -252,7 +246,8 @@ class Supervisor:
         service: NetworkedService,
         endpoint: RpcEndpoint,
     ) -> None:
-        """Handle the end of a process's main endpoint; called in that process."""
+        """Called in a process when its main endpoint has ended. Kills the process if the endpoint
+        has failed and the process may be restarted; otherwise ends it normally."""
         if endpoint.terminated.exception() is not None and record.restarts_left != 0:
             self._simulation.kill_process(process, "its main endpoint has failed")
         else:

@@ -32,7 +32,7 @@ _NO_TESTS = 5
 
 @dataclass
 class _Total:
-    """The results of one test in all processes."""
+    """The results of one test, added up over all pytest processes."""
 
     passed: int = 0
     seconds: float = 0.0
@@ -87,10 +87,8 @@ class SweepWorker:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def complaint(self, status: int) -> str:
-        """Return why the process cannot have run all its seeds; *status* is its exit status.
-
-        "": the process has run all its seeds, or has reported a failed seed.
-        """
+        """Return a text that says why the process, which ended with *status*, cannot have run all
+        its seeds. "": it has run them, or has reported a failed seed."""
         has_failed = any(result["failures"] for result in self.results())
         if status in (0, _NO_TESTS) or (status == _FAILURES and has_failed):
             return ""
@@ -101,9 +99,7 @@ class SweepWorker:
 
 def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str]) -> int:
     """Run every ``@simulate`` test with many seeds, divided among *processes* pytest processes.
-
-    Print a summary, and return the exit status. *arguments* are further arguments for pytest.
-    """
+    Print a summary, and return the exit status. *arguments*: further arguments for pytest."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workers = [
@@ -167,10 +163,8 @@ def _print_summary(totals: dict[str, _Total], seconds: float, complaints: Sequen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sweep that the command line asks for; return the exit status.
-
-    *arguments*: None: those of this process. The module's docstring lists the arguments.
-    """
+    """Run the sweep that the command line asks for; return the exit status. *arguments* None: those
+    of this process. The module's docstring lists them."""
     parser = argparse.ArgumentParser(
         prog="python -m flinkray.testing.simulation.sweep",
         description="Run every @simulate test with many seeds; other arguments are pytest's.",

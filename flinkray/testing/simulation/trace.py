@@ -20,10 +20,8 @@ _NUMBER_OF_CALL = re.compile(r"#\d+")
 
 
 class Trace:
-    """Computes a running hash of all events, by which two runs can be compared.
-
-    ``append`` takes one number: the process that ran, the time, or the checksum of a frame.
-    """
+    """Computes a hash of all events, by which two runs can be compared. ``append`` takes one
+    number: the process that ran, the time, or the checksum of a frame."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
@@ -31,9 +29,8 @@ class Trace:
         self.append = self._numbers.append
 
     def fold(self) -> None:
-        """Add the numbers appended so far to the hash, once there are many, to free their
-        memory.
-        """
+        """Add the numbers that were appended to the hash if there are many, to free their
+        memory."""
         if len(self._numbers) >= _CHUNK:
             self._flush()
 
@@ -49,7 +46,7 @@ class Trace:
 
 
 class SimulationStory:
-    """Keeps the last lines of a run's story, its log; formats them only when they are read."""
+    """Keeps the last lines of a run's story (its log), and formats them only when they are read."""
 
     def __init__(self, length: int) -> None:
         self._entries: deque[tuple[float, str, str, tuple[object, ...]]] = deque(maxlen=length)
@@ -62,7 +59,7 @@ class SimulationStory:
         self._entries.append((now, process, line, args))
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines: virtual time in seconds, process, event."""
+        """Yield the lines as texts: virtual time in seconds, process, event."""
         if self.count > len(self._entries):
             yield f"... {self.count - len(self._entries)} lines before"
         width = max((len(process) for _, process, _, _ in self._entries), default=0)
@@ -73,7 +70,8 @@ class SimulationStory:
         return "\n".join(self.lines())
 
     def end(self, last: int) -> Iterator[str]:
-        """Yield the last *last* lines, with at most three lines of each kind."""
+        """Yield the last *last* lines as texts, but of each kind only three (lines of a process
+        that differ only in the numbers of calls)."""
         kinds: Counter[tuple[str, str]] = Counter()
         shown: list[tuple[float, str, str]] = []
         left_out: dict[int, int] = {}
