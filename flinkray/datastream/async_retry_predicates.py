@@ -16,6 +16,7 @@ def empty_result_predicate(result: list[Any] | None) -> bool:
 
 
 def has_exception_predicate(error: Exception | None) -> bool:
+    """Return True if the call raised an exception of any type."""
     return error is not None
 
 

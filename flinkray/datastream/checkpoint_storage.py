@@ -76,6 +76,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self._buffer = 4096 if write_buffer_size < 0 else write_buffer_size
 
     def get_checkpoint_path(self) -> str:
+        """Return the directory of checkpoints."""
         return self._path
 
     def get_min_file_size_threshold(self) -> int:
