@@ -22,7 +22,7 @@ from flinkray.checkpoint.state_format import (
 )
 from flinkray.checkpoint.storage import metadata_path, read_metadata
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state import KeyedSnapshot
 from flinkray.state.serializers import StateSerializer, expires, read_timers
 from flinkray.state.snapshots import TableSnapshot, collected

@@ -37,7 +37,7 @@ from flinkray.checkpoint.storage import (
 )
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.private_files import GROUP, OWNER, permitted
 from flinkray.state import (
     HeapKeyedStateBackend,

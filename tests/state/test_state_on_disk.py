@@ -135,7 +135,7 @@ def test_lock_that_one_thread_takes_repeatedly_does_not_starve_other_threads() -
 
 
 def test_subtasks_on_a_machine_are_spread_over_the_local_state_directories(tmp_path: Path) -> None:
-    from flinkray.core.key_groups import key_group_range
+    from flinkray.core.key_group_ranges import key_group_range
 
     names = [str(tmp_path / name) for name in "ab"]
     made = backend_factory(
@@ -165,7 +165,7 @@ def test_state_larger_than_the_caches_is_kept_on_disk_and_not_in_memory(tmp_path
         from flinkray.checkpoint.state_format import StoredSnapshot, write_keyed_state
         from flinkray.checkpoint.state_files import StateOutput, open_state
         from functools import partial
-        from flinkray.core.key_groups import KeyGroupRange
+        from flinkray.core.key_group_ranges import KeyGroupRange
         from flinkray.state import ListStateDescriptor, ValueStateDescriptor
         from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings
 

@@ -39,7 +39,7 @@ from flinkray.state.disk.rows import (
 from flinkray.state.disk.store import OVERHEAD, DiskStore
 from flinkray.state.errors import StateError
 from flinkray.state.key_encoding import decode_first_key
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.table import (
     MISSING,
     ListTable,
