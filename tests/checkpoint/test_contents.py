@@ -23,8 +23,9 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
+from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
-from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
+from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.client.cli import execute
 from flinkray.core.ids import JobID
 from flinkray.core.key_group_ranges import key_group_range

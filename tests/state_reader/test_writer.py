@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.metadata_file import read_metadata
 from flinkray.checkpoint.state_format import read_keyed_state
-from flinkray.checkpoint.storage import read_metadata
 from flinkray.core import private_files
 from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.datastream import (
