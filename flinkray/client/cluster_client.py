@@ -53,8 +53,8 @@ class ClusterClient:
     ) -> None:
         """Create the client of a cluster that *connection* has found.
 
-        *configuration*: only ``client.*`` and ``execution.*`` are used. *output*: output of an
-        embedded cluster; it has begun, and is closed with the client.
+        *configuration*: only ``client.*``, ``execution.*`` and ``blob.offload.minsize`` are used.
+        *output*: output of an embedded cluster; it has begun, and is closed with the client.
         """
         self._session = ClientSession(
             loop,
@@ -85,7 +85,7 @@ class ClusterClient:
             SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came; the job was cancelled, or
                 never submitted. A second Ctrl-C leaves the job as it is.
         """
-        submission = Submission(self._session.dispatcher, job, timeout)
+        submission = self._submission(job, timeout)
         try:
             self._session.run(self._submit(job, submission))
         except KeyboardInterrupt:
@@ -99,13 +99,17 @@ class ClusterClient:
 
         If the caller is cancelled, the job is cancelled in the background if it was accepted.
         """
-        submission = Submission(self._session.dispatcher, job, timeout)
+        submission = self._submission(job, timeout)
         try:
             await asyncio.wrap_future(self._session.start(self._submit(job, submission)))
         except asyncio.CancelledError:
             self._session.start(self._end_submitted(job.job_id, submission))
             raise
         return JobHandle(self._session, job.job_id)
+
+    def _submission(self, job: JobGraph, timeout: float | None) -> Submission:
+        session = self._session
+        return Submission(session.dispatcher, job, timeout, session.settings.offload_min_size)
 
     async def _submit(self, job: JobGraph, submission: Submission) -> None:
         if job.client is not None:
