@@ -15,8 +15,8 @@ from flinkray.core.config import ReadableConfig
 from flinkray.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
-from flinkray.state.disk.engine import new_state_folder, sweep_state_folders
-from flinkray.state.disk.store import FairLock
+from flinkray.state.disk.changes import FairLock
+from flinkray.state.disk.rocksdb import new_state_folder, sweep_state_folders
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
@@ -56,7 +56,7 @@ def test_state_folder_of_a_killed_process_is_removed_by_the_next_process(tmp_pat
     killed = in_another_process(
         """
         import os, signal, sys
-        from flinkray.state.disk.engine import new_state_folder
+        from flinkray.state.disk.rocksdb import new_state_folder
         folder = new_state_folder(sys.argv[1])
         (folder.path / "something").write_text("large")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -14,14 +14,15 @@ from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
-from flinkray.state.disk.engine import (
+from flinkray.state.disk.changes import DiskStore
+from flinkray.state.disk.restored_frames import Spool, SpooledFrames, SpooledTable
+from flinkray.state.disk.rocksdb import (
     Engine,
     EngineMemory,
     StateStorageError,
     load_module,
     new_state_folder,
 )
-from flinkray.state.disk.store import DiskStore, Spool, SpooledFrames, SpooledTable
 from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
 from flinkray.state.disk.timers import MOST_IN_MEMORY, DiskTimerQueue
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
