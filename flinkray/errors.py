@@ -104,7 +104,7 @@ if TYPE_CHECKING:
         SparkSessionMismatchError,
     )
     from flinkray.spark.tables import TableKeyError
-    from flinkray.state.disk.engine import StateStorageError
+    from flinkray.state.disk.rocksdb import StateStorageError
     from flinkray.state.errors import (
         StateError,
         StateMigrationError,
@@ -336,7 +336,7 @@ __getattr__ = lazy_door(
         "StateMigrationError": "state.errors",
         "StateNotFoundError": "state_reader.reader",
         "StateRestoreError": "scheduler.checkpoints.failures",
-        "StateStorageError": "state.disk.engine",
+        "StateStorageError": "state.disk.rocksdb",
         "StopWithSavepointError": "scheduler.checkpoints.failures",
         "StorageHangsError": "checkpoint.errors",
         "StoreError": "ha.stores",

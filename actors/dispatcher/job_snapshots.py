@@ -11,8 +11,11 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.user_storage import UserStorage
+from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
-from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
+from flinkray.checkpoint.metadata import SnapshotKind
+from flinkray.checkpoint.metadata_file import read_metadata
+from flinkray.checkpoint.storage import delete_checkpoint, metadata_path
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FencingTokenError,
@@ -160,6 +163,22 @@ def _one_less(counts: Counter[str], location: str) -> None:
     counts[location] -= 1
     if not counts[location]:
         del counts[location]
+
+
+def dispose_savepoint(location: str) -> None:
+    """Delete a savepoint with its files, and its directory if nothing else is in the directory.
+    Blocks. Raises CheckpointNotFoundError if *location* has no savepoint, or has a checkpoint: only
+    a checkpoint's job deletes the checkpoint."""
+    path = metadata_path(location)
+    directory = locations.parent_of(path)
+    metadata = read_metadata(path)
+    if metadata.kind is not SnapshotKind.SAVEPOINT:
+        raise CheckpointNotFoundError(
+            directory, f"it is a checkpoint of job {metadata.job_id}, and no savepoint"
+        )
+    files = [file for operator in metadata.operators for file in operator.files()]
+    own = [file for file in files if locations.parent_of(file.path) == directory]
+    delete_checkpoint(path, own)
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:

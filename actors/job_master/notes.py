@@ -15,7 +15,7 @@ from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.actors.job_master.kept_copy import KeptCopy
 from flinkray.actors.job_master.left_by_past_job_masters import PastPools
-from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.actors.job_master.slot_pool_supervision import Call
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.kept_notes import FINISHED_PER_MESSAGE, KeptNotes
 from flinkray.core.ids import JobMasterId

@@ -10,7 +10,7 @@ from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
 from flinkray.actors.job_master.left_by_past_job_masters import Left, PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.slot_pool_connection import Call, SlotPoolConnection
+from flinkray.actors.job_master.slot_pool_supervision import Call, SlotPoolSupervision
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import (
     FlinkRayError,
@@ -72,7 +72,7 @@ class JobMasterSlots:
         handle: Callable[[JobEvent], None],
         is_certain: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Create the slots with their SlotPool connection.
+        """Create the slots with the supervision of their SlotPool.
 
         Args:
             ledger: the record of the job's slots, updated here.
@@ -85,7 +85,7 @@ class JobMasterSlots:
         self._handle = handle
         self.ledger = ledger
         self._task_executors = task_executors
-        self.pool = SlotPoolConnection(
+        self.pool = SlotPoolSupervision(
             job_master,
             SlotPoolArguments(
                 arguments.cluster,

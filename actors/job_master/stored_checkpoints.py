@@ -22,17 +22,15 @@ from flinkray.checkpoint.errors import (
 )
 from flinkray.checkpoint.handles import FileState
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.metadata_file import read_metadata, read_whole, write_metadata
 from flinkray.checkpoint.state_files import delete_state
 from flinkray.checkpoint.storage import (
     delete_checkpoint,
     delete_directory,
     exclusive_files,
     metadata_path,
-    read_metadata,
-    read_whole,
     remove_empty_directory,
     savepoint_directory,
-    write_metadata,
 )
 from flinkray.core.errors import FlinkRayError, JobError
 from flinkray.core.ids import JobMasterId

@@ -98,7 +98,7 @@ def sweep_machine(cluster_id: str, configuration: ReadableConfig) -> int:
     were ended. Blocks.
     """
     count = end_orphans()
-    from flinkray.state.disk.engine import sweep_state_folders  # NumPy takes its time to load
+    from flinkray.state.disk.rocksdb import sweep_state_folders  # NumPy takes its time to load
 
     sweep_job_files(cluster_id)
     configured = configuration.get(ROCKSDB_LOCALDIR)

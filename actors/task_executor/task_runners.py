@@ -29,8 +29,7 @@ from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.spark.environment import STANDALONE
-from flinkray.spark.executor_launches import StageEndedError
-from flinkray.spark.executor_process import run_executor
+from flinkray.spark.executors import StageEndedError, run_executor
 from flinkray.spark.gateway import (
     SPARK_DRIVER_ENDPOINT,
     ExecutorSlot,

@@ -34,7 +34,7 @@ from flinkray.checkpoint.state_format import (
     write_keyed_state_if_any,
     write_operator_state,
 )
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot, StateFile
 from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStream

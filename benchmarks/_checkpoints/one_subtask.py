@@ -22,7 +22,7 @@ from _results import Figure, Results
 from flinkray.checkpoint.handles import KeyedStateHandle, KeyedStatePart
 from flinkray.checkpoint.state_files import StateOutput
 from flinkray.checkpoint.state_format import read_keyed_state, write_keyed_state
-from flinkray.core.key_groups import KeyGroupRange, key_group_range
+from flinkray.core.key_group_ranges import KeyGroupRange, key_group_range
 from flinkray.state import HeapKeyedStateBackend, ValueStateDescriptor
 
 GROUPS = 128

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.message import message, register
 from flinkray.core.schema import stored, with_defaults
 

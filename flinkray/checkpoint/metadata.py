@@ -1,13 +1,11 @@
-"""The contents of a completed checkpoint's ``_metadata`` file, as Python objects.
-
-:mod:`flinkray.checkpoint.storage` writes and reads the file.
-"""
+"""The contents of a completed checkpoint's ``_metadata`` file, as Python objects."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
-from flinkray.checkpoint.handles import OperatorSubtaskState, StateLocation
+from flinkray.checkpoint.handles import FileState, OperatorSubtaskState, StateLocation
 from flinkray.core.ids import JobID
 from flinkray.core.message import message, register
 from flinkray.core.schema import stored, with_defaults
@@ -52,6 +50,13 @@ class CheckpointedOperator:
     def is_finished(self) -> bool:
         """Whether all subtasks had reached the end of their data."""
         return sum(subtask.is_finished for subtask in self.subtasks) == self.parallelism
+
+    def files(self) -> Iterator[FileState]:
+        """Yield the files with state of the operator, of its subtasks and of its coordinator."""
+        states = [location for subtask in self.subtasks for location in subtask.state.locations()]
+        for location in (self.coordinator, *states):
+            if isinstance(location, FileState):
+                yield location
 
 
 @stored("checkpoint.MasterState")

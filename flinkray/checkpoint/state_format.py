@@ -51,7 +51,7 @@ from flinkray.checkpoint.state_files import (
     open_state,
 )
 from flinkray.core.errors import StoredFormatError
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.records import decode_record, encode_record
 from flinkray.core.schema import stored

@@ -1,4 +1,4 @@
-"""Checkpoints in directories: their layout, metadata and deletion.
+"""Checkpoints in directories: their layout, search and deletion.
 
 ::
 
@@ -12,35 +12,23 @@ All functions block, and raise :class:`~flinkray.checkpoint.errors.CheckpointSto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
-    CorruptCheckpointError,
-    IncompleteCheckpointError,
-    UnknownCheckpointFormatError,
     storage_errors,
 )
-from flinkray.checkpoint.handles import (
-    FileState,
-    KeyedStateHandle,
-    OperatorSubtaskState,
-    StateLocation,
-)
-from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.checkpoint.metadata import CheckpointMetadata
 from flinkray.checkpoint.state_files import StateWriter, delete_state, files_at, go_on, random_name
-from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
-from flinkray.ha.entries import DamagedEntryError, decode_entry, encode_entry, is_entry
 
 METADATA = "_metadata"
 SHARED = "shared"
-_CHECKPOINT = "chk-"
-_SAVEPOINT = "savepoint-"
-_NO_DIRECTORY = "there is no such directory"
+CHECKPOINT = "chk-"
+SAVEPOINT = "savepoint-"
 
 DEFAULT_INLINE_THRESHOLD = CHECKPOINTING_INLINE_THRESHOLD.default
 
@@ -64,7 +52,7 @@ class JobCheckpointStorage:
         """Checkpoint directory of this job."""
 
     def checkpoint_directory(self, checkpoint_id: int) -> str:
-        return locations.join(self.directory, f"{_CHECKPOINT}{checkpoint_id}")
+        return locations.join(self.directory, f"{CHECKPOINT}{checkpoint_id}")
 
     @property
     def shared_directory(self) -> str:
@@ -112,96 +100,7 @@ def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> 
         name: last part of the new directory's name. None: a random name.
     """
     own = name or random_name()[:12]
-    return locations.join(locations.normal(target), f"{_SAVEPOINT}{job_id.hex()[:6]}-{own}")
-
-
-# --- metadata ---------------------------------------------------------------------------------
-
-
-def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
-    """Write a checkpoint's metadata, atomically and durably; this completes the checkpoint.
-    Returns the location of the metadata."""
-    directory = locations.normal(directory)
-    path = locations.join(directory, METADATA)
-    stored = _with_paths(metadata, lambda it: locations.relative(it, directory))
-    data = encode_entry(stored)
-    with storage_errors(path, "write"):
-        entries_directory = files_at(directory).entries(directory)
-        entries_directory.write(METADATA, data)
-    return path
-
-
-def read_metadata(location: str) -> CheckpointMetadata:
-    """Read the metadata from a checkpoint's directory or metadata file; paths become absolute."""
-    path = metadata_path(location)
-    directory = locations.parent_of(path)
-    with storage_errors(path, "read"):
-        data = files_at(directory).entries(directory).read(locations.name_of(path))
-    if data is None:
-        raise _not_there(directory, path)
-    if not is_entry(data):
-        raise UnknownCheckpointFormatError(
-            path, "it is no metadata of a flinkray checkpoint; is it another system's?"
-        )
-    try:
-        metadata = decode_entry(data, CheckpointMetadata)
-    except DamagedEntryError as error:
-        raise CorruptCheckpointError(path, f"{error}; restore another checkpoint") from error
-    except StoredFormatError as error:
-        raise UnknownCheckpointFormatError(path, str(error)) from error
-    return _with_paths(metadata, lambda text: locations.resolved(text, directory))
-
-
-def read_whole(location: str) -> CheckpointMetadata:
-    """Read a checkpoint's metadata; check that its files exist and have their recorded sizes.
-
-    Each directory is listed once. The content of the files is not read. Raises
-    CheckpointNotFoundError if a file is missing, CorruptCheckpointError if its size differs.
-    """
-    metadata = read_metadata(location)
-    sizes: dict[str, dict[str, int]] = {}
-    for operator in metadata.operators:
-        for file in _files_of(operator):
-            directory, name = locations.parent_of(file.path), locations.name_of(file.path)
-            if directory not in sizes:
-                with storage_errors(directory, "read"):
-                    sizes[directory] = files_at(directory).sizes(directory)
-            size = sizes[directory].get(name)
-            whose = f"the state of operator {operator.name!r} in {metadata_path(location)}"
-            if size is None:
-                raise CheckpointNotFoundError(
-                    file.path, f"it is not there, and has {whose}; was it deleted, or not copied?"
-                )
-            if size != file.size:
-                raise CorruptCheckpointError(
-                    file.path,
-                    f"it has {size} bytes instead of {file.size}, and {whose}: it was cut short or "
-                    "changed; start from another savepoint",
-                )
-    return metadata
-
-
-def _files_of(operator: CheckpointedOperator) -> Iterator[FileState]:
-    states = [location for subtask in operator.subtasks for location in subtask.state.locations()]
-    for location in (operator.coordinator, *states):
-        if isinstance(location, FileState):
-            yield location
-
-
-def dispose_savepoint(location: str) -> None:
-    """Delete a savepoint with its files, and its directory if nothing else is in the directory.
-    Raises CheckpointNotFoundError if *location* has no savepoint, or has a checkpoint: only a
-    checkpoint's job deletes the checkpoint."""
-    path = metadata_path(location)
-    directory = locations.parent_of(path)
-    metadata = read_metadata(path)
-    if metadata.kind is not SnapshotKind.SAVEPOINT:
-        raise CheckpointNotFoundError(
-            directory, f"it is a checkpoint of job {metadata.job_id}, and no savepoint"
-        )
-    files = [file for operator in metadata.operators for file in _files_of(operator)]
-    own = [file for file in files if locations.parent_of(file.path) == directory]
-    delete_checkpoint(path, own)
+    return locations.join(locations.normal(target), f"{SAVEPOINT}{job_id.hex()[:6]}-{own}")
 
 
 def metadata_path(location: str) -> str:
@@ -212,30 +111,6 @@ def metadata_path(location: str) -> str:
     return locations.join(location, METADATA)
 
 
-def _not_there(directory: str, path: str) -> CheckpointNotFoundError | IncompleteCheckpointError:
-    files = files_at(directory)
-    with storage_errors(directory, "read"):
-        is_there, names = files.is_directory(directory), files.names(directory)
-    if not is_there:
-        return CheckpointNotFoundError(directory, _NO_DIRECTORY)
-    inside = find_checkpoints(directory)
-    if inside:
-        return CheckpointNotFoundError(
-            directory, f"it is no checkpoint, but contains some: name one, such as {inside[-1]}"
-        )
-    if not locations.name_of(directory).startswith((_CHECKPOINT, _SAVEPOINT)):
-        return CheckpointNotFoundError(
-            directory,
-            f"it is no checkpoint or savepoint, or not a whole one: there is no file {path} "
-            f"({len(names)} others are there)",
-        )
-    return IncompleteCheckpointError(
-        path,
-        "there is no such file: the checkpoint was never completed, or is being deleted; restore "
-        f"another one ({len(names)} other files are there)",
-    )
-
-
 def check_is_directory(location: str) -> None:
     """Raise CheckpointNotFoundError if the directory does not exist.
     A directory without a checkpoint is accepted."""
@@ -243,7 +118,7 @@ def check_is_directory(location: str) -> None:
     with storage_errors(directory, "read"):
         is_there = files_at(directory).is_directory(directory)
     if not is_there:
-        raise CheckpointNotFoundError(directory, _NO_DIRECTORY)
+        raise CheckpointNotFoundError(directory, "there is no such directory")
 
 
 def find_checkpoints(directory: str) -> list[str]:
@@ -261,10 +136,10 @@ def find_checkpoints(directory: str) -> list[str]:
 def _found(directory: str) -> Iterator[tuple[tuple[int, int, str], str]]:
     files = files_at(directory)
     for name in files.names(directory):
-        number = name.removeprefix(_CHECKPOINT)
-        is_checkpoint = name.startswith(_CHECKPOINT) and number.isdecimal()
+        number = name.removeprefix(CHECKPOINT)
+        is_checkpoint = name.startswith(CHECKPOINT) and number.isdecimal()
         path = locations.join(directory, name)
-        if (is_checkpoint or name.startswith(_SAVEPOINT)) and METADATA in files.names(path):
+        if (is_checkpoint or name.startswith(SAVEPOINT)) and METADATA in files.names(path):
             yield (0, int(number), "") if is_checkpoint else (1, 0, name), path
 
 
@@ -305,7 +180,7 @@ def delete_checkpoints_of_job(directory: str) -> None:
         names = files_at(directory).names(directory)
     first_error: CheckpointStorageError | None = None
     for name in names:
-        if name == SHARED or name.startswith(_CHECKPOINT):
+        if name == SHARED or name.startswith(CHECKPOINT):
             try:
                 delete_directory(locations.join(directory, name))
             except CheckpointStorageError as error:
@@ -333,44 +208,3 @@ def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
             for location in subtask.state.locations():
                 if isinstance(location, FileState) and location not in shared:
                     yield location
-
-
-# --- paths in metadata ------------------------------------------------------------------------
-
-
-def _with_paths(metadata: CheckpointMetadata, change: Callable[[str], str]) -> CheckpointMetadata:
-    def moved(location: StateLocation) -> StateLocation:
-        if isinstance(location, FileState):
-            return FileState(change(location.path), location.size)
-        return location
-
-    return replace(
-        metadata, operators=tuple(_operator(operator, moved) for operator in metadata.operators)
-    )
-
-
-Move = Callable[[StateLocation], StateLocation]
-
-
-def _operator(operator: CheckpointedOperator, moved: Move) -> CheckpointedOperator:
-    return replace(
-        operator,
-        coordinator=None if operator.coordinator is None else moved(operator.coordinator),
-        subtasks=tuple(
-            replace(subtask, state=_subtask(subtask.state, moved)) for subtask in operator.subtasks
-        ),
-    )
-
-
-def _subtask(state: OperatorSubtaskState, moved: Move) -> OperatorSubtaskState:
-    def keyed(handle: KeyedStateHandle) -> KeyedStateHandle:
-        parts = (replace(part, location=moved(part.location)) for part in handle.parts)
-        return replace(handle, parts=tuple(parts))
-
-    return OperatorSubtaskState(
-        tuple(replace(it, location=moved(it.location)) for it in state.operator_state),
-        tuple(map(keyed, state.keyed_state)),
-        tuple(replace(it, location=moved(it.location)) for it in state.input_channels),
-        tuple(replace(it, location=moved(it.location)) for it in state.result_subpartitions),
-        tuple(replace(it, location=moved(it.location)) for it in state.files),
-    )

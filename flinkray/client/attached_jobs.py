@@ -18,6 +18,7 @@ from flinkray.core import client_options
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
+from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.scheduler.graph.job_graph import AttachedClient
 
 log = logging.getLogger(__name__)
@@ -25,13 +26,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Settings of a client, with times in seconds: how it sends heartbeats, and how it ends its
-    attached jobs (jobs that are cancelled when the client ends)."""
+    """Settings of a client, with times in seconds: how it sends heartbeats, how it ends its attached
+    jobs (jobs that are cancelled when the client ends), and which user code it uploads."""
 
     heartbeat_interval: float
     heartbeat_timeout: float
     shutdown_on_attached_exit: bool
     close_timeout: float
+    offload_min_size: int
+    """Value of the option ``blob.offload.minsize``, in bytes."""
 
     @classmethod
     def of(cls, configuration: ReadableConfig) -> ClientSettings:
@@ -41,6 +44,7 @@ class ClientSettings:
             configuration.get(client_options.CLIENT_HEARTBEAT_TIMEOUT),
             configuration.get(client_options.SHUTDOWN_ON_ATTACHED_EXIT),
             configuration.get(client_options.CLIENT_CLOSE_TIMEOUT),
+            configuration.get(BLOB_OFFLOAD_MIN_SIZE),
         )
 
     def attached_client(self, reason: str) -> AttachedClient:

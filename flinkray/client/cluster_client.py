@@ -55,8 +55,8 @@ class ClusterClient:
 
         *on_close*: coroutine function that leaves the cluster; it runs on the client's event loop
         when the client is closed. *after_close*: called after the event loop has ended.
-        *configuration*: only ``client.*`` and ``execution.*`` are used. *output*: the running
-        output of an embedded cluster, which is closed with the client."""
+        *configuration*: only ``client.*``, ``execution.*`` and ``blob.offload.minsize`` are used.
+        *output*: the running output of an embedded cluster, which is closed with the client."""
         self._session = ClientSession(
             loop,
             connection,
@@ -86,7 +86,7 @@ class ClusterClient:
             SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came; the job was cancelled, or
                 never submitted. A second Ctrl-C leaves the job as it is.
         """
-        submission = Submission(self._session.dispatcher, job, timeout)
+        submission = self._submission(job, timeout)
         try:
             self._session.run(self._submit(job, submission))
         except KeyboardInterrupt:
@@ -99,13 +99,17 @@ class ClusterClient:
         """Submit a job from code on an event loop, and return its handle when the cluster has
         stored the job. Arguments and errors are those of :meth:`submit`. If the caller is
         cancelled, the job is cancelled in the background if it was accepted."""
-        submission = Submission(self._session.dispatcher, job, timeout)
+        submission = self._submission(job, timeout)
         try:
             await asyncio.wrap_future(self._session.start(self._submit(job, submission)))
         except asyncio.CancelledError:
             self._session.start(self._end_submitted(job.job_id, submission))
             raise
         return JobHandle(self._session, job.job_id)
+
+    def _submission(self, job: JobGraph, timeout: float | None) -> Submission:
+        session = self._session
+        return Submission(session.dispatcher, job, timeout, session.settings.offload_min_size)
 
     async def _submit(self, job: JobGraph, submission: Submission) -> None:
         if job.client is not None:

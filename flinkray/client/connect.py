@@ -25,7 +25,7 @@ from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.client.standard_output import EmbeddedOutput
 from flinkray.core.config import ReadableConfig, WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
+from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
 from flinkray.rpc import RayRpcService
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,6 @@ async def _open(
             rpc_service,
             services.get_dispatcher_leader_retriever(),
             cluster_id,
-            offload_min_size=configuration.get(BLOB_OFFLOAD_MIN_SIZE),
         )
         leaving.push_async_callback(connection.close)
         await connection.open()

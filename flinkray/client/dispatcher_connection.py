@@ -7,32 +7,22 @@ cannot be reached, the question is repeated to the present leader.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.blob import BlobClient, BlobNotFoundError, BlobOwner, blob_server_beside
-from flinkray.core.blobs import BlobKey
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import (
-    DuplicateJobSubmissionError,
     FencingTokenError,
-    RecipientUnreachableError,
     RpcConnectionError,
     RpcError,
     RpcTimeoutError,
 )
 from flinkray.core.ids import DispatcherId, LeaderSessionID
-from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.rpc import RpcService
 from flinkray.rpc.time_limit import within
-from flinkray.scheduler.graph.job_graph import JobGraph
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,8 +33,6 @@ _STABLE = 5.0
 """Seconds that an attempt must last for its failure to count as the first of a new series."""
 _LONGEST_SEARCH = 10.0
 """Most seconds for one attempt to connect."""
-_UPLOADS = 3
-"""How many times user code is uploaded for one submission if the cluster loses it again."""
 UNREACHABLE_LIMIT = 60.0
 """Seconds without any Dispatcher after which even a question without a timeout fails.
 
@@ -62,15 +50,12 @@ class DispatcherConnection(LeaderRetrievalListener):
         cluster_id: str,
         *,
         unreachable_limit: float = UNREACHABLE_LIMIT,
-        offload_min_size: int = BLOB_OFFLOAD_MIN_SIZE.default,
     ) -> None:
-        """Create a connection that does not look for the leader before :meth:`open`.
-        *offload_min_size*: value of the option ``blob.offload.minsize``."""
+        """Create a connection that does not look for the leader before :meth:`open`."""
         self._rpc_service = rpc_service
         self._retriever = retriever
         self._cluster_id = cluster_id
         self._unreachable_limit = unreachable_limit
-        self._offload_min_size = offload_min_size
         self._leader: tuple[str, LeaderSessionID] | None = None
         self._gateway: DispatcherGateway | None = None
         self._error: Exception | None = None
@@ -132,47 +117,6 @@ class DispatcherConnection(LeaderRetrievalListener):
                 f"{self._cluster_id!r} within {format_duration(timeout)}"
                 f"{self._because() or _at_last(failures)}"
             ) from None
-
-    async def submit(self, graph: JobGraph, timeout: float | None) -> None:
-        """Submit a job exactly once; large user code is uploaded first. An attempt may end without
-        an answer although the cluster accepted the job. If a later attempt then finds that the
-        cluster knows the job, the submission has succeeded."""
-        unanswered = False
-        small, blobs = await self._rpc_service.run_blocking(offload, graph, self._offload_min_size)
-        owner = BlobOwner.of_job(graph.job_id)
-
-        async def submit(gateway: DispatcherGateway) -> None:
-            nonlocal unanswered
-            await self._upload(gateway, owner, blobs)
-            try:
-                await gateway.submit_job(small)
-            except DuplicateJobSubmissionError:
-                if not unanswered:
-                    raise
-            except (RecipientUnreachableError, RpcTimeoutError):
-                unanswered = True
-                raise
-
-        async def submit_with_blobs(gateway: DispatcherGateway) -> None:
-            for _ in range(_UPLOADS - 1):
-                try:
-                    await submit(gateway)
-                except BlobNotFoundError as error:  # the Dispatcher was replaced in between
-                    log.info("job %s: to be uploaded again: %s", graph.job_id, error)
-                else:
-                    return
-            await submit(gateway)
-
-        await self.ask(f"submit job {graph.job_id}", submit_with_blobs, timeout)
-
-    async def _upload(
-        self, gateway: DispatcherGateway, owner: BlobOwner, blobs: dict[BlobKey, bytes]
-    ) -> None:
-        if blobs:
-            address = blob_server_beside(gateway.address)
-            client = BlobClient(self._rpc_service, address, patience=_STABLE)
-            for blob in blobs.values():
-                await client.put(owner, blob)
 
     async def _ask(
         self,
@@ -241,27 +185,3 @@ class DispatcherConnection(LeaderRetrievalListener):
 
 def _at_last(failures: list[RpcError]) -> str:
     return f" ({failures[-1]})" if failures else ""
-
-
-def offload(graph: JobGraph, min_size: int) -> tuple[JobGraph, dict[BlobKey, bytes]]:
-    """Replace the largest pieces of user code and files in *graph* by the keys of blobs, until the
-    pieces that are left have at most *min_size* bytes together. Returns (graph with keys, replaced
-    pieces by key). Nothing is uploaded here."""
-    vertices, files = list(graph.vertices), list(graph.files)
-    contents = [vertex.invokable.code for vertex in vertices] + [file.content for file in files]
-    pieces = {index: piece for index, piece in enumerate(contents) if isinstance(piece, bytes)}
-    blobs: dict[BlobKey, bytes] = {}
-    left = sum(map(len, pieces.values()))
-    for index, piece in sorted(pieces.items(), key=lambda item: len(item[1]), reverse=True):
-        if left <= min_size:
-            break
-        key = BlobKey.of(piece)
-        blobs[key] = piece
-        if index < len(vertices):
-            vertex = vertices[index]
-            vertices[index] = replace(vertex, invokable=replace(vertex.invokable, code=key))
-        else:
-            place = index - len(vertices)
-            files[place] = replace(files[place], content=key)
-        left -= len(piece)
-    return replace(graph, vertices=tuple(vertices), files=tuple(files)), blobs

@@ -36,8 +36,8 @@ from flinkray.core.kv_states import (
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.immutable_states import immutable_state
+from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of, stable_hash
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KEY_KINDS, key_group_of, stable_hash
 from flinkray.state.kv_state_serializer import (
     NO_NAMESPACE,
     KvStateSerializer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID, KvStateID
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.message import message
 
 
@@ -30,7 +30,7 @@ class KvStateRegistration:
     kind: str
     """Kind of the state's descriptor: value, list, map, reducing or aggregating."""
     key_type: str | None
-    """Declared type of the keys, as in ``flinkray.state.keys.KEY_KINDS``; None means any type."""
+    """Declared type of the keys: a name in ``key_group_assignment.KEY_KINDS``. None: any type."""
 
     @property
     def vertex_id(self) -> JobVertexID:

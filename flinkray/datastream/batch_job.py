@@ -14,7 +14,7 @@ from flinkray.client.stream_job import stream_vertices
 from flinkray.core.arguments import whole_number
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.stream import DataStream

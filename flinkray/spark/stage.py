@@ -20,7 +20,7 @@ from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProg
 from flinkray.spark.application import SparkApplication
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
-from flinkray.spark.executor_launches import ExecutorDesk
+from flinkray.spark.executors import ExecutorDesk
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.guest import GuestApplication, GuestView
 from flinkray.spark.host import SparkHost

@@ -12,7 +12,7 @@ from typing import Any
 from flinkray.core.errors import ConfigurationError
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
-from flinkray.spark.executor_launches import ExecutorDesk
+from flinkray.spark.executors import ExecutorDesk
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.host import HostProperties, SparkHost
 from flinkray.spark.processes import marker_environment, stage_name

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.columnar_table import ColumnarArrayState, ColumnarTable
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
@@ -29,8 +29,8 @@ from flinkray.state.handles import (
     TableValueState,
 )
 from flinkray.state.interfaces import ArrayState, ValueState
+from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
 from flinkray.state.serializers import check_key_groups, read_timers
 from flinkray.state.snapshots import (

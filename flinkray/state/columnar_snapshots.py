@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.errors import StateError, StateMigrationError
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import (
     UnreadableValuesError,

@@ -25,8 +25,8 @@ from flinkray.state.columnar_snapshots import (
 )
 from flinkray.state.errors import StateError
 from flinkray.state.interfaces import ArrayState
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.key_numbers import KeyNumbers, Slots
-from flinkray.state.keys import KeyGroupAssigner
 from flinkray.state.serializers import check_key_groups
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder

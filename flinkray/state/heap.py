@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
 from flinkray.state.descriptors import StateDescriptor
@@ -32,8 +32,8 @@ from flinkray.state.heap_tables import (
     TableCapture,
 )
 from flinkray.state.interfaces import ValueState
+from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_places
-from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.serializers import (
     Places,
     StateFrameWriter,

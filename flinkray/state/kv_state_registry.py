@@ -20,7 +20,7 @@ from flinkray.core.kv_states import (
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.expiry import visible
-from flinkray.state.keys import key_type_of
+from flinkray.state.key_group_assignment import key_type_of
 from flinkray.state.kv_state_serializer import NO_NAMESPACE, KvStateSerializer
 from flinkray.state.table import MISSING, PointReader, StateTable
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.columnar_snapshots import (
     CaptureLog,
     ColumnarCapture,
@@ -28,7 +28,7 @@ from flinkray.state.columnar_snapshots import (
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
 from flinkray.state.key_encoding import UnsupportedKeyError
-from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
+from flinkray.state.key_group_assignment import KeyGroupAssigner, key_groups_of_array
 from flinkray.state.serializers import check_key_groups, of_another_key_type
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
-from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
+from flinkray.state.key_group_assignment import KeyGroupAssigner, key_groups_of_array
 from flinkray.state.snapshots import SerializerSnapshot
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (

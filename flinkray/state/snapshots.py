@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 

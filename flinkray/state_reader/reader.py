@@ -14,15 +14,16 @@ import pyarrow as pa
 
 from flinkray.checkpoint.handles import KeyedStateHandle
 from flinkray.checkpoint.metadata import CheckpointedOperator
+from flinkray.checkpoint.metadata_file import read_metadata
 from flinkray.checkpoint.state_files import open_state
 from flinkray.checkpoint.state_format import (
     read_keyed_state,
     read_keyed_state_header,
     read_operator_state,
 )
-from flinkray.checkpoint.storage import metadata_path, read_metadata
+from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state import KeyedSnapshot
 from flinkray.state.serializers import StateSerializer, expires, read_timers
 from flinkray.state.snapshots import TableSnapshot, collected

@@ -26,6 +26,7 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
+from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_files import StateWriter
 from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
 from flinkray.checkpoint.storage import (
@@ -33,11 +34,10 @@ from flinkray.checkpoint.storage import (
     delete_directory,
     savepoint_directory,
     state_writer,
-    write_metadata,
 )
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.private_files import GROUP, OWNER, permitted
 from flinkray.state import (
     HeapKeyedStateBackend,

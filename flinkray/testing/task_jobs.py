@@ -12,7 +12,7 @@ from typing import Any
 
 from flinkray.client.stream_job import stream_job
 from flinkray.core.clock import Clock
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     JobGraph,

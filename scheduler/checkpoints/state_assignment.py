@@ -24,7 +24,7 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
 )
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.core.key_groups import key_group_range, owner_of
+from flinkray.core.key_group_ranges import key_group_range, owner_of
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.checkpoints.operators_with_state import (
     has_keyed_state,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from flinkray.core.errors import JobStateError, JobSubmissionError
 from flinkray.core.ids import JobVertexID
 from flinkray.core.job_options import SCHEDULER
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import (
     JobGraph,

@@ -8,7 +8,7 @@ from typing import Any
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import retired, stored, with_defaults

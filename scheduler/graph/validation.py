@@ -10,7 +10,7 @@ from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS, STATE_RECOVERY_PATH
-from flinkray.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
+from flinkray.core.key_group_ranges import UPPER_BOUND_MAX_PARALLELISM
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
     SPARK,

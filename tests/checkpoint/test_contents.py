@@ -23,11 +23,12 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
+from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
-from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
+from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.client.cli import execute
 from flinkray.core.ids import JobID
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_group_ranges import key_group_range
 from flinkray.datastream import Types
 from flinkray.state import (
     ArrayStateDescriptor,
@@ -37,7 +38,7 @@ from flinkray.state import (
     OperatorStateBackend,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import key_group_of
+from flinkray.state.key_group_assignment import key_group_of
 
 JOB = JobID(b"j" * 16)
 GROUPS = 16

@@ -37,7 +37,7 @@ from flinkray.checkpoint.state_format import (
     write_keyed_state,
     write_keyed_state_if_any,
 )
-from flinkray.core.key_groups import KeyGroupRange, key_group_range
+from flinkray.core.key_group_ranges import KeyGroupRange, key_group_range
 from flinkray.state import (
     ArrayStateDescriptor,
     HeapKeyedStateBackend,
@@ -48,7 +48,7 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.errors import StateError
-from flinkray.state.keys import key_group_of
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.state.snapshots import (
     ColumnarSnapshot,
     Section,

@@ -14,14 +14,13 @@ from flinkray.checkpoint.errors import (
     NoSuchBucketError,
 )
 from flinkray.checkpoint.handles import FileState
+from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
 from flinkray.checkpoint.storage import (
     JobCheckpointStorage,
     delete_checkpoint,
     delete_checkpoints_of_job,
     exclusive_files,
     find_checkpoints,
-    read_metadata,
-    write_metadata,
 )
 from flinkray.core.locations import without_secrets
 from flinkray.datastream import Configuration, StreamExecutionEnvironment

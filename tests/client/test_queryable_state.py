@@ -25,7 +25,7 @@ from flinkray.core.kv_states import (
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.state import ValueStateDescriptor
-from flinkray.state.keys import KEY_KINDS, key_group_of, stable_hash
+from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of, stable_hash
 from flinkray.state.kv_state_serializer import (
     NO_NAMESPACE,
     KvStateSerializer,

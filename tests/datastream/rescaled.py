@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flinkray.core.key_groups import owner_of
+from flinkray.core.key_group_ranges import owner_of
 from flinkray.datastream import (
     DataStream,
     KeyedProcessFunction,
@@ -19,7 +19,7 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from flinkray.state.keys import key_group_of
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
 from flinkray.streaming.records.elements import Block
 

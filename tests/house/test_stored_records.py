@@ -13,7 +13,7 @@ WRITERS = {
     "flinkray/ha/entries.py": "entries of job stores",
     "flinkray/ha/epoch_directory.py": "pointers to checkpoints, counts, job graphs, job results",
     "flinkray/ha/checkpoint_stores.py": "pointers to checkpoints, and counts",
-    "flinkray/checkpoint/storage.py": "metadata of checkpoints, which are entries",
+    "flinkray/checkpoint/metadata_file.py": "metadata of checkpoints, which are entries",
     "flinkray/blob/store.py": "parts of blobs, and their markers, which are entries",
     "flinkray/rpc/ray/directory.py": "process records; a secret and names of prestarted processes",
 }

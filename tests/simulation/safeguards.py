@@ -25,7 +25,7 @@ from flinkray.actors.job_master import snapshot_requests
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.left_by_past_job_masters import PastCopies
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.job_master.slot_pool_supervision import SlotPoolSupervision
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.taking_over import Reconciliation
 from flinkray.actors.job_master.task_deployer import TaskDeployer
@@ -327,17 +327,17 @@ async def _reported_once(services: Any, master_id: Any, result: Any, details: An
     return True
 
 
-async def _swallow(self: SlotPoolConnection, pool: Any, call: Any) -> None:
+async def _swallow(self: SlotPoolSupervision, pool: Any, call: Any) -> None:
     await _once("tell the pool", lambda: call(pool))
 
 
-async def _ask_for_no_news(self: SlotPoolConnection, pool: Any) -> None:
+async def _ask_for_no_news(self: SlotPoolSupervision, pool: Any) -> None:
     await pool.request_heartbeat()
     if pool is self._pool and self._heartbeats is not None:
         self._heartbeats.receive_heartbeat(self._resource_id, None)
 
 
-def _any_news(self: SlotPoolConnection, pool_number: int, news_number: int) -> bool:
+def _any_news(self: SlotPoolSupervision, pool_number: int, news_number: int) -> bool:
     if self._pool is None or pool_number != self._number:
         return False
     self._news_seen = max(news_number, self._news_seen)
@@ -549,15 +549,15 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "order of a SlotPool's news": Safeguard(
         "a SlotPool is replaced when a later message shows that one was lost",
-        _replace(SlotPoolConnection, "is_next", _any_news),
+        _replace(SlotPoolSupervision, "is_next", _any_news),
     ),
     "count of a SlotPool's news": Safeguard(
         "a SlotPool is replaced when its heartbeats show that a message was lost",
-        _replace(SlotPoolConnection, "_ask_for_news", _ask_for_no_news),
+        _replace(SlotPoolSupervision, "_ask_for_news", _ask_for_no_news),
     ),
     "SlotPools that do not listen": Safeguard(
         "a SlotPool is replaced when a call of the JobMaster fails",
-        _replace(SlotPoolConnection, "_told", _swallow),
+        _replace(SlotPoolSupervision, "_told", _swallow),
     ),
     "slots of a lost SlotPool": Safeguard(
         "the next SlotPool is told which slots the lost SlotPool had",

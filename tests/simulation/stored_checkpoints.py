@@ -8,7 +8,8 @@ from zlib import crc32
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.handles import FileState, OperatorSubtaskState
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.storage import METADATA, _with_paths
+from flinkray.checkpoint.metadata_file import _with_paths
+from flinkray.checkpoint.storage import METADATA
 from flinkray.core.ids import JobID
 from flinkray.ha.entries import decode_entry
 from flinkray.testing.simulation.disk import SimulatedDisk

@@ -21,7 +21,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.environment import HOST_OPTION, RAYDP, STANDALONE
-from flinkray.spark.executor_process import run_executor
+from flinkray.spark.executors import run_executor
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.processes import end_leftovers, leftover_processes, remove_scratch, stage_name
 from flinkray.spark.ray_cluster import current_ray_context, ray_executor_actors

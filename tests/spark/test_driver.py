@@ -28,7 +28,7 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark import session_guests
 from flinkray.spark.driver import SparkDriver
-from flinkray.spark.executor_launches import ExecutorDesk
+from flinkray.spark.executors import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
     SparkDriverGateway,

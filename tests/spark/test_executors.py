@@ -12,8 +12,9 @@ import pytest
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.spark.environment import JavaInstallation, SparkEnvironment
-from flinkray.spark.executor_launches import ExecutorDesk, StageEndedError
-from flinkray.spark.executor_process import (
+from flinkray.spark.executors import (
+    ExecutorDesk,
+    StageEndedError,
     ending_with_parent,
     executor_command,
     executor_variables,
@@ -306,7 +307,7 @@ def test_executor_keeps_its_files_in_its_own_folder(tmp_path: Path) -> None:
 
 _PARENT = """
 import subprocess, sys
-from flinkray.spark.executor_process import ending_with_parent
+from flinkray.spark.executors import ending_with_parent
 child = subprocess.Popen(ending_with_parent(("/bin/sleep", "1000")))
 print(child.pid, flush=True)
 sys.stdin.read()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.columnar_snapshots import RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
-from flinkray.state.keys import KeyGroupAssigner, key_group_of
+from flinkray.state.key_group_assignment import KeyGroupAssigner, key_group_of
 from flinkray.state.row_table import RowTable
 from flinkray.state.snapshots import ColumnarSnapshot
 

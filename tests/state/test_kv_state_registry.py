@@ -18,7 +18,7 @@ from flinkray.core.ids import (
     JobID,
     JobVertexID,
 )
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.core.kv_states import (
     KvStateRegistration,
     MalformedKvStateError,
@@ -36,7 +36,7 @@ from flinkray.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import KEY_KINDS, KeyHash, stable_hash
+from flinkray.state.key_group_assignment import KEY_KINDS, KeyHash, stable_hash
 from flinkray.state.kv_state_registry import (
     ALL_JOBS,
     KvStateEntry,

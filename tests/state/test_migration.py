@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state import (
     KeyContext,
     KeyedSnapshot,
@@ -26,8 +26,8 @@ from flinkray.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.row_table import RowTable
 from flinkray.state.serializers import StateSerializer
 from flinkray.state.snapshots import SerializerSnapshot, TableSnapshot

@@ -15,8 +15,8 @@ from flinkray.core.config import ReadableConfig
 from flinkray.state import ListStateDescriptor, MapStateDescriptor, StateError, ValueStateDescriptor
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
-from flinkray.state.disk.engine import new_state_folder, sweep_state_folders
-from flinkray.state.disk.store import FairLock
+from flinkray.state.disk.changes import FairLock
+from flinkray.state.disk.rocksdb import new_state_folder, sweep_state_folders
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
@@ -56,7 +56,7 @@ def test_state_folder_of_a_killed_process_is_removed_by_the_next_process(tmp_pat
     killed = in_another_process(
         """
         import os, signal, sys
-        from flinkray.state.disk.engine import new_state_folder
+        from flinkray.state.disk.rocksdb import new_state_folder
         folder = new_state_folder(sys.argv[1])
         (folder.path / "something").write_text("large")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_lock_that_one_thread_takes_repeatedly_does_not_starve_other_threads() -
 
 
 def test_subtasks_on_a_machine_are_spread_over_the_local_state_directories(tmp_path: Path) -> None:
-    from flinkray.core.key_groups import key_group_range
+    from flinkray.core.key_group_ranges import key_group_range
 
     names = [str(tmp_path / name) for name in "ab"]
     made = backend_factory(
@@ -165,7 +165,7 @@ def test_state_larger_than_the_caches_is_kept_on_disk_and_not_in_memory(tmp_path
         from flinkray.checkpoint.state_format import StoredSnapshot, write_keyed_state
         from flinkray.checkpoint.state_files import StateOutput, open_state
         from functools import partial
-        from flinkray.core.key_groups import KeyGroupRange
+        from flinkray.core.key_group_ranges import KeyGroupRange
         from flinkray.state import ListStateDescriptor, ValueStateDescriptor
         from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings
 

@@ -16,7 +16,7 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.heap_tables import HeapValueTable
-from flinkray.state.keys import KEY_KINDS, key_group_of
+from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of
 from flinkray.state.serializers import StateSerializer
 from tests.state.every_backend import make_backend, on_every_backend
 

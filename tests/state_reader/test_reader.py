@@ -29,15 +29,16 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
+from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_format import (
     read_keyed_state,
     write_keyed_state,
     write_operator_state,
 )
-from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
+from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.core.durations import Duration
 from flinkray.core.ids import JobID
-from flinkray.core.key_groups import KeyGroupRange, key_group_range
+from flinkray.core.key_group_ranges import KeyGroupRange, key_group_range
 from flinkray.datastream import Row
 from flinkray.state import (
     HeapKeyedStateBackend,
@@ -48,8 +49,8 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.key_encoding import encode_key
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import key_group_of
 from flinkray.state.kv_state_serializer import (
     deserialize_keys_and_namespace,
     serialize_keys_and_namespace,

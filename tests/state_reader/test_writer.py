@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.metadata_file import read_metadata
 from flinkray.checkpoint.state_format import read_keyed_state
-from flinkray.checkpoint.storage import read_metadata
 from flinkray.core import private_files
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.datastream import (
     KeyedProcessFunction,
     RuntimeContext,
@@ -32,7 +32,7 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.key_encoding import UnsupportedKeyError
-from flinkray.state.keys import KEY_KINDS
+from flinkray.state.key_group_assignment import KEY_KINDS
 from flinkray.state_reader import BootstrapError, SavepointReader, SavepointWriter
 from flinkray.streaming.program.graph import operator_id_of
 

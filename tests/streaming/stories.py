@@ -9,8 +9,8 @@ from itertools import repeat
 from operator import add
 from typing import Any
 
-from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.keys import key_group_of
+from flinkray.core.key_group_ranges import KeyGroupRange
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.records.elements import Columns
 from tests.streaming.subtasks_of_one import GROUPS, Subtasks

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flinkray.core.key_groups import KeyGroupRange, key_group_range
-from flinkray.state.keys import key_group_of
+from flinkray.core.key_group_ranges import KeyGroupRange, key_group_range
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.operators.operator import (
     OperatorState,
     OperatorStateCapture,

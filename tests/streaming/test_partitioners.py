@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flinkray.core.key_groups import owner_of
-from flinkray.state.keys import key_group_of
+from flinkray.core.key_group_ranges import owner_of
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state import HeapKeyedStateBackend
 from flinkray.state.errors import StateError
 from flinkray.state.table import NO_KEY

@@ -1,5 +1,4 @@
-"""The called side of a connection: requests come in, become handlers, and are answered. A call with
-a wrong fencing token is refused here."""
+"""The called side of a connection: requests come in, become handlers, and are answered."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from flinkray.rpc.endpoint import implemented_gateways
 from flinkray.rpc.gateway import GatewayMethod
 from flinkray.rpc.mailbox import EndpointState, HostedEndpoint
 from flinkray.rpc.serving.duplicates import AtMostOnce
-from flinkray.rpc.serving.fencing import refuse_token, token_of
+from flinkray.rpc.serving.fencing import check_token, token_of
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.codec import Packed
 from flinkray.rpc.wire.envelope import (
@@ -69,10 +68,7 @@ class _Lane(AtMostOnce):
         super().__init__()
         self.endpoint = endpoint
         self.token: bytes | None = None
-        """The token that calls must carry, encoded (:mod:`flinkray.rpc.serving.fencing`).
-
-        None: calls need no token.
-        """
+        """The token that calls must carry, encoded. None: calls need no token."""
         if endpoint is not None:
             self.mailbox = endpoint.mailbox
             self.post = endpoint.mailbox.handlers.post
@@ -155,8 +151,8 @@ class ServerConnection:
             if known is None:
                 _refuse_method(endpoint, name)
             method, recorder = known
-            if lane.token is not None and token != lane.token:
-                refuse_token(endpoint, method, token)
+            if lane.token is not None:
+                check_token(endpoint, method, lane.token, token)
             try:
                 arguments = codec.decode(payload)
             except RpcSerializationError as error:

@@ -2,13 +2,11 @@
 
 Each call carries the token of the leader that the sender follows. A call without a token, or with
 an old or foreign token, is refused before its handler runs. This applies to tells and asks.
-:mod:`flinkray.rpc.serving.dispatch` compares the tokens; here are the encoded token and the error.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NoReturn
 
 from flinkray.core.errors import FencingTokenError, RpcSerializationError
 from flinkray.core.ids import FencingToken
@@ -25,12 +23,13 @@ def token_of(endpoint: HostedEndpoint) -> bytes | None:
     return None
 
 
-def refuse_token(
-    endpoint: HostedEndpoint, method: GatewayMethod, received: bytes | None
-) -> NoReturn:
-    """Raise the FencingTokenError for a call of *method* that carried the wrong token.
-    The error has the received token and the endpoint's own token.
-    """
+def check_token(
+    endpoint: HostedEndpoint, method: GatewayMethod, expected: bytes, received: bytes | None
+) -> None:
+    """Raise FencingTokenError if a call of *method* did not carry the *expected* token of
+    *endpoint*. The error has both tokens. The tokens are compared as encoded."""
+    if received == expected:
+        return
     assert isinstance(endpoint, FencedRpcEndpoint)
     token: object = None
     if received is not None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from flinkray.state.disk.backend import DiskKeyedStateBackend, DiskSettings
-from flinkray.state.disk.engine import StateStorageError
+from flinkray.state.disk.rocksdb import StateStorageError
 
 __all__ = ["DiskKeyedStateBackend", "DiskSettings", "StateStorageError"]

@@ -10,22 +10,23 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.backend import KeyedStateBackend, Schedule
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
-from flinkray.state.disk.engine import (
+from flinkray.state.disk.changes import DiskStore
+from flinkray.state.disk.restored_frames import Spool, SpooledFrames, SpooledTable
+from flinkray.state.disk.rocksdb import (
     Engine,
     EngineMemory,
     StateStorageError,
     load_module,
     new_state_folder,
 )
-from flinkray.state.disk.store import DiskStore, Spool, SpooledFrames, SpooledTable
 from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
 from flinkray.state.disk.timers import MOST_IN_MEMORY, DiskTimerQueue
+from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_places
-from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.serializers import (
     Frame,
     StateSerializer,

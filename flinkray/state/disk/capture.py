@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.disk.engine import Pair, Snapshot
+from flinkray.state.disk.changes import changed_places
+from flinkray.state.disk.restored_frames import Spool, SpooledTable
+from flinkray.state.disk.rocksdb import Pair, Snapshot
 from flinkray.state.disk.rows import PlaceCodec, table_prefix
-from flinkray.state.disk.store import Spool, SpooledTable, changed_places
 from flinkray.state.disk.tables import DiskTable
 from flinkray.state.disk.timers import DiskTimerQueue, Timer, read_timers_of_rows
 from flinkray.state.expiry import without_expired
 from flinkray.state.heap_tables import TableCapture
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.serializers import Places, StateFrameWriter, merged, write_timers
 from flinkray.state.snapshots import (
     ColumnarForm,

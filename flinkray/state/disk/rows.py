@@ -27,8 +27,8 @@ from typing import Any
 import msgpack
 
 from flinkray.state.key_encoding import decode_first_key, encode_key
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import KeyGroupAssigner
 from flinkray.state.value_encoding import ValueDecoder, ValueEncoder, pack, unpack
 
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})

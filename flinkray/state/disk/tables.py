@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.disk.engine import Pair, after
+from flinkray.state.disk.changes import OVERHEAD, DiskStore
+from flinkray.state.disk.rocksdb import Pair, after
 from flinkray.state.disk.rows import (
     Exact,
     PlaceCodec,
@@ -36,10 +37,9 @@ from flinkray.state.disk.rows import (
     with_exact,
     without_exact,
 )
-from flinkray.state.disk.store import OVERHEAD, DiskStore
 from flinkray.state.errors import StateError
 from flinkray.state.key_encoding import decode_first_key
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.table import (
     MISSING,
     ListTable,

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from flinkray.state.disk.engine import Pair, after
+from flinkray.state.disk.changes import DiskStore
+from flinkray.state.disk.rocksdb import Pair, after
 from flinkray.state.disk.rows import PlaceCodec, table_prefix, with_exact, without_exact
-from flinkray.state.disk.store import DiskStore
 from flinkray.state.heap_tables import HeapTimerQueue, TableCapture
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.table import TimerQueue
 
 MOST_IN_MEMORY = 100_000

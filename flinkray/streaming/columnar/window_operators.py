@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flinkray.state.key_group_assignment import KeyHash
 from flinkray.state.key_numbers import KeyNumbers
-from flinkray.state.keys import KeyHash
 from flinkray.state.row_table import RowTable
 from flinkray.streaming.columnar.arrow_batches import batches_of
 from flinkray.streaming.columnar.conversion import block_to_columns

@@ -11,7 +11,7 @@ from flinkray.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from flinkray.state.keys import KeyHash
+from flinkray.state.key_group_assignment import KeyHash
 from flinkray.state.table import MISSING
 from flinkray.streaming.operators.basic import (
     DROPPED,

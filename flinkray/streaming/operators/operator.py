@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from flinkray.core.clock import Clock
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_group_ranges import key_group_range
 from flinkray.core.values import own
 from flinkray.state import backends
 from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.keys import KeyHash, stable_hash
+from flinkray.state.key_group_assignment import KeyHash, stable_hash
 from flinkray.state.operator_state import (
     OperatorCapture,
     OperatorSnapshot,

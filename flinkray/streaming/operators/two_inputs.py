@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flinkray.state.keys import KeyHash
+from flinkray.state.key_group_assignment import KeyHash
 from flinkray.streaming.operators.basic import without_context
 from flinkray.streaming.operators.collector import Collector
 from flinkray.streaming.operators.operator import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
 

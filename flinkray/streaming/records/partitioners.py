@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.core.key_groups import owner_of
-from flinkray.state.key_values import are_plain
-from flinkray.state.keys import (
+from flinkray.core.key_group_ranges import owner_of
+from flinkray.state.key_group_assignment import (
     KeyGroupAssigner,
     hash_long,
     is_plain_integer,
@@ -28,6 +27,7 @@ from flinkray.state.keys import (
     key_groups_of_integers,
     stable_hash,
 )
+from flinkray.state.key_values import are_plain
 from flinkray.streaming.errors import Reading, StreamError, reading_at
 from flinkray.streaming.functions.functions import Function
 from flinkray.streaming.records.elements import Block, Columns

@@ -20,7 +20,7 @@ from flinkray.state.descriptors import (
     MapStateDescriptor,
     StateDescriptor,
 )
-from flinkray.state.keys import KeyHash
+from flinkray.state.key_group_assignment import KeyHash
 from flinkray.state.table import KeyContext, MapTable
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.functions import WindowContext

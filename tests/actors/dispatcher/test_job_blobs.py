@@ -18,7 +18,8 @@ from flinkray.blob import (
     BlobServerGateway,
     blob_server_beside,
 )
-from flinkray.client.dispatcher_connection import DispatcherConnection, offload
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.submission import Submission, offload
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FrameTooLargeError,
@@ -92,7 +93,7 @@ async def test_a_job_with_30_mb_of_code_runs_and_leaves_no_blob(tmp_path: Path) 
         job = large_job(["register", "pause 5", "finish"])
         with pytest.raises(FrameTooLargeError, match=r"travels as a blob \(flinkray\.blob\)"):
             await cluster.submit(job)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         assert len(stored_blobs(tmp_path, job.job_id)) > 1
         assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
@@ -103,7 +104,7 @@ async def test_a_job_with_30_mb_of_code_runs_and_leaves_no_blob(tmp_path: Path) 
 async def test_a_job_with_little_code_needs_no_blob(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         assert stored_blobs(tmp_path, job.job_id) == []
 
@@ -116,12 +117,12 @@ async def test_a_duplicate_submission_does_not_delete_the_running_jobs_blobs(
     blobs."""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         other = replace(large_job(["wait"], size=3 * MIB), job_id=job.job_id)
         for duplicate in (job, other):
             with pytest.raises(DuplicateJobSubmissionError):
-                await connection.submit(duplicate, 60)
+                await Submission(connection, duplicate, 60).make()
         await asyncio.sleep(3 * UPLOAD_TIMEOUT / 2)
         cluster.crash("SparkDriver")
         assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
@@ -138,7 +139,7 @@ async def test_graph_with_a_missing_blob_is_refused_and_its_id_stays_free(
         (key,) = blobs
         with pytest.raises(BlobNotFoundError, match=str(key)):
             await cluster.submit(small)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
 
 
@@ -146,7 +147,7 @@ async def test_graph_with_a_missing_blob_is_refused_and_its_id_stays_free(
 async def test_job_runs_on_and_keeps_its_blobs_when_the_dispatcher_dies(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         cluster.crash("Dispatcher")
         await asyncio.sleep(3 * UPLOAD_TIMEOUT / 2)
@@ -161,7 +162,7 @@ async def test_blobs_of_a_job_that_ended_while_no_dispatcher_ran_are_deleted(
 ) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "pause 1", "finish"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         cluster.network.restart_delay = 5.0
         cluster.crash("Dispatcher")
@@ -185,7 +186,7 @@ async def test_blobs_are_kept_while_the_graph_cannot_be_removed(tmp_path: Path) 
     """DI-14"""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "pause 5", "finish"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         stored = stored_blobs(tmp_path, job.job_id)
         graphs = tmp_path / "job-graphs"
@@ -211,7 +212,7 @@ async def test_blobs_of_a_refused_job_are_deleted_after_the_upload_timeout(
         (tmp_path / "job-graphs").rename(tmp_path / "the graphs")
         (tmp_path / "job-graphs").write_text("a file where the directory should be")
         with pytest.raises(JobSubmissionError, match="graph could not be stored"):
-            await connection.submit(job, 60)
+            await Submission(connection, job, 60).make()
         assert stored_blobs(tmp_path, job.job_id) != []
         (tmp_path / "job-graphs").unlink()
         (tmp_path / "the graphs").rename(tmp_path / "job-graphs")
@@ -223,7 +224,7 @@ async def test_blobs_of_a_refused_job_are_deleted_after_the_upload_timeout(
 async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], ["register", "finish"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         stored = stored_blobs(tmp_path, job.job_id)
         await cluster.client.stop("Dispatcher")
@@ -245,7 +246,7 @@ async def test_stopping_dispatcher_leaves_its_running_job_running_and_reports_no
     """DI-12. In Flink the job would be suspended; here the job runs on."""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         dispatcher = await cluster.dispatcher()
         asked = asyncio.ensure_future(dispatcher.request_job_result(job.job_id))
@@ -281,7 +282,7 @@ async def test_ended_job_leaves_only_its_result(
     """DI-12"""
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "pause 5", end], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         assert stored_blobs(tmp_path, job.job_id) != []
         if status is JobStatus.CANCELED:
@@ -295,7 +296,7 @@ async def test_ended_job_leaves_only_its_result(
 async def test_a_cancelled_job_leaves_no_blob(tmp_path: Path) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         await (await cluster.dispatcher()).cancel_job(job.job_id)
         assert (await cluster.result(job.job_id)).status is JobStatus.CANCELED
@@ -308,7 +309,7 @@ async def test_attempt_whose_code_blob_was_lost_fails_and_its_error_names_the_bl
 ) -> None:
     async with cluster_and_client(tmp_path) as (cluster, connection):
         job = large_job(["register", "wait"], size=2 * MIB)
-        await connection.submit(job, 60)
+        await Submission(connection, job, 60).make()
         await until_executing(cluster, job.job_id)
         server = await cluster.client.connect(BLOB_SERVER, BlobServerGateway)
         await server.delete(BlobOwner.of_job(job.job_id))

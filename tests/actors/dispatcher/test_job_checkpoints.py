@@ -15,7 +15,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.storage import write_metadata
+from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_DIR

@@ -10,14 +10,18 @@ from typing import TypeVar
 
 import pytest
 
-from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
+from flinkray.actors.dispatcher.job_snapshots import (
+    JobSnapshots,
+    dispose_savepoint,
+    taken_at_the_end,
+)
 from flinkray.actors.dispatcher.managed_job import JobMasterDeaths, ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.storage import dispose_savepoint, read_metadata, write_metadata
+from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import JobStateError, JobSubmissionError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, JobID, LeaderSessionID, TriggerID

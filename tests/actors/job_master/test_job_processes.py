@@ -11,7 +11,7 @@ from flinkray.actors.coordinators.runner import CoordinatorListener, Coordinator
 from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
-from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.job_master.slot_pool_supervision import SlotPoolSupervision
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.rpc import (
@@ -45,7 +45,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
     async def start_slot_pool(self) -> None:
         address = self.master.address
         arguments = SlotPoolArguments(CLUSTER, GRAPH.job_id, self.fencing_token, address)
-        pool = SlotPoolConnection(
+        pool = SlotPoolSupervision(
             self,
             arguments,
             "the SlotPool",

@@ -12,7 +12,7 @@ from flinkray.actors.gateways import SlotPoolGateway, TaskExecutorGateway
 from flinkray.actors.gateways.stream_coordinator import KeptPart, KeptPiece
 from flinkray.actors.job_master.left_by_past_job_masters import PastPools
 from flinkray.actors.job_master.notes import NotesForSuccessor
-from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.actors.job_master.slot_pool_supervision import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.core.errors import CoordinatorReplacedError

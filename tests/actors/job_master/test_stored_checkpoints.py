@@ -33,7 +33,8 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
-from flinkray.checkpoint.storage import JobCheckpointStorage, read_metadata, write_metadata
+from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
+from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.core.errors import JobError
 from flinkray.core.ids import JobID, JobMasterId, TriggerID
 from flinkray.ha.entries import decode_entry, encode_entry

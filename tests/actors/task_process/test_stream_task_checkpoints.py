@@ -22,7 +22,7 @@ from flinkray.checkpoint.handles import (
 )
 from flinkray.client.stream_job import stream_job
 from flinkray.core.ids import JobMasterId
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_group_ranges import key_group_range
 from flinkray.datastream import (
     KeyedProcessFunction,
     RuntimeContext,
@@ -40,7 +40,7 @@ from flinkray.scheduler.checkpoints.messages import (
 from flinkray.scheduler.graph.job_graph import JobVertex
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import RestoredTask
-from flinkray.state.keys import key_group_of
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.records.elements import (
     END_OF_DATA,
     END_OF_INPUT,

@@ -19,7 +19,7 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_group_ranges import key_group_range
 from flinkray.scheduler.checkpoints.state_assignment import RestoredVertex
 from flinkray.scheduler.graph.job_graph import DistributionPattern, VertexOperator
 from tests.scheduler.builders import JOB

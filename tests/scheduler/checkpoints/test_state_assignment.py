@@ -17,7 +17,7 @@ from flinkray.checkpoint.handles import (
     TaskState,
 )
 from flinkray.checkpoint.metadata import CheckpointedEdge, CheckpointMetadata
-from flinkray.core.key_groups import NO_KEY_GROUPS, KeyGroupRange, owner_of
+from flinkray.core.key_group_ranges import NO_KEY_GROUPS, KeyGroupRange, owner_of
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.checkpoints.state_assignment import (
     RestoredVertex,

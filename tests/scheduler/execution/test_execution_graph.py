@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError, JobSubmissionError
-from flinkray.core.key_groups import default_max_parallelism
+from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.scheduler.execution.execution_graph import PRIOR_ATTEMPTS_KEPT, ExecutionGraph
 from flinkray.scheduler.graph.job_graph import JobEdge
 from tests.scheduler.builders import GRAPH, OTHER_GRAPH, spark_job, spark_vertex

@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.core.errors import AttemptDisposedError, FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobID, KvStateID
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_group_ranges import key_group_range
 from flinkray.core.kv_states import (
     KvStateJobNotFoundError,
     KvStateLocation,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
-from flinkray.state.keys import key_group_of
+from flinkray.state.key_group_assignment import key_group_of
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,

@@ -22,7 +22,8 @@ from flinkray.checkpoint.metadata import (
     CheckpointMetadata,
     SnapshotKind,
 )
-from flinkray.checkpoint.storage import read_whole, state_writer, write_metadata
+from flinkray.checkpoint.metadata_file import read_whole, write_metadata
+from flinkray.checkpoint.storage import state_writer
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import Epochs, PublishedBatches, ResultSchemaError
 from flinkray.state.operator_state import StateFile

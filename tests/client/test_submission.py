@@ -1,4 +1,4 @@
-"""Which user code leaves the graph before it is submitted."""
+"""Large user code leaves the job graph, and is uploaded before the graph is submitted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.blob import BlobNotFoundError, BlobOwner, BlobServer, BlobServerGateway, BlobStore
-from flinkray.client.dispatcher_connection import DispatcherConnection, offload
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.submission import Submission, offload
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import DispatcherId, JobID, JobVertexID, LeaderSessionID
 from flinkray.core.resources import ResourceProfile
@@ -93,9 +94,9 @@ async def test_code_that_the_cluster_lost_before_the_submission_is_uploaded_agai
     double = TestingGateway(DispatcherGateway, DispatcherId.of(ZERO))
     double.on(DispatcherGateway.submit_job).calling(submit).start(masters, "dispatcher")
     retriever = StandaloneLeaderRetrievalService("Dispatcher/dispatcher", ZERO)
-    connection = DispatcherConnection(client, retriever, "test", offload_min_size=100)
+    connection = DispatcherConnection(client, retriever, "test")
     await connection.open()
-    await connection.submit(job, 60)
+    await Submission(connection, job, 60, offload_min_size=100).make()
     assert attempts == [(), ()]
     gateway = await client.connect(server.address, BlobServerGateway)
     (key,) = blobs

@@ -1,6 +1,4 @@
-"""A JobMaster's SlotPool: starts, watches and calls it, and replaces it by a new one.
-What is requested of the pool is decided in ``slots.py``.
-"""
+"""Starts and watches a JobMaster's SlotPool, passes calls to it, and replaces it by a new one."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ _STARTS = 5
 Call = Callable[[SlotPoolGateway], Coroutine[Any, Any, None]]
 
 
-class SlotPoolConnection:
-    """Connects a JobMaster to its SlotPool. Lives on the JobMaster's main thread.
+class SlotPoolSupervision:
+    """Keeps a SlotPool alive for a JobMaster. Lives on the JobMaster's main thread.
 
     JobMaster and SlotPool must agree about slots. So if a call to the pool fails, a message from it
     is lost, or it does not answer heartbeats, the pool is ended and replaced as if it had died.
@@ -48,7 +46,7 @@ class SlotPoolConnection:
         *,
         on_lost: Callable[[], None],
     ) -> None:
-        """Create the connection; :meth:`start` starts a pool.
+        """Create the supervision; :meth:`start` starts a pool.
 
         *name* names the pool in log lines. *on_lost* is called when the pool has died. The caller
         must start the next pool.

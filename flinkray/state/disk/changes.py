@@ -1,21 +1,16 @@
-"""What all tables of a disk backend share: the engine, the size of the cache, the notes of changed
-places, and the restored frames that are not in use yet. The files on disk are those of
-:mod:`flinkray.state.disk.engine`."""
+"""Changes of the tables of a disk backend: they are written to RocksDB together, when the cache is
+full or a capture is made, and noted for the captures of changes."""
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 
-from flinkray.state.disk.engine import Engine, Snapshot, disk_errors
+from flinkray.state.disk.rocksdb import Engine, Snapshot
 from flinkray.state.disk.rows import Exact, with_exact, without_exact
-from flinkray.state.snapshots import RestoredTable
 
 if TYPE_CHECKING:
     import rocksdict
@@ -227,45 +222,3 @@ class FairLock:
             self._owner, turn = self._waiting.popleft()
             self._depth = 1
             turn.release()
-
-
-class SpooledFrames(NamedTuple):
-    """The position in a :class:`Spool` of restored frames that belong together."""
-
-    offset: int
-    size: int
-
-
-class Spool:
-    """A file on the local disk for restored frames that are not in use yet. One thread appends, and
-    any thread reads."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with disk_errors(folder, "written"):
-            self._file = os.open(folder / "restored", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        weakref.finalize(self, os.close, self._file)  # captures may still read the file
-        self._size = 0
-
-    def add(self, payload: bytes | memoryview) -> SpooledFrames:
-        """Append a payload of frames and return its position. Raises StateStorageError."""
-        with disk_errors(self._folder, "written"):
-            left = memoryview(payload)
-            while left:
-                left = left[os.write(self._file, left) :]
-        added = SpooledFrames(self._size, len(payload))
-        self._size += len(payload)
-        return added
-
-    def read(self, frames: SpooledFrames) -> bytes:
-        """Return the frames at a position. Raises StateStorageError."""
-        with disk_errors(self._folder, "read"):
-            return os.pread(self._file, frames.size, frames.offset)
-
-
-class SpooledTable(RestoredTable[SpooledFrames]):
-    """A restored table that is not in use yet. Its frames are in a :class:`Spool`."""
-
-    def frames(self, spool: Spool, group: int) -> Iterator[bytes]:
-        """Return the frames of a key group, oldest first."""
-        return (spool.read(frames) for frames in self.groups.get(group, ()))

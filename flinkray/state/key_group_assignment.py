@@ -422,4 +422,4 @@ class KeyGroupAssigner:
 
 
 if sys.byteorder != "little":  # pragma: no cover - numpy views above assume it
-    raise ImportError("flinkray.state.keys needs a little-endian machine")
+    raise ImportError("flinkray.state.key_group_assignment needs a little-endian machine")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.core.key_groups import (
+from flinkray.core.key_group_ranges import (
     KeyGroupRange,
     default_max_parallelism,
     key_group_range,
@@ -22,8 +22,7 @@ from flinkray.core.key_groups import (
 )
 from flinkray.datastream.common import Row
 from flinkray.state.key_encoding import UnsupportedKeyError
-from flinkray.state.key_values import own_key
-from flinkray.state.keys import (
+from flinkray.state.key_group_assignment import (
     KEY_KINDS,
     KeyGroupAssigner,
     _hash_texts,
@@ -38,6 +37,7 @@ from flinkray.state.keys import (
     murmur_array,
     stable_hash,
 )
+from flinkray.state.key_values import own_key
 
 APPENDIX = [
     (0, 94), (1, 86), (2, 127), (3, 113), (42, 29), (-1, 94), (10_000_000_000, 109),
@@ -208,7 +208,9 @@ def test_immutable_key_is_not_copied() -> None:
 def test_stable_hash_is_equal_in_another_process() -> None:
     """Python's own hash of a text differs between processes."""
     key = ("hello", 3, (b"x", 2.5), frozenset({"p", "q"}), None)
-    program = f"from flinkray.state.keys import stable_hash; print(stable_hash({key!r}))"
+    program = (
+        f"from flinkray.state.key_group_assignment import stable_hash; print(stable_hash({key!r}))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -269,7 +271,7 @@ def test_ascii_texts_of_many_lengths_are_hashed_as_a_whole_column() -> None:
 def test_column_of_texts_of_equal_length_is_hashed_in_portions(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flinkray.state.keys._PORTION", 100)
+    monkeypatch.setattr("flinkray.state.key_group_assignment._PORTION", 100)
     values = [f"{number * 7919:0{length}d}"[:length] for number in range(450)]
     hashed = _hash_texts(pa.array(values, pa.large_string())[3:])
     assert hashed is not None

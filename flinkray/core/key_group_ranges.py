@@ -1,7 +1,6 @@
 """Divides keyed state into key groups, and assigns key groups to subtasks.
 
-The arithmetic is Flink's (KeyGroupRangeAssignment). :mod:`flinkray.state.keys` computes the key
-group of a key.
+The arithmetic is Flink's (KeyGroupRangeAssignment).
 """
 
 from __future__ import annotations
