@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Settings of a client, with times in seconds: how it sends heartbeats, how it ends its attached
-    jobs (jobs that are cancelled when the client ends), and which user code it uploads."""
+    """Settings of a client, with times in seconds: how it sends heartbeats, how it ends its
+    attached jobs (jobs that are cancelled when the client ends), and which code it uploads."""
 
     heartbeat_interval: float
     heartbeat_timeout: float

@@ -78,9 +78,9 @@ class Submission:
         return error is None or (isinstance(error, FlinkRayError) and error.retryable)
 
     async def _submit(self) -> None:
-        """Submit the job exactly once; large user code is uploaded first. An attempt may end without
-        an answer although the cluster accepted the job. If a later attempt then finds that the
-        cluster knows the job, the submission has succeeded."""
+        """Submit the job exactly once; large user code is uploaded first. An attempt may end
+        without an answer although the cluster accepted the job. If a later attempt then finds that
+        the cluster knows the job, the submission has succeeded."""
         job = self._job
         unanswered = False
         run_blocking = self._connection.rpc_service.run_blocking
