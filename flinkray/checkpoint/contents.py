@@ -36,7 +36,7 @@ class StateContents:
 
 @message
 class OperatorContents:
-    """An operator in a checkpoint: its states, timers and sizes, for people."""
+    """What ``flinkray checkpoint show`` prints about one operator: its states, timers and sizes."""
 
     operator_id: str
     name: str

@@ -16,7 +16,8 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.SnapshotKind")
 @register
 class SnapshotKind(Enum):
-    """Owner of a snapshot, who decides on its deletion: job (checkpoint) or user (savepoint)."""
+    """Says who owns a snapshot and decides when it is deleted: the job (checkpoint) or the user
+    (savepoint)."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -25,7 +26,8 @@ class SnapshotKind(Enum):
 @stored("checkpoint.CheckpointedSubtask")
 @message
 class CheckpointedSubtask:
-    """A subtask of an operator that has state or has finished."""
+    """Says what a checkpoint knows of one subtask of an operator: its state, and whether it had
+    read all its input (*is_finished*)."""
 
     subtask_index: int
     state: OperatorSubtaskState
@@ -50,14 +52,15 @@ class CheckpointedOperator:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all subtasks had reached the end of their data."""
+        """Whether all subtasks had reached the end of their input when the checkpoint was taken."""
         return sum(subtask.is_finished for subtask in self.subtasks) == self.parallelism
 
 
 @stored("checkpoint.MasterState")
 @message
 class MasterState:
-    """State that a master hook stores in a checkpoint."""
+    """State that a hook of a source stores in a checkpoint
+    (:class:`~flinkray.streaming.sources.master_hook.MasterTriggerRestoreHook`)."""
 
     hook_id: str
     data: bytes

@@ -319,8 +319,8 @@ def files_at(location: str) -> StateFiles:
 
 @contextmanager
 def opened(location: str) -> Iterator[InputFile]:
-    """Open the file at *location* for reading while the context lasts.
-    Raises CheckpointStorageError if the file cannot be opened."""
+    """Context manager: open the file at *location* for reading, and close it at the end. Raises
+    CheckpointStorageError if the file cannot be opened."""
     with storage_errors(location, "read"):
         file = files_at(location).open(location)
     try:

@@ -295,12 +295,9 @@ class StoredSnapshot(SnapshotStream):
 def read_keyed_state(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> Iterator[StoredSnapshot]:
-    """Yield the stored snapshots from which a subtask with these key groups is restored, oldest
-    first.
-
-    Each snapshot covers only the wanted key groups of its handle. Raises CheckpointStorageError if
-    the state of a handle cannot be read, or was changed.
-    """
+    """Yield the stored snapshots from which a subtask with these key groups is restored: for each
+    handle its whole snapshot, then its changes. Nothing outside of *key_groups* is read. Raises
+    CheckpointStorageError if the state of a handle cannot be read, or was changed."""
     for handle in handles:
         of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
@@ -330,7 +327,7 @@ _LARGEST_GAP = 65_536
 @stored("checkpoint.StoredOperatorState")
 @message
 class StoredOperatorState:
-    """Name and serializer of a state in a snapshot, without its elements."""
+    """Says how one operator state in a file was written, by name; the elements are not included."""
 
     name: str
     serializer: SerializerSnapshot

@@ -98,7 +98,7 @@ def state_writer(
 
 
 def shared_directory(checkpoint_directory: str) -> str:
-    """Return the directory next to *checkpoint_directory* for files that a job's checkpoints
+    """Return the directory, beside *checkpoint_directory*, of files that the job's checkpoints
     share."""
     directory = locations.parent_of(locations.normal(checkpoint_directory))
     return locations.join(directory, SHARED)
@@ -132,7 +132,8 @@ def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
 
 
 def read_metadata(location: str) -> CheckpointMetadata:
-    """Read the metadata from a checkpoint's directory or metadata file; paths become absolute."""
+    """Return the metadata of the checkpoint at *location*, its directory or metadata file. Paths in
+    the result are absolute."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     with storage_errors(path, "read"):
@@ -153,11 +154,9 @@ def read_metadata(location: str) -> CheckpointMetadata:
 
 
 def read_whole(location: str) -> CheckpointMetadata:
-    """Read a checkpoint's metadata; check that its files exist and have their recorded sizes.
-
-    Each directory is listed once. The content of the files is not read. Raises
-    CheckpointNotFoundError if a file is missing, CorruptCheckpointError if its size differs.
-    """
+    """Return a checkpoint's metadata, after checking that its files exist with the recorded sizes.
+    The content of the files is not read. Raises CheckpointNotFoundError if a file is missing,
+    CorruptCheckpointError if its size differs."""
     metadata = read_metadata(location)
     sizes: dict[str, dict[str, int]] = {}
     for operator in metadata.operators:
@@ -323,8 +322,7 @@ def remove_empty_directory(directory: str) -> None:
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
     """Yield the files of a checkpoint that no other checkpoint uses: all but those of keyed
-    state.
-    """
+    state."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

@@ -132,8 +132,8 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """Move the numbers from ``slots[i]`` to slot ``i``, because keys get new slots. The numbers
-        of all other slots are dropped."""
+        """Give keys new slots: slot ``i`` gets the numbers of the old slot ``slots[i]``. The
+        numbers of old slots that are not in *slots* are dropped."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -165,7 +165,7 @@ class _Captured(NamedTuple):
 
 @dataclass(frozen=True)
 class NumbersCapture(ColumnarCapture):
-    """A capture of a :class:`ColumnarTable` that is not written yet."""
+    """The captured numbers of a :class:`ColumnarTable`, which are not written to a snapshot yet."""
 
     namespaced: bool
     whole: bool
@@ -205,8 +205,8 @@ class NumbersCapture(ColumnarCapture):
         )
 
     def _batch(self, places: Places) -> pa.RecordBatch:
-        """Return a batch with a row for each captured key and namespace.
-        Its columns are the index of the key, the namespace (if there are any), and the numbers."""
+        """Return a batch with a row for each captured key and namespace. Its columns: the index of
+        the row's key in *keys* (*places*), the namespace (if there are any), the numbers."""
         columns = {"": pa.array(places)}
         sizes = [len(part.slots) for part in self.parts]
         if self.namespaced:

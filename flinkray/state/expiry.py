@@ -46,13 +46,14 @@ class Expiry:
         self.shows_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def accessed(self) -> None:
-        """Count an access; after enough accesses, examine a portion of values for expired ones."""
+        """Count an access to the table; after enough accesses, search some values for expired
+        ones."""
         self.due += self.per_access
         if self.due >= PORTION:
             self.search()
 
     def search(self) -> None:
-        """Examine the values that are due to be examined, and remove expired ones."""
+        """Examine as many values as are due to be examined, and remove the expired ones."""
         portion, self.due = min(self.due, MOST), 0
         self._clean(portion)
 

@@ -363,7 +363,7 @@ class _TableWriter:
                     yield self._writer.write(nothing, (), places)
 
     def form(self) -> TableForm:
-        """Return how the table was written, for its readers. Call this after all frames are
+        """Return the description with which readers decode the table. Call after all frames are
         written."""
         kind, namespaced = self._table.descriptor.kind, self._table.namespaced
         return TableForm(kind, namespaced, self._is_whole, self._writer.snapshot())

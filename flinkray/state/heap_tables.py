@@ -73,7 +73,8 @@ class TableCapture:
         self.done = False
 
     def read(self) -> Changes:
-        """Return the contents; may be called from any thread, and while the table changes."""
+        """Return all captured contents; may be called from any thread, and while the table
+        changes."""
         removed: list[Any] = []
         portions = list(self.portions(removed))
         places = chain.from_iterable(places for places, _ in portions)
@@ -260,9 +261,9 @@ class HeapTable(_Tracked, StateTable):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """Return the contents of each of *places*, in any thread.
-        That is safe: for other threads, looking up a dictionary is one step, and so is copying the
-        result. The values inside are not changed any more."""
+        """Return the contents of each of *places* (MISSING if empty). May be called from any
+        thread: each step is atomic for other threads, and the values inside are not changed any
+        more."""
         return list(map(self._entries.get, places, repeat(MISSING)))
 
 
@@ -316,7 +317,8 @@ class HeapValueTable(HeapTable, ValueTable):
         return capture
 
     def _is_kept(self) -> bool:
-        """Return whether captures that are not written yet may refer to values of this table."""
+        """Return whether captures that are not written yet may refer to values of this table. If
+        so, values must not be changed in place."""
         if self._copies:
             self._copies = [capture for capture in self._copies if not capture.done]
         return bool(self._copies) or self._is_captured()

@@ -78,7 +78,8 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Return whether one of the keys may be an object that user code can change in place."""
+    """Return whether user code might change one of the keys in place, as far as the keys' types
+    tell."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE

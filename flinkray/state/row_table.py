@@ -42,7 +42,8 @@ KeysOf = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Rows(NamedTuple):
-    """Rows of a :class:`RowTable`: a batch, and the namespace of each row, if there are any."""
+    """Rows of a :class:`RowTable`: a batch, and the namespace of each row (None: the table has
+    none)."""
 
     batch: pa.RecordBatch
     namespaces: Namespaces | None
@@ -305,9 +306,9 @@ class ColumnarTables:
     def restore(
         self, columns: Mapping[str, ColumnarSnapshot], theirs: KeyGroupRange, own: KeyGroupRange
     ) -> None:
-        """Add snapshots that have the key groups *theirs*. Only data of the key groups *own* is
-        kept.
-        Their frames follow those of the snapshots added before."""
+        """Add snapshots of the key groups *theirs*, by table; data outside of the key groups *own*
+        is dropped. A whole snapshot replaces what was added before for its key groups; changes are
+        appended."""
         for name, snapshot in columns.items():
             known = self.restored.setdefault(
                 name, RestoredColumns(name, snapshot.kind, snapshot.namespaced)

@@ -129,8 +129,8 @@ class RestoredTable(Generic[PartT]):
     def add(
         self, form: TableForm, theirs: KeyGroupRange, groups: Mapping[int, Iterable[PartT]]
     ) -> None:
-        """Add the data of a snapshot that has the key groups *theirs*. *groups*: its parts by key
-        group."""
+        """Add the data of a snapshot with the key groups *theirs*, given as parts by key group. A
+        whole snapshot replaces what was added before for *theirs*; changes are appended."""
         self.serializers.append(form.serializer)
         if form.whole:
             drop_groups(self.groups, theirs)
@@ -238,8 +238,8 @@ def collected(stream: SnapshotStream) -> KeyedSnapshot:
 
 
 class StateCapture(ABC):
-    """A capture of keyed state that is not written yet; the task continues to change its state.
-    Until the capture is written or released, it needs memory for the changes made after it.
+    """The keyed state of a subtask at one moment, to be written later while the task changes its
+    state. Until it is written or released, the old contents of all later changes stay in memory.
     *is_whole*: whether it has the whole state, or only the changes since an earlier capture."""
 
     def __init__(self, is_whole: bool) -> None:

@@ -80,7 +80,8 @@ class SavepointReader:
     # --- keyed state ------------------------------------------------------------------------------
 
     def keyed_states(self, operator: str) -> dict[str, str]:
-        """Return the kind of each keyed state of an operator, by the state's name."""
+        """Return the keyed states of an operator: their kinds (such as ``value`` or ``list``) by
+        name."""
         found: dict[str, str] = {}
         for handle in self._keyed_handles(self._operator(operator)):
             for part in handle.parts:
@@ -128,10 +129,8 @@ class SavepointReader:
         return pa.table(columns)
 
     def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
-        """Return, for each timer queue of an operator, the queue's timers, sorted by time.
-
-        The queues are named ``event-time`` and ``processing-time``.
-        """
+        """Return the timers of an operator, sorted by time, in one list for each timer queue. The
+        queues are named ``event-time`` and ``processing-time``."""
         found: dict[str, list[StoredTimer]] = {}
         for snapshots in self._keyed_snapshots(self._operator(operator)):
             if not snapshots:
@@ -145,10 +144,8 @@ class SavepointReader:
     # --- operator state ---------------------------------------------------------------------------
 
     def operator_states(self, operator: str) -> dict[str, str]:
-        """Return the kind of each non-keyed state of an operator, by the state's name.
-
-        The kinds are ``list``, ``union`` and ``broadcast``.
-        """
+        """Return the non-keyed states of an operator: their kinds (``list``, ``union`` or
+        ``broadcast``) by name."""
         return {
             named.name: named.mode.value
             for subtask in self._operator(operator).subtasks

@@ -151,13 +151,13 @@ class Engine:
     # --- holders ------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Note one more user of the engine. It stays open until each user has called
+        """Register one more user of the engine, which closes after each user has called
         :meth:`release`."""
         with self._lock:
             self._holders += 1
 
     def release(self) -> None:
-        """Note that one user does not need the engine any more; the last one closes it."""
+        """Unregister a user of the engine. With the last user, the engine closes."""
         with self._lock:
             self._holders -= 1
             is_last = self._holders == 0

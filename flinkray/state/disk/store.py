@@ -37,7 +37,8 @@ _FEW_NOTES = 100_000
 
 
 class Cached(Protocol):
-    """The part of a table that a :class:`DiskStore` uses to write the table's changes."""
+    """Interface of a table, with which the :class:`DiskStore` writes the changes of all its
+    tables."""
 
     @property
     def has_changes(self) -> bool:
@@ -106,9 +107,9 @@ class DiskStore:
     # --- caches -------------------------------------------------------------------------------
 
     def account(self, size: int) -> None:
-        """Add *size* bytes to the accounted size of the cached values of all tables.
-        If the cache is full, all tables write their changes and drop the values that were not used
-        for the longest time."""
+        """Note that the cached values of all tables have become *size* bytes larger. If the cache
+        is full, all tables write their changes and drop the values that were not used for the
+        longest time."""
         self._used += size
         if self._used > self._half:
             self.flush()

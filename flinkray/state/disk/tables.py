@@ -112,8 +112,8 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Update *held*, the cached contents of a place (key, or key and window), after its changes
-        were written to disk."""
+        """Update *held*, the cached contents of a place, in place: its changes are now on the
+        disk."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:

@@ -64,8 +64,8 @@ class BarrierHandler(ABC):
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """Handle a cancellation in this channel: an upstream task takes no part in the checkpoint,
-        so this task cannot take part either."""
+        """Called when this channel says that an upstream task takes no part in the checkpoint. Then
+        this task cannot take part either."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
@@ -94,7 +94,7 @@ class InFlightRecorder(Protocol):
         """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that all channels have delivered the barrier, so no more data is in flight."""
+        """Called when all channels have delivered the barrier: all data in flight is recorded."""
 
     def dropped(self, checkpoint_id: int) -> None:
         """Called when the checkpoint was aborted: its data in flight is not needed."""
@@ -159,8 +159,8 @@ class ExactlyOnceHandler(BarrierHandler):
             self._task.call_at(barrier.overtakes_at, timed_out)
 
     def alignment_timed_out(self, checkpoint_id: int) -> None:
-        """Make the checkpoint an unaligned one, if barriers of some channels have not come yet
-        (ST-08)."""
+        """If barriers of some channels have not come yet, make the checkpoint unaligned, unblock
+        all channels and take the snapshot now (ST-08)."""
         pending = self._pending
         if pending is None or pending.unaligned or pending.checkpoint_id != checkpoint_id:
             return
@@ -261,9 +261,8 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """Return which channels have delivered the barrier of a checkpoint, as a record that the
-        caller may change; it is created if needed. None if the checkpoint was taken or aborted
-        already."""
+        """Return the record of the channels that have delivered the barrier of a checkpoint, to be
+        changed by the caller. None if the checkpoint was taken or aborted already."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

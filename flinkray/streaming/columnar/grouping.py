@@ -40,8 +40,7 @@ class Groups(NamedTuple):
 
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
-    """Return the number with which an aggregation begins: the sum, minimum or maximum of no
-    values."""
+    """Return the sum, minimum or maximum (*how*) of no values, with which an aggregation begins."""
     if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
@@ -60,7 +59,8 @@ def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
 
 
 def group(slots: Slots) -> Groups:
-    """Return the records sorted by group, in linear time. *slots*: the group of each record."""
+    """Return the order that sorts records by group, and where each group begins, in linear time.
+    *slots*: the group of each record."""
     order = stable_order(slots)
     ordered = slots.take(order)  # the same as slots[order], in half the time
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])

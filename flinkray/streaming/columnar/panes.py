@@ -160,8 +160,8 @@ class Panes:
                 self._unwrap_all(measure)
 
     def has_upper(self, measure: Measure) -> bool:
-        """Return whether the measure is a sum of integers that may be too large for 64 bits, so
-        that the sum of their upper halves (:attr:`Measure.upper`) is kept, too."""
+        """Return whether the upper halves (:attr:`Measure.upper`) are kept beside this measure,
+        because it is a sum of integers that may exceed 64 bits."""
         return measure.how == "sum" and measure.upper in self.kinds
 
     # --- adding records ---------------------------------------------------------------------------
@@ -266,16 +266,16 @@ class Panes:
                 self._unwrap_all(measure)
 
     def _begin_upper(self, measure: Measure) -> None:
-        """Compute the upper halves of sums that had none until now: sums of integers of less than
-        64 bits, or sums restored from an earlier version of flinkray."""
+        """Fill in the upper halves of stored sums that had none: the sums were of integers of less
+        than 64 bits, or were restored from an earlier version of flinkray."""
         if measure.sum in self.kinds:
             for pane in self.table.namespaces.values():
                 pane.values(measure.name)[:] = upper_halves(pane.values(measure.sum.name))
                 pane.touch(np.flatnonzero(pane.present()))
 
     def _unwrap_all(self, measure: Measure) -> None:
-        """Compute what the sums of a measure would be if they had not wrapped at 64 bits, because
-        the sums are doubles from now on."""
+        """Replace stored integer sums, which may have wrapped at 64 bits, by doubles that have not
+        wrapped: the measure's sums are doubles from now on."""
         for pane in self.table.namespaces.values():
             total, upper = pane.values(measure.name), pane.values(measure.upper.name)
             were_integers = upper != 0

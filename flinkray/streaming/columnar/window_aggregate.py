@@ -247,8 +247,8 @@ class KeyGroupWatermarks:
         self._assign = KeyGroupAssigner(state.max_parallelism, state.hash_of)
 
     def advance(self, watermark: int) -> None:
-        """Raise the watermark of every key group that is behind to *watermark*, the subtask's
-        watermark, which must be later than the earliest one."""
+        """Set the watermark of each key group to *watermark*, the subtask's new watermark, unless
+        the key group's is later already."""
         self.earliest = watermark
         if watermark >= self.latest:
             self.latest = watermark

@@ -137,8 +137,8 @@ class TransactionalSession:
         return self._histories[topic]
 
     def cause(self, error: KafkaException) -> KafkaError:
-        """Return the Kafka error behind *error*.
-        This is the error of a record that was not delivered, if there is one."""
+        """Return the Kafka error behind *error*; that of a failed delivery, if a record was not
+        delivered."""
         told: KafkaError = self._producer.failure or error.args[0]
         return told
 
@@ -225,7 +225,7 @@ MOST_RUNS = 16
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """Which committables of one writer, by number, were committed: all up to *up_to*, and those in
+    """The committables of one writer that were committed, by number: up to *up_to*, and in
     *beyond*."""
 
     up_to: int = 0

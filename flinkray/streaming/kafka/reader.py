@@ -273,7 +273,7 @@ class PartitionFetcher:
             self._changed.notify()
 
     def end(self, partition: KafkaTopicPartition) -> None:
-        """Stop fetching a partition. Fetched records can still be taken."""
+        """Fetch no more records of a partition. Records that were fetched can still be taken."""
         with self._changed:
             self._ended.append(partition)
 

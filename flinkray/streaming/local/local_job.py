@@ -228,7 +228,7 @@ class LocalJob:
                 raise failure
 
     def run(self) -> None:
-        """Run to the end, or until :meth:`cancel`."""
+        """Do steps until all tasks have finished, or until :meth:`cancel`. Then close the job."""
         with rare_searches():
             while not self.finished and not self._cancelled:
                 self.advance()
@@ -289,7 +289,7 @@ def rare_searches() -> Iterator[None]:
 
 
 class _Rarely:
-    """Makes garbage collections rare while at least one program runs in this process."""
+    """Keeps garbage collections rare while at least one program runs in this process."""
 
     _lock = threading.Lock()
     _programs = 0
@@ -390,8 +390,8 @@ class LocalTask:
         self._wake()
 
     def close(self) -> None:
-        """Close the operators, and abandon a batch that is in progress. Another thread cannot do
-        the latter: the greenlet's own thread abandons the batch later."""
+        """Close the operators. A batch in progress is abandoned now or, if another thread calls
+        this method, later in the greenlet's own thread."""
         stack, self._paused = self._paused, None
         try:
             if stack is not None and self._thread == get_ident():
@@ -446,8 +446,8 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """Yield, for each reader and for the enumerator, the time of the clock in seconds at which
-        it has work to do next. None: that time is unknown."""
+        """Yield the times, in seconds of the clock, at which the enumerator and each reader that
+        may read have work to do next. None: a reader does not know its time."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)

@@ -191,8 +191,8 @@ class BlockingSubpartition(Subpartition):
         super().consumed(view)
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Forget a consumer that has failed.
-        The result stays, and another consumer can read it from the beginning."""
+        """Detach a consumer that has failed. The result stays for another consumer, from the
+        beginning."""
         self._forget(view)
 
     def _forget(self, view: SubpartitionView) -> None:

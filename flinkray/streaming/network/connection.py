@@ -61,8 +61,8 @@ copied."""
 
 
 class ReceivingChannel(Protocol):
-    """The consuming end of a channel, to which a :class:`Connection` passes what arrives.
-    The connection's reading thread calls the methods."""
+    """Interface of a channel's consumer, which a :class:`Connection` calls, in its reading thread,
+    with what arrives from the producer."""
 
     def accepted(self, producer: str) -> None: ...
 
@@ -370,7 +370,8 @@ class Connection:
         self._producers.requested(self, number, partition_id, subpartition, credit, consumer)
 
     def serve(self, number: int, view: RemoteView, producer: str) -> None:
-        """Answer a request: register the view and tell the consumer the producer's name."""
+        """Register the view that answers the consumer's request for channel *number*, and tell the
+        consumer the producer's name. If the connection is lost already, the view fails."""
         with self._state:
             reason = self.lost_reason
             if reason is None:
@@ -383,10 +384,10 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Ask the other side to end the connection; it ends if neither side uses it.
-        This side adds no channel until it has the answer, and the other side none after it has
-        agreed. If a request of the other side arrives meanwhile, it is served, and the other side
-        refuses."""
+        """If this side does not use the connection, offer the other side to end it; the connection
+        ends if the other side does not use it either. Meanwhile this side adds no channel. A
+        request of the other side that arrives meanwhile is served, and the other side then refuses
+        the offer."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -464,8 +465,8 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive data until there are *count* unread bytes in memory.
-        Returns False if the source ends before."""
+        """Receive data until *count* unread bytes are in memory. Returns False if the source ends
+        first."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]

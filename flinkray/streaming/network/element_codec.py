@@ -271,15 +271,15 @@ def is_end_of_input(descriptions: Sequence[Description]) -> bool:
 
 
 def barrier_of(descriptions: Sequence[Description]) -> Barrier | None:
-    """Return the barrier of a buffer without data. None: the buffer holds something else."""
+    """Return the barrier that a buffer without data holds; None if it holds something else."""
     kind, *fields = descriptions[0]
     return Barrier(*fields) if kind == _BARRIER else None
 
 
 def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
-    """Return the numbers of the schemas that a receiver of encoded elements still needs.
-    These schemas are neither among the *descriptions* of the elements nor in *known*, the numbers
-    that the receiver has. All schemas of the elements are added to *known*."""
+    """Return the numbers of the schemas that a receiver of elements lacks: they are neither sent
+    among the elements (*descriptions*) nor in *known*, those that the receiver has. Adds all
+    schemas of the elements to *known*."""
     missing: list[int] = []
     for description in descriptions:
         if description[0] == _SCHEMA:

@@ -87,9 +87,9 @@ class NetworkInputGate(InputGate):
             channel.request()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Register a callback that announces new elements.
-        It is called when :meth:`poll` can return an element (or raise) again after it returned
-        None. It may run in any thread and must not block."""
+        """Register a callback that announces new elements: it is called when, after :meth:`poll`
+        has returned None, a call would return an element or raise. It may run in any thread and
+        must not block."""
         self._on_available = callback
         if self.has_elements():
             callback()
@@ -157,7 +157,7 @@ class NetworkInputGate(InputGate):
         self.channels[channel].close(None)
 
     def close(self, reason: str = "the consumer ended") -> None:
-        """Read no more. Sends the reason to all producers that have not ended."""
+        """Read no more, and send *reason* to the producers of all channels that have not ended."""
         self._is_closed = True
         for number, channel in enumerate(self.channels):
             if self._open[number]:

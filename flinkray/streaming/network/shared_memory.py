@@ -146,8 +146,8 @@ class OwnedRegions:
         self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """Handle the answer to an offer: whether the other side could map the segment.
-        A process in another container cannot map it."""
+        """Called with the other side's answer to an offer: whether it could map the segment. A
+        process in another container cannot; then no body is put into shared memory any more."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:
@@ -184,8 +184,9 @@ class OwnedRegions:
 
 
 class _Lease:
-    """Object to which all Arrow buffers of a region of shared memory refer. When the last buffer is
-    gone, it is deleted, and tells the owner that the region is free."""
+    """The owner of all Arrow buffers over one region of shared memory. When the last of these
+    buffers is gone, Python deletes this object, which tells the producer that the region is
+    free."""
 
     __slots__ = ("_memory", "_number", "_returned")
 
@@ -209,7 +210,8 @@ class MappedRegions:
         """Numbers of regions that are free again, to be sent to the owner."""
 
     def map(self, offer: Offer) -> bool:
-        """Map an offered segment. Return False if the owner's memory is not visible here."""
+        """Map an offered segment, for reading. Returns False if this process cannot see the owner's
+        memory."""
         number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

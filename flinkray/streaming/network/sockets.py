@@ -57,8 +57,8 @@ class DataAddress:
 
 
 def data_protocol(process_name: str) -> str:
-    """Return the name that a client of this protocol asks for.
-    It differs from the name for RPC, so that each side refuses clients of the other protocol."""
+    """Return the name by which clients of this protocol ask for the process. RPC clients use
+    another name, so each side refuses clients of the other protocol."""
     return f"data of {process_name}"
 
 

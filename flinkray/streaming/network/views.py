@@ -78,7 +78,8 @@ class RemoteView:
 
     @property
     def credit(self) -> int:
-        """The bytes that may be sent now; if negative, bytes that were sent without credit."""
+        """The bytes that may be sent now; negative if more was sent than the consumer had
+        granted."""
         return self._credit
 
     def _pay(self, buffer: Buffer) -> None:
@@ -136,15 +137,16 @@ class RemoteView:
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
-        """Detach the view from its subpartition, because the consumer wants no more data.
-        *reason*: why; None: the consumer has received everything."""
+        """Called when the consumer wants no more data. *reason* None: it has received everything,
+        so the view is detached. Else as :meth:`lost`."""
         if reason is None:
             self._subpartition.consumed(self)
         else:
             self.lost(reason)
 
     def lost(self, reason: str) -> None:
-        """Fail the partition: this view's consumer was lost, or the connection to it."""
+        """Tell the subpartition that its consumer, or the connection, was lost. A pipelined
+        partition then fails; the result of a batch job stays for another consumer."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
 
@@ -195,8 +197,8 @@ class LocalView:
                 self._barriers.remove(barrier)
 
     def take(self) -> tuple[list[Element], int]:
-        """Return the elements of the next buffer and its size in bytes.
-        An empty list: there is no buffer now. ``on_data`` is called when the next one is ready."""
+        """Return (elements of the next buffer, its size in bytes). If the list is empty, there is
+        no buffer now; ``on_data`` is called when the next one is ready."""
         subpartition = self._subpartition
         with self._lock:
             while self._barriers:
@@ -223,6 +225,8 @@ class LocalView:
         self._on_failure(reason)
 
     def release(self, reason: str) -> None:
-        """Fail the partition: the consumer wants no more data before it has read everything."""
+        """Tell the subpartition that its consumer wants no more data, without having read
+        everything. A pipelined partition then fails; the result of a batch job stays for another
+        consumer."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

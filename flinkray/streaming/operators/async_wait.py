@@ -256,8 +256,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Make the task's thread put out results, because one is complete.
-        Sends mail to the task, or only wakes the task if earlier mail was not run yet."""
+        """Called when a result is complete: make the task's thread put out results, by mail to the
+        task. If earlier mail was not run yet, only wake the task."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:
@@ -316,11 +316,12 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
-        """Append a watermark or a status, behind all records that were added before."""
+        """Append *mark*, a watermark or a change of the idle status, behind all records added
+        before."""
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
-        """Note that a call has its results, so that :meth:`take` may return the call."""
+        """Note that *call* has its results or its failure, so that :meth:`take` may return it."""
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
@@ -329,8 +330,8 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """Yield the calls in the queue, in an order in which they may be repeated after a
-        restore."""
+        """Yield the calls in the queue, to be stored in a checkpoint; a restore repeats them in
+        this order."""
 
 
 class OrderedQueue(AsyncQueue):

@@ -36,8 +36,8 @@ If the function returns None, the stage's result has no rows.
 
 
 class _StageInputs(Source[Any, ResultFileSplit]):
-    """The results in files that a Python stage reads, none or several.
-    The tasks divide the row groups of each result among them without an enumerator."""
+    """The source of a Python stage, which reads results in files, none or several. The tasks divide
+    the row groups of each result among them, without an enumerator."""
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
@@ -45,7 +45,7 @@ class _StageInputs(Source[Any, ResultFileSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[ResultFileSplit], clock: Clock
     ) -> SplitEnumerator[ResultFileSplit]:
-        """Create the enumerator of a stage without inputs, which has no splits."""
+        """Return an enumerator without splits; only a stage without inputs uses it."""
         return FixedSplitsEnumerator(context, ())
 
     def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:

@@ -157,8 +157,8 @@ class OperatorContext:
 
     @property
     def own(self) -> Callable[[Any], Any]:
-        """The function that copies mutable results of user code. With object reuse, it returns its
-        argument unchanged."""
+        """The function that copies results of user code which user code could still change. With
+        object reuse, it copies nothing."""
         return _shared if self.object_reuse else own
 
     @property
@@ -310,8 +310,8 @@ class StreamOperator:
         """Release resources; also called after a failure."""
 
     def read(self, block: Block) -> Iterator[Any]:
-        """Return an iterator over a block's values.
-        Error messages show the last value that was read."""
+        """Return an iterator over a block's values. If processing fails, the error names the value
+        that the iterator returned last."""
         values = block.values
         # An iterator over a range does not show whether it is exhausted.
         records = iter(list(values) if isinstance(values, range) else values)

@@ -196,8 +196,8 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """Put out the watermark *timestamp*. Called when all event-time timers up to it have
-        fired."""
+        """Called when all event-time timers up to *timestamp* have fired: put out this
+        watermark."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
@@ -219,7 +219,7 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
     def process_keyed(
         self, process: Callable[[Any, Any], Any], keys: Sequence[Any], block: Block
     ) -> None:
-        """Put out the results of *process* for each record of the block."""
+        """Call *process* with each record of the block and its key, and put the results out."""
         self.results.of_each(
             process, self.read(block), block, self.record_context, keys, self.key_context
         )

@@ -45,8 +45,8 @@ class _Emitter(WatermarkOutput):
             self._operator.put_out_watermark(timestamp)
 
     def end(self) -> None:
-        """Note that the input has ended, so that no further watermark is put out.
-        The operator itself puts out the last watermark."""
+        """Note that the input has ended: later watermarks of the generators are ignored. The
+        operator itself puts out the last watermark."""
         self.last = MAX_TIMESTAMP
         self.mark_active()
 
@@ -171,7 +171,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._forget(split_id)
 
     def _follow_splits(self) -> None:
-        """Create a new watermark generator if the source has begun another split since the last
+        """Begin with a new watermark generator if the source has begun another split since the last
         call."""
         begun = self.context.splits.begun
         if begun == self._begun or not self._strategy.waits_for_splits:

@@ -59,8 +59,8 @@ class TwoInputs(StreamOperator):
         return (InputPort(self, 0), InputPort(self, 1))
 
     def take_time(self, result: ValveOutput) -> None:
-        """Pass on what has changed in the time of both inputs together: the least watermark, or
-        whether both are idle."""
+        """Process what has changed for both inputs together: the least watermark, or the idle
+        status."""
         result.tell(
             self.process_watermark,
             lambda idle: self.context.turn.then(lambda: self.process_status(idle)),

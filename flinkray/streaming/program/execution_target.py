@@ -28,7 +28,7 @@ _present = ExecutionTarget()
 
 
 def execution_target() -> ExecutionTarget:
-    """Return where programs of this process run now; :func:`running_at` changes it."""
+    """Return where programs of this process run now, as set by :func:`running_at`."""
     return _present
 
 

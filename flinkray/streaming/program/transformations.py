@@ -100,8 +100,8 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """The place that an input comes from: an operator, its output (*tag_id* None: the main output),
-    and the partitioner of the records."""
+    """Where the records of an input come from: the operator (*node*), its output (*tag_id* None:
+    the main output), and how they are partitioned."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None

@@ -151,7 +151,8 @@ class Watermark:
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Says that a channel is idle, or active again. Watermarks of idle channels are ignored."""
+    """Says that the sender of this channel is idle, or active again. While it is idle, receivers do
+    not wait for its watermarks."""
 
     idle: bool
 
@@ -182,8 +183,8 @@ class Barrier:
 
     @property
     def overtakes_at(self) -> int | None:
-        """When the alignment time-out passes, so that the barrier overtakes elements in flight, in
-        milliseconds since 1970. None: the barrier has no time-out; it overtakes from the start
+        """When the barrier begins to overtake elements in flight, because its alignment time-out
+        passes: milliseconds since 1970. None: no time-out; it overtakes from the start
         (*unaligned*) or never."""
         if self.unaligned or self.savepoint or self.alignment_timeout is None:
             return None
