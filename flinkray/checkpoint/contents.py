@@ -75,9 +75,8 @@ class CheckpointContents:
 
 
 def describe_checkpoint(location: str) -> CheckpointContents:
-    """Return a description of a checkpoint. *location*: its directory or its metadata file.
-    Raises CheckpointStorageError, which names the file, if no checkpoint exists or it cannot be
-    read."""
+    """Return a description of a checkpoint. *location*: its directory or its metadata file. Raises
+    CheckpointStorageError, which names the file, if no checkpoint exists or it cannot be read."""
     metadata = read_metadata(location)
     operators = tuple(map(_operator, metadata.operators))
     return CheckpointContents(

@@ -85,8 +85,7 @@ _BODY = struct.Struct(">HIQQI")
 @message
 class StoredTable:
     """Description of a table (state with one entry for each key) in a snapshot, without its
-    contents.
-    """
+    contents."""
 
     name: str
     kind: str
@@ -392,8 +391,7 @@ def _read(state: StateInput, states: Sequence[NamedOperatorState]) -> OperatorSn
 
 class _Elements:
     """Reads elements of operator state from a file; reads neighbouring elements in one request.
-    *first*: the first bytes of the file, which were read with the header.
-    """
+    *first*: the first bytes of the file, which were read with the header."""
 
     def __init__(self, state: StateInput, first: bytes) -> None:
         self._state = state

@@ -68,9 +68,8 @@ class MicroBatch:
 
 
 class PublishedBatches:
-    """The micro-batches of one stream, in a directory: a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The micro-batches of one stream, in a directory: a path of this machine or a URI. All methods
+    block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -104,8 +103,7 @@ class PublishedBatches:
         self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> PublishedPartition:
         """Write one partition of a batch. Readers see the partition when the batch is published.
-        Several attempts may write the same partition, also at the same time.
-        """
+        Several attempts may write the same partition, also at the same time."""
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
@@ -242,8 +240,7 @@ class PublishedBatches:
 
     def cut(self, checkpoint_id: int) -> int | None:
         """Return how many batches the reader had taken at a checkpoint; None: :meth:`note_cut`
-        noted none.
-        """
+        noted none."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
@@ -262,9 +259,8 @@ class PublishedBatches:
         self._directory.write_json(_GOES_ON, {"version": _VERSION, "batches": batches})
 
     def forget(self, below: int) -> None:
-        """Delete the notes of batches with numbers below *below*.
-        The files with their rows stay.
-        """
+        """Delete the notes of batches with numbers below *below*. The files with their rows
+        stay."""
         for batch_id in self._numbers(_BATCH):
             if batch_id < below:
                 self._delete(_name(batch_id))
@@ -296,8 +292,7 @@ class PublishedBatches:
 
     def is_read_no_more(self, execution: str) -> bool:
         """Return whether all readers in this execution of the stream have ended
-        (:meth:`note_reader_ended`).
-        """
+        (:meth:`note_reader_ended`)."""
         first = self._directory.read_json(_reader(execution, 0))
         return first is not None and all(
             self._directory.read_json(_reader(execution, subtask)) is not None

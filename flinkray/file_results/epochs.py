@@ -59,9 +59,8 @@ class EpochsDone:
 
 
 class Epochs:
-    """The epochs that one stream hands to one reader, at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The epochs that one stream hands to one reader, at a path of this machine or a URI. All
+    methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -144,8 +143,7 @@ class Epochs:
 
     def forget(self, done: EpochsDone) -> None:
         """Delete the reader's notes of finished epochs that are older than *done*; the rows
-        stay.
-        """
+        stay."""
         for number in _numbers(_DONE, self._names()):
             if number < done.checkpoint_id:
                 self._delete(_done(number))

@@ -67,9 +67,8 @@ class Publication:
 
 
 class PublishedPartitions:
-    """The published partitions of one vertex, at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The published partitions of one vertex, at a path of this machine or a URI. All methods
+    block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)

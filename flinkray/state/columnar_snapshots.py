@@ -65,8 +65,7 @@ class ColumnarFrame(NamedTuple):
 
 def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
     """Yield the frames that are stored in *data*, the data of a key group. *name*: the state, for
-    errors.
-    Raises StateMigrationError if the keys are of classes that have changed."""
+    errors. Raises StateMigrationError if the keys are of classes that have changed."""
     try:
         for keys, stream in unpack(data):
             batch = pa.ipc.open_stream(stream).read_next_batch()

@@ -80,8 +80,7 @@ class NamespaceArrays:
 
     def first_values(self, name: str) -> Numbers:
         """Return the numbers of the column *name*, for reading only; the index is the slot of the
-        key.
-        The array may be too short for the last keys, if none of them is in this namespace."""
+        key. The array may be too short for the last keys, if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
     def touch(self, slots: npt.NDArray[Any]) -> None:
@@ -420,10 +419,9 @@ class ColumnarTable:
         return capture
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over stored numbers, before any column is requested.
-        *assign* computes the key group that a key has now. Raises StateError: columns were
-        requested before, the stored state is of another kind, or its keys are in other key groups
-        now."""
+        """Take over stored numbers, before any column is requested. *assign* computes the key group
+        that a key has now. Raises StateError: columns were requested before, the stored state is of
+        another kind, or its keys are in other key groups now."""
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):

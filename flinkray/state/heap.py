@@ -228,10 +228,9 @@ class PassedOnTable(Protocol):
 
 
 class HeapCapture(StateCapture):
-    """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`.
-    *moment*: processing time of the capture, in milliseconds; *restored*, *restored_columns*:
-    restored tables that the program has not requested yet. The snapshot contains them in their
-    stored form."""
+    """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`. *moment*: processing time of the
+    capture, in milliseconds; *restored*, *restored_columns*: restored tables that the program has
+    not requested yet. The snapshot contains them in their stored form."""
 
     def __init__(
         self,

@@ -83,8 +83,7 @@ class TableCapture:
 
     def portions(self, removed: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield (places, contents) in portions of some thousand. A place is a key, or a key and
-        window.
-        Places that are empty now are added to *removed* before the first portion."""
+        window. Places that are empty now are added to *removed* before the first portion."""
         if self.places is None and len(self._entries) <= _MOST_COPIED:
             entries = self._entries if self._is_copy else self._copy()
             places, contents = iter(entries), iter(entries.values())

@@ -82,9 +82,8 @@ class KeyNumbers:
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
-        """Extend the lookup array so that it covers integer keys from *low* to *high*.
-        Returns False if the array would become too large; then keys are looked up in the
-        dictionary."""
+        """Extend the lookup array so that it covers integer keys from *low* to *high*. Returns
+        False if the array would become too large; then keys are looked up in the dictionary."""
         dense = self._dense
         if dense is None:
             if high - low >= DENSE_RANGE:

@@ -107,10 +107,9 @@ class RowsCapture(ColumnarCapture):
 
 
 class RowTable:
-    """Keyed state in rows; see the module's docstring.
-    *namespaced*: rows belong to namespaces, which are integers. *keys_of*: returns the column of
-    keys of a batch; None: keys are given with the rows. *assign*: computes key groups of keys that
-    are given with the rows."""
+    """Keyed state in rows; see the module's docstring. *namespaced*: rows belong to namespaces,
+    which are integers. *keys_of*: returns the column of keys of a batch; None: keys are given with
+    the rows. *assign*: computes key groups of keys that are given with the rows."""
 
     def __init__(
         self,
@@ -208,10 +207,9 @@ class RowTable:
         return RowsCapture(self.namespaced, begin is None, removed, parts, self.keys_of)
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over stored rows.
-        *assign* computes the key group that a key has now. Raises StateError: the stored state is
-        of another kind, the table has rows already, or keys in a column are in other key groups
-        now."""
+        """Take over stored rows. *assign* computes the key group that a key has now. Raises
+        StateError: the stored state is of another kind, the table has rows already, or keys in a
+        column are in other key groups now."""
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
@@ -229,8 +227,7 @@ class RowTable:
 
     def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
         """Check that the keys of a stored batch are still in the key group *group*. *of*: name of
-        the state, for the error.
-        Raises StateMigrationError if a key is in another group now."""
+        the state, for the error. Raises StateMigrationError if a key is in another group now."""
         assert self.keys_of is not None
         try:
             keys = self.keys_of(batch).unique()

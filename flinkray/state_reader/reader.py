@@ -207,9 +207,8 @@ class SavepointReader:
             yield from subtask.state.keyed_state
 
     def _keyed_snapshots(self, operator: CheckpointedOperator) -> Iterator[list[KeyedSnapshot]]:
-        """Yield, for each subtask, the list of its keyed snapshots.
-        The first is a whole snapshot; each further snapshot has the changes after the one before.
-        """
+        """Yield, for each subtask, the list of its keyed snapshots. The first is a whole snapshot;
+        each further snapshot has the changes after the one before."""
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         for handle in self._keyed_handles(operator):
             yield [collected(stored) for stored in read_keyed_state((handle,), everything)]
@@ -272,9 +271,8 @@ def _no_state(
 
 
 def _column(values: Iterable[Any]) -> pa.Array:
-    """Return the values as an Arrow array.
-    Raises pyarrow.ArrowInvalid if no Arrow type can hold the values, or if Arrow would convert
-    values of different types silently."""
+    """Return the values as an Arrow array. Raises pyarrow.ArrowInvalid if no Arrow type can hold
+    the values, or if Arrow would convert values of different types silently."""
     plain = list(map(_plain, values))
     _check_kinds(plain)
     try:

@@ -253,8 +253,7 @@ class InputGate(ABC):
     @abstractmethod
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
         """Return (channel, barrier) for a barrier that the task must get before elements that
-        arrived earlier in its channel, even if the channel is blocked. None: there is no such
-        barrier."""
+        arrived earlier in its channel, even if that is blocked. None: there is no such barrier."""
 
     @abstractmethod
     def in_flight(self, channel: int) -> Sequence[InFlight]:
@@ -264,8 +263,7 @@ class InputGate(ABC):
 
     @abstractmethod
     def has_elements(self) -> bool:
-        """Return whether :meth:`poll` would not return None now: it has an element, or would
-        raise."""
+        """Return whether :meth:`poll` would return an element now, or raise an error (not None)."""
 
 
 class MemoryInputGate(InputGate):

@@ -210,9 +210,8 @@ class PlaceCodec:
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
         """Return the place (key, or key and window) whose encoding (without table and group) begins
-        at *at* in *encoded*.
-        *exact*: the exact key and namespace that one of its rows stores, as far as they are needed.
-        """
+        at *at* in *encoded*. *exact*: the exact key and namespace that one of its rows stores, as
+        far as they are needed."""
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

@@ -156,9 +156,8 @@ class DiskStore:
             self._notes += 1
 
     def next_epoch(self, oldest: int | None) -> None:
-        """Begin a new epoch, because a capture is made now: changes are noted by epoch.
-        Notes from before the epoch *oldest* are deleted, since no capture needs them. None: all
-        notes."""
+        """Begin a new epoch, because a capture is made now: changes are noted by epoch. Notes from
+        before the epoch *oldest* are deleted, since no capture needs them. None: all notes."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         first = epoch if oldest is None else oldest
         if first > self._first_epoch and self.is_open and self._notes:

@@ -133,8 +133,7 @@ class _InFlight:
         return not self._awaited
 
     def overtaken(self, result: int, overtaken: Mapping[int, Sequence[InFlight]]) -> None:
-        """Report the overtaken elements of a result, by subpartition, to the responder.
-        Thread-safe."""
+        """Report a result's overtaken elements, by subpartition, to the responder. Thread-safe."""
         with self._lock:
             if not self._is_dropped:
                 for subpartition, elements in overtaken.items():

@@ -48,8 +48,7 @@ class MapBatchesOperator(FunctionOperator):
 
 
 def with_timestamps(columns: Columns) -> pa.RecordBatch:
-    """Return the batch as functions get it: a last column ``$timestamp`` has its timestamps, if
-    any."""
+    """Return the batch as functions get it: timestamps, if any, as last column ``$timestamp``."""
     batch = columns.batch
     if columns.timestamps is None:
         return batch

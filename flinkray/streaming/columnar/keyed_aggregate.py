@@ -147,8 +147,7 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return the latest result of each key: its first row, with the present aggregate as
-        *field*."""
+        """Return each key's latest result: its first row, with the present aggregate as *field*."""
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
             names = batch.schema.names

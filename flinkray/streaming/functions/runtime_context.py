@@ -64,7 +64,7 @@ class CachedFileError(FlinkRayError):
 
 
 class KeyedStateStore:
-    """Gives functions the state of the current key; window functions also get that of a key and
+    """Gives functions the state of the current key, or (in windows) of the current key and
     window."""
 
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:

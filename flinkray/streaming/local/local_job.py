@@ -57,9 +57,8 @@ POLL_INTERVAL = 0.005
 
 
 class LocalJob:
-    """One run of a graph, without checkpoints. Sinks commit at the end of their input.
-    *clock*: gives processing time; a manual clock makes the run deterministic. None: the system
-    clock."""
+    """One run of a graph, without checkpoints. Sinks commit at the end of their input. *clock*:
+    gives processing time; a manual clock makes the run deterministic. None: the system clock."""
 
     def __init__(self, graph: StreamGraph, clock: WaitingClock | None = None) -> None:
         if not graph.nodes:

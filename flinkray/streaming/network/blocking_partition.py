@@ -191,7 +191,7 @@ class BlockingSubpartition(Subpartition):
         super().consumed(view)
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Detach a consumer that has failed. The result stays for another consumer, from the
+        """Detach a consumer that has failed. The next consumer reads the result from the
         beginning."""
         self._forget(view)
 

@@ -28,8 +28,7 @@ _BATCHES: Final = (Block, Columns)
 
 
 class Buffer:
-    """Elements of one subpartition that are sent together: encoded, or, for a consumer in this
-    process, as objects."""
+    """Elements of a subpartition that are sent together: encoded, or objects within a process."""
 
     __slots__ = (
         "descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size", "waiting",

@@ -385,9 +385,8 @@ class Connection:
 
     def leave(self) -> None:
         """If this side does not use the connection, offer the other side to end it; the connection
-        ends if the other side does not use it either. Meanwhile this side adds no channel. A
-        request of the other side that arrives meanwhile is served, and the other side then refuses
-        the offer."""
+        ends if the other side does not use it either. Until the answer this side adds no channel. A
+        request of the other side that arrives meanwhile is served; the offer is then refused."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -465,7 +464,7 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive data until *count* unread bytes are in memory. Returns False if the source ends
+        """Receive until *count* unread bytes are in memory. Returns False if the source ends
         first."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:

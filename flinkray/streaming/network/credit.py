@@ -61,8 +61,7 @@ class ReceiverCredit:
 
     @property
     def window(self) -> int:
-        """The most bytes that may be granted to the producer beyond those that the task has
-        taken."""
+        """The most bytes that may be granted beyond those that the task has taken."""
         return self._exclusive + self._borrowed
 
     @property
@@ -71,9 +70,8 @@ class ReceiverCredit:
         return self.received - self.taken
 
     def on_received(self, size: int, backlog: int) -> int:
-        """Account for a received buffer of *size* bytes, whose producer has *backlog* more bytes to
-        send. Returns the bytes, borrowed from the floating credit for these, to grant to the
-        producer now."""
+        """Account for a received buffer of *size* bytes. Its producer has *backlog* more bytes to
+        send. Returns the bytes to grant for these now, borrowed from the floating credit."""
         self.received += size
         self.backlog = backlog
         missing = backlog - (self.granted - self.received)

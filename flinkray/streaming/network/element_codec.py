@@ -129,10 +129,9 @@ class ElementEncoder:
         self._needs_cloudpickle = False
 
     def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
-        """Return the encoded elements of one subpartition.
-        *known_schemas*: numbers of the schemas that the receiver has; schemas that the receiver
-        needs are sent along and added. Raises UnpicklableRecordsError, and BatchTooLargeError if a
-        frame cannot hold the data."""
+        """Return the encoded elements of one subpartition. *known_schemas*: numbers of the schemas
+        that the receiver has; schemas that the receiver needs are sent along and added. Raises
+        UnpicklableRecordsError, and BatchTooLargeError if a frame cannot hold the data."""
         encoded = Encoded()
         for element in elements:
             kind = type(element)

@@ -288,8 +288,7 @@ class NetworkEnvironment:
         consumer: str,
     ) -> None:
         """Serve a consumer's request for a subpartition. Called by connections. If the partition
-        does not exist yet, send NOT_FOUND to the consumer, and serve the request when the partition
-        is created."""
+        does not exist yet, send NOT_FOUND to the consumer, and serve the request later."""
 
         def serve(partition: ResultPartition) -> None:
             try:

@@ -32,10 +32,9 @@ class InputChannel(Protocol):
         They stay in the queue."""
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
-        """Note that the task has got *barrier* before the elements that it has overtaken.
-        The barrier stays in the queue, where it divides these elements from later ones. *before*:
-        the barrier of the previous such call, which is removed from the queue; None: there was
-        none."""
+        """Note that the task has got *barrier* before the elements that it has overtaken. The
+        barrier stays in the queue, where it divides these elements from later ones. *before*: the
+        barrier of the previous such call, which is removed from the queue; None: there was none."""
 
     def restore(self, elements: Sequence[Element]) -> None:
         """Give the task these elements before all elements that arrive from the producer."""
@@ -87,9 +86,8 @@ class NetworkInputGate(InputGate):
             channel.request()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Register a callback that announces new elements: it is called when, after :meth:`poll`
-        has returned None, a call would return an element or raise. It may run in any thread and
-        must not block."""
+        """Register a callback, called when :meth:`poll`, after it has returned None, would return
+        an element or raise. It may run in any thread and must not block."""
         self._on_available = callback
         if self.has_elements():
             callback()

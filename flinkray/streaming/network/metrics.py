@@ -10,9 +10,8 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 @dataclass(slots=True)
 class ChannelMetrics:
-    """Metrics of one channel, or the sum of the metrics of many channels.
-    The threads that move the data count without locks, so the numbers of one reading may not fit
-    exactly together."""
+    """Metrics of one channel, or the sum of the metrics of many channels. The threads that move the
+    data count without locks, so the numbers of one reading may not fit exactly together."""
 
     bytes: int = 0
     """Bytes that were sent (blocking result: written), or taken by the task.

@@ -210,8 +210,7 @@ class ResultPartition:
 
     @property
     def failure(self) -> Exception | None:
-        """The error because of which nothing can be written any more; None while writing is
-        possible."""
+        """The error because of which nothing can be written any more; None: there is none."""
         return self._failure or self._unsent
 
     @property
@@ -341,9 +340,8 @@ class SubpartitionView(Protocol):
     """Number of buffers that this view has taken. Used by results that are read several times."""
 
     def becomes_ready(self) -> bool:
-        """Note that the subpartition has data for this consumer.
-        Returns whether the caller has to call :meth:`notify`, after it has released the partition's
-        lock."""
+        """Note that the subpartition has data for this consumer. Returns whether the caller has to
+        call :meth:`notify`, after it has released the partition's lock."""
 
     def notify(self) -> None: ...
 
@@ -630,8 +628,8 @@ class Subpartition:
 
     def attach(self, view: SubpartitionView) -> bool:
         """Make *view* the reader. Returns whether there is data already, so that the caller has to
-        call the view's ``notify``. Raises ValueError: another consumer reads or has read this
-        subpartition."""
+        call the view's ``notify``. Raises ValueError: the subpartition has, or had, another
+        reader."""
         if self.view is not None or self.is_consumed:
             raise ValueError(
                 f"subpartition {self.index} of {self.partition.id} is read by another consumer"
@@ -660,8 +658,7 @@ class Subpartition:
 
     def discard(self) -> list[SubpartitionView]:
         """Drop the waiting buffers and detach the reader. Returns a list with the reader's view,
-        which the caller has to fail; empty if there is no reader, or the reader has read
-        everything."""
+        which the caller has to fail; empty without a reader, or if it has read everything."""
         self._open = []
         self._buffers.clear()
         self.queued = 0

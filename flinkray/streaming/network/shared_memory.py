@@ -184,9 +184,8 @@ class OwnedRegions:
 
 
 class _Lease:
-    """The owner of all Arrow buffers over one region of shared memory. When the last of these
-    buffers is gone, Python deletes this object, which tells the producer that the region is
-    free."""
+    """The owner of all Arrow buffers over a region of shared memory. When the last of them is gone,
+    Python deletes this object, which tells the producer that the region is free."""
 
     __slots__ = ("_memory", "_number", "_returned")
 
@@ -210,8 +209,7 @@ class MappedRegions:
         """Numbers of regions that are free again, to be sent to the owner."""
 
     def map(self, offer: Offer) -> bool:
-        """Map an offered segment, for reading. Returns False if this process cannot see the owner's
-        memory."""
+        """Map an offered segment for reading. Returns False if its memory is not visible here."""
         number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

@@ -78,8 +78,7 @@ class RemoteView:
 
     @property
     def credit(self) -> int:
-        """The bytes that may be sent now; negative if more was sent than the consumer had
-        granted."""
+        """The bytes that may be sent now; negative if more was sent than was granted."""
         return self._credit
 
     def _pay(self, buffer: Buffer) -> None:
@@ -97,10 +96,9 @@ class RemoteView:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Take a buffer, and more of them until *most* bytes are reached.
-        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer is
-        sent before those of other channels). There are no frames if the buffers were discarded
-        meanwhile."""
+        """Take a buffer, and more of them until *most* bytes are reached. Returns (frames, bytes,
+        whether another buffer can be sent at once, whether that buffer is sent before those of
+        other channels). There are no frames if the buffers were discarded meanwhile."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
@@ -225,8 +223,7 @@ class LocalView:
         self._on_failure(reason)
 
     def release(self, reason: str) -> None:
-        """Tell the subpartition that its consumer wants no more data, without having read
-        everything. A pipelined partition then fails; the result of a batch job stays for another
-        consumer."""
+        """Tell the subpartition that its consumer does not want the rest of the data. A pipelined
+        partition then fails; the result of a batch job stays for another consumer."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

@@ -316,8 +316,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
-        """Append *mark*, a watermark or a change of the idle status, behind all records added
-        before."""
+        """Append a watermark or a change of the idle status, behind all records added before."""
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
@@ -330,8 +329,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """Yield the calls in the queue, to be stored in a checkpoint; a restore repeats them in
-        this order."""
+        """Yield the calls in the queue, in the order in which a restored task repeats them."""
 
 
 class OrderedQueue(AsyncQueue):

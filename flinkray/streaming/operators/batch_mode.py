@@ -278,8 +278,7 @@ class KeptBatches:
         self._batches, self._size = [], 0
 
     def take(self) -> Iterator[Records]:
-        """Yield all batches in their order, and then delete the file. Call this once, at the
-        end."""
+        """Yield all batches in their order, then delete the file. Call this once, at the end."""
         if self._file is not None:
             self._file.seek(0)
             while True:

@@ -19,8 +19,7 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _Nowhere:
-    """Stands in for a context that is not needed: a timestamp or key can be set, and has no
-    effect."""
+    """A context that is not needed: its timestamp and key can be set, without effect."""
 
     __slots__ = ("key", "record_timestamp")
 

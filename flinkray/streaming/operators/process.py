@@ -196,8 +196,7 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """Called when all event-time timers up to *timestamp* have fired: put out this
-        watermark."""
+        """Called when all event-time timers up to *timestamp* have fired: put out the watermark."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:

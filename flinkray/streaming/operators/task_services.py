@@ -109,6 +109,5 @@ class TaskServices:
         self, data_set_id: IntermediateDataSetID
     ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
         """Return the function that writes rows to the task's part of a file result. It blocks.
-        None: nobody reads the result.
-        """
+        None: nobody reads the result."""
         return None

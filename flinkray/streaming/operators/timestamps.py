@@ -171,7 +171,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._forget(split_id)
 
     def _follow_splits(self) -> None:
-        """Begin with a new watermark generator if the source has begun another split since the last
+        """Make a new watermark generator if the source has begun another split since the last
         call."""
         begun = self.context.splits.begun
         if begun == self._begun or not self._strategy.waits_for_splits:

@@ -59,7 +59,7 @@ class TwoInputs(StreamOperator):
         return (InputPort(self, 0), InputPort(self, 1))
 
     def take_time(self, result: ValveOutput) -> None:
-        """Process what has changed for both inputs together: the least watermark, or the idle
+        """Process a change of both inputs' combined time: the least watermark, or the idle
         status."""
         result.tell(
             self.process_watermark,

@@ -52,8 +52,8 @@ class Keys:
 
     @property
     def functions(self) -> Sequence[Any]:
-        """The user's key function, if it is to be opened before keys are selected, and closed at
-        the end."""
+        """User functions to open before keys are selected, and to close at the end: one, or
+        none."""
         return (self.selector,) if isinstance(self.selector, Function) else ()
 
     @property
@@ -62,9 +62,8 @@ class Keys:
         return stable_hash if self._kind is None else self._kind.hash_of
 
     def of_value(self, value: Any) -> Any:
-        """Return the key of a value.
-        Raises UnsupportedKeyError if the key cannot be a key of state, or does not fit the declared
-        type."""
+        """Return the key of a value. Raises UnsupportedKeyError if the key cannot be a key of
+        state, or does not fit the declared type."""
         key = self._of(value)
         return own_key(key) if self._kind is None else self._kind.value_of(key)
 

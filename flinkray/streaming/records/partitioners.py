@@ -139,8 +139,7 @@ class RebalancePartitioner(_RoundRobin):
 
 
 class RescalePartitioner(_RoundRobin):
-    """Sends records in turn to those subtasks of the consumer that this subtask is connected to,
-    from the first on."""
+    """Sends records in turn to the subtasks of the consumer that this subtask is connected to."""
 
     name = "RESCALE"
     pointwise = True

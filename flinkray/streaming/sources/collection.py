@@ -150,7 +150,7 @@ class ArrowSource(SlicedSource[Row]):
 
 
 class _ColumnsReader(SliceReader):
-    """Reads batches of *batch_rows* rows: column batches pay off only if they are large."""
+    """Reads batches of *batch_rows* rows, whatever the task asks for: small columns are slow."""
 
     def __init__(
         self,
@@ -234,8 +234,8 @@ class ThreadedIteratorReader(SequentialReader[SplitT]):
         """Number of records of the current split that were read."""
 
     def begin(self, make_iterator: Callable[[], Iterator[Any]], offset: int) -> None:
-        """Begin to read a split. *offset*: number of records that the iterator leaves out, because
-        they were read before a restart."""
+        """Begin to read a split with an iterator, in a thread. *offset*: number of records read
+        before a restart, which the iterator has left out."""
         self.offset = offset
         self._reading = ReadingThread(make_iterator, self.context.wake)
 

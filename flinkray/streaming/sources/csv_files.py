@@ -63,8 +63,7 @@ class CsvOptions:
 
 def names_of(path: str, options: CsvOptions) -> list[str] | None:
     """Return the column names of a file: those of *options*, else of its first line. None: the file
-    is empty.
-    Raises StreamError: two columns have the same name, or the file is not text."""
+    is empty. Raises StreamError: two columns have the same name, or the file is not text."""
     with (
         Reading(path, "CSV", options.encoding),
         open_text(path, options.encoding) as file,
@@ -123,10 +122,9 @@ def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
 def read_csv(
     path: str, schema: pa.Schema, options: CsvOptions, is_of_all: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file with the columns of the source's schema.
-    Missing columns are null. *is_of_all*: whether the types in the schema were found from all
-    fields. Raises StreamError: the file is not CSV, has other columns, or a field does not fit its
-    column's type."""
+    """Yield the rows of a file with the columns of the source's schema. Missing columns are null.
+    *is_of_all*: whether the types in the schema were found from all fields. Raises StreamError: the
+    file is not CSV, has other columns, or a field does not fit its column's type."""
     names = names_of(path, options)
     if names is None:
         return
@@ -398,8 +396,8 @@ def _trimmed(column: pa.StringArray) -> pa.StringArray:
 
 
 def _exactly(name: str, texts: pa.StringArray) -> Classes:
-    """Return the classes of texts that have the form of the class *name*, after their values were
-    checked. For example, numbers that a double does not hold exactly are of class text."""
+    """Return the classes of texts that look like the class *name*, as their values tell: for
+    example, numbers of which a double would lose digits are of class text."""
     try:
         if name == INTEGER:
             texts.cast(pa.int64())
@@ -455,7 +453,7 @@ def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type that all its fields are known to have."""
+    """Convert a column of texts to *kind*, a type that all its fields are known to fit."""
     if pa.types.is_string(kind):
         return column
     convert = _times if pa.types.is_time(kind) else lambda texts: texts.cast(kind)

@@ -61,8 +61,8 @@ def shown(path: str) -> str:
 
 
 def compression_of(path: str) -> str:
-    """Return the suffix of the name that tells the compression, such as ``.gz``. Empty: the file is
-    not compressed. Raises StreamError: the compression is not supported."""
+    """Return the ending of the name that says how the file is compressed, such as ``.gz``; empty if
+    it is not. Raises StreamError: the compression is not supported."""
     end = Path(path).suffix.lower()
     if end in _REFUSED:
         raise StreamError(
@@ -92,7 +92,8 @@ def open_bytes(path: str) -> pa.NativeFile:
 
 
 def encoding_of(path: str, encoding: str | None) -> str:
-    """Return the encoding of the byte order mark, or else the given one, or else UTF-8."""
+    """Return the encoding that the byte order mark of the file says, else *encoding*, else
+    UTF-8."""
     with open_bytes(path) as file:
         start = file.read(4)
     marked = (name for mark, name in _MARKS if start.startswith(mark))
@@ -237,8 +238,8 @@ def _after(text: str, line: int, column: int) -> tuple[int, int]:
 
 
 def is_packed(path: str) -> bool:
-    """Return whether a Parquet file was compressed as a whole: its name has the suffix of a
-    compression, and it does not begin like a Parquet file."""
+    """Return whether a Parquet file was compressed as a whole after it was written: the ending of
+    its name says so, and its first bytes are not those of a Parquet file."""
     with open(path, "rb") as file:
         return file.read(4) != _PARQUET and bool(compression_of(path))
 

@@ -60,7 +60,7 @@ Polled = Block | Columns | OfSplit | NoRecords
 
 
 class StageLocations(Protocol):
-    """Locations in the cluster's storage where Spark stages of the job and streams meet."""
+    """Says where, in the cluster's storage, streams and Spark stages of the job exchange data."""
 
     def published(self, vertex_id: JobVertexID) -> str:
         """Return the location where a Spark stage publishes what a stream reads."""
@@ -225,7 +225,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """Take back splits of a failed reader, and hand them out again."""
 
     def add_reader(self, subtask: int) -> None:
-        """Register a reader that has started."""
+        """Called when a reader has started. Splits may be assigned to the reader from now on."""
 
     def next_discovery_time(self) -> float | None:
         """Return when :meth:`discover` is to be called, in seconds of the clock. None: never."""
@@ -336,16 +336,15 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
 
 
 class SourceHold:
-    """Switch that stops one task from reading its source; used by that task's thread.
-    Meanwhile barriers of checkpoints are still sent, and records that were read flow on to the
-    sinks."""
+    """Stops one task from reading its source while ``is_held`` is true. Barriers are still sent,
+    and records that were read flow on to the sinks. Only the task's thread uses it."""
 
     def __init__(self) -> None:
         self.is_held = True
         """Whether the source must not be read. True until :meth:`tell` says otherwise."""
 
     def tell(self, is_held: bool) -> None:
-        """Stop the reading of the source (*is_held* True), or let it go on."""
+        """Set whether the source must not be read."""
         self.is_held = is_held
 
 

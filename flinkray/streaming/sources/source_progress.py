@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @message
 class AssignedSplit:
-    """A split that goes back to the enumerator if its reader goes back to a checkpoint."""
+    """A split that was assigned to a reader after the last complete checkpoint. It goes back to the
+    enumerator if the reader restarts from a checkpoint before the assignment."""
 
     number: int
     """Number of the event that assigned the split."""
@@ -51,7 +52,8 @@ class ReaderState:
 
 @message
 class SubtaskReset:
-    """A reset of a reader that waits for an enumerator to take back the reader's splits."""
+    """A reset of a reader to a checkpoint. It waits until there is an enumerator, which takes back
+    the splits that the reader got after the checkpoint."""
 
     subtask: int
     attempt: int

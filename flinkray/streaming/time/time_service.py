@@ -85,14 +85,14 @@ class ProcessingTimeService:
         return fired > 0
 
     def input_ended(self) -> None:
-        """Note that the input has ended: cancel all callbacks that must not run after the end."""
+        """Cancel the callbacks that must not run after the end of the input, which has come."""
         self._input_has_ended = True
         for _, _, scheduled in self._heap:
             if not scheduled.also_after_end:
                 scheduled.cancel()
 
     def quiesce(self) -> None:
-        """Note that the task ends: drop all callbacks, and accept no more."""
+        """Drop all callbacks and ignore new ones, because the task ends."""
         self._quiesced = True
         self._heap.clear()
 

@@ -67,7 +67,7 @@ class WindowAssigner(_Contexts, ABC, Generic[T, W]):
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether windows end by watermarks, and not by processing time."""
+        """Return whether windows end by event time (watermarks). False: by processing time."""
 
 
 class MergingWindowAssigner(WindowAssigner[T, W]):

@@ -110,8 +110,7 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
 
 
 class _Continuing(Trigger):
-    """Base class of triggers: without timers and state, and never fires, as far as a subclass does
-    not override methods."""
+    """Base class of triggers that override some methods. The others do nothing and do not fire."""
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE

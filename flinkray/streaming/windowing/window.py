@@ -63,8 +63,7 @@ class TimeWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """A window of a fixed number of records. The windows of a key are numbered; *id* is the
-    number."""
+    """The window of a fixed number of a key's records; *id*: number of the window."""
 
     id: int
 
