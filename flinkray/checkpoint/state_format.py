@@ -108,9 +108,9 @@ class StoredColumns:
 
 
 def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a header in format version 1 to those of the present version.
-    Version 1 has one section of columns, which cannot be read any more. If the section has data,
-    the result has a table in its place; using this table raises an error."""
+    """Return the fields of a header of format version 1 as those of the present version. Version 1
+    has one section of columns, which cannot be read any more. If the section has data, the result
+    has a table in its place; using this table raises an error."""
     number = len(fields["tables"]) + len(fields["timers"])
     used = any(entry[1] == number for entry in _BODY.iter_unpack(fields["bodies"]))
     columns = StoredColumns("arrays", "numbers (version 1)", False, True, None, ())

@@ -246,8 +246,8 @@ def check_is_directory(location: str) -> None:
 
 
 def find_checkpoints(directory: str) -> list[str]:
-    """Return the complete checkpoints and savepoints in a directory and in job directories below.
-    Checkpoints come first, by rising id, then savepoints."""
+    """Return the locations of the complete checkpoints and savepoints in a directory and in job
+    directories below: first checkpoints, by rising id, then savepoints."""
     directory = locations.normal(directory)
     with storage_errors(directory, "read"):
         found = list(_found(directory))

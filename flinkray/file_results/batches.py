@@ -102,8 +102,9 @@ class PublishedBatches:
     def write(
         self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> PublishedPartition:
-        """Write one partition of a batch. Readers see the partition when the batch is published.
-        Several attempts may write the same partition, also at the same time."""
+        """Write one partition of a batch, and return its description for :meth:`publish`. Readers
+        see the partition when the batch is published. Several attempts may write the same
+        partition, also at the same time."""
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
@@ -210,7 +211,7 @@ class PublishedBatches:
         return MicroBatch(batch_id, partitions, content["origin"])
 
     def open(self, name: str) -> pa.RecordBatchFileReader:
-        """Open a partition's file *name*. Raises FileResultLostError if it is missing or
+        """Return a reader of the partition *name*. Raises FileResultLostError: missing or
         damaged."""
         return self._partitions.open(_ROWS, name)
 

@@ -117,11 +117,10 @@ class PublishedPartitions:
         *,
         durable: bool = False,
     ) -> PublishedPartition:
-        """Write a file with a partition, which may then be accepted.
+        """Write a file with a partition, and return its description for :meth:`accept`.
 
         Several attempts may write the same partition, also at the same time. A *durable* file is
-        durable before it is visible, since it cannot be computed again.
-        """
+        durable before it is visible, since it cannot be computed again."""
         files, folder = self._directory.files, f"{self._directory.path}/{publication_id}"
         attempt = uuid.uuid4().hex
         unfinished = f"{self._directory.path}/{_UNFINISHED}/{attempt}"
@@ -227,8 +226,8 @@ class PublishedPartitions:
         return found
 
     def open(self, publication_id: str, name: str) -> pa.RecordBatchFileReader:
-        """Open the file *name* of a partition. Raises FileResultLostError if it is missing or
-        damaged."""
+        """Return a reader of the file *name* of a partition. Raises FileResultLostError if the file
+        is missing or damaged."""
         files, path = self._directory.files, f"{self._directory.path}/{publication_id}/{name}"
         try:
             if self._directory.is_local:

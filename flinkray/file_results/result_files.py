@@ -121,7 +121,8 @@ class ResultDirectory:
         return EpochDirectory(directory, kind, lambda name: name in adopted)
 
     def output(self, path: str) -> pa.NativeFile:
-        """Open a new file for writing; on a local file system other users cannot read the file."""
+        """Return a new file to be written. On a local file system other users cannot read the
+        file."""
         self.prepare(path)
         return self.files.open_output_stream(path)
 
@@ -168,9 +169,9 @@ class ResultDirectory:
             restrict(self.path)
 
     def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
-        """Write the manifest, which makes the files in the directory the result; called once.
-        *rows*: number of rows that were written; None if the writer does not know. Raises
-        FileResultLostError if the files have another number of rows."""
+        """Write the manifest, which makes the files in the directory the result, and return these
+        files; called once. *rows*: number of rows that were written; None if the writer does not
+        know. Raises FileResultLostError if the files have another number of rows."""
         self.create()
         self.restrict()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
@@ -258,7 +259,8 @@ class ResultDirectory:
             disk.sync_names_to_root([self.path])
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
-        """Open a file. Raises FileResultLostError if the file is missing or damaged."""
+        """Return a reader of *file*. Raises FileResultLostError if the file is missing or
+        damaged."""
         with self.reading(file):
             return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
 

@@ -180,7 +180,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
 
     def names(self) -> list[str]:
-        """Return the names of all states, including restored states that are not in use yet."""
+        """Return the names of all tables: those in use, and those restored and not requested
+        yet."""
         return [*self._tables, *self._restored]
 
     def tables(self) -> Iterable[TableT_co]:

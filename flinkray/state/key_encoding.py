@@ -78,7 +78,7 @@ class UnsupportedKeyError(StateError):
 
     @classmethod
     def of(cls, key: object, reason: str) -> UnsupportedKeyError:
-        """Make the error about *key*."""
+        """Return the error that *key* cannot be a key, with its type and the *reason*."""
         return cls(_type_name(key), reason)
 
     def __str__(self) -> str:

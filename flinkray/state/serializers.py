@@ -213,8 +213,7 @@ class StateFrameWriter:
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Combine the descriptions (how the state was written) of several writers of one state.
-    The result describes the frames of all these writers, one after the other."""
+    """Return one description, of how a state was written, for the frames of several writers."""
     last = snapshots[-1]
     return SerializerSnapshot(
         last.name,
@@ -279,7 +278,8 @@ def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
 
 
 def read_timers(queue: str, data: bytes | memoryview) -> list[tuple[int, Any, Any]]:
-    """Return stored timers. Raises StateMigrationError if classes of their keys have changed."""
+    """Return the timers in *data*, as (time, key, namespace). *queue*: name of their queue, for
+    errors. Raises StateMigrationError if classes of their keys have changed."""
     decoder, timers = ValueDecoder(exactly=True), []
     try:
         for columns in unpack(data):
@@ -302,7 +302,7 @@ def expires(stored_as: SerializerSnapshot) -> bool:
 
 
 def _described(type_info: Any) -> Any:
-    """Return a type in a form that can be stored and compared; None if *type_info* is None."""
+    """Return a type in a form that can be stored and compared; None if any value is of the type."""
     if type_info is None or getattr(type_info, "is_any", False):
         return None
     if isinstance(type_info, tuple):

@@ -317,7 +317,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a form that Arrow accepts, such as a dataclass to a dict."""
+    """Return a value in a form that Arrow accepts, for example a dataclass as a dict."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -210,7 +210,7 @@ class MergingWriter(RecordWriter):
 
 
 class InputGate(ABC):
-    """Reads the channels of one input of a task in turn, except blocked channels."""
+    """Reads the channels of all inputs of a task in turn, except blocked channels."""
 
     def __init__(self, channels: int) -> None:
         self._open = [True] * channels

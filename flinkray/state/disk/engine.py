@@ -157,7 +157,8 @@ class Engine:
             self._holders += 1
 
     def release(self) -> None:
-        """Unregister a user of the engine. With the last user, the engine closes."""
+        """Unregister a user of the engine. With the last one, it closes and its folder is
+        removed."""
         with self._lock:
             self._holders -= 1
             is_last = self._holders == 0

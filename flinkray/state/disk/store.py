@@ -146,9 +146,9 @@ class DiskStore:
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """Add to *batch* a note that the contents of *place* (encoded key and window) are changed
-        in the present epoch, the time since the last capture. A capture of changes reads the notes
-        to find the places that it must contain."""
+        """Add to *batch* a note that the contents of *place* (encoded key and window) changed in
+        the present epoch, the time since the last capture. The next captures of changes read the
+        notes. No note is needed before the first capture."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
             key = _NOTE.pack(CHANGES, self.epoch, group, table) + place[4:]

@@ -398,7 +398,8 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
         Every subtask gets every broadcast value."""
 
     def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT | Tagged] | None:
-        """Called when a timer of ``process_element`` fires. Broadcast state can be read."""
+        """Called when a timer that ``process_element`` registered fires. Return its results.
+        Broadcast state can be read."""
         return None
 
 
@@ -557,5 +558,5 @@ class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
         """Return the results for *values*, records of *key* in the order in which they arrived."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
-        """Called when a timer that this function registered fires."""
+        """Called when a timer that this function registered fires. Return its results."""
         return None

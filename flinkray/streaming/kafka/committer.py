@@ -263,7 +263,8 @@ class CommitHistory:
 
     @staticmethod
     def parse(text: str) -> CommitHistory:
-        """Parse a stored history. Raises StreamError if the text is no history."""
+        """Return the history that *text*, a result of ``text()``, holds. Raises StreamError if it
+        holds none."""
         runs = {}
         for entry in text.split():
             name, _, numbers = entry.partition(":")

@@ -113,7 +113,7 @@ class KafkaRecordSerializationSchemaBuilder(Generic[T]):
         return cast(KafkaRecordSerializationSchemaBuilder[U], self)
 
     def build(self) -> KafkaRecordSerializationSchema[T]:
-        """Build the schema. Raises StreamError if the topic or the value schema is missing."""
+        """Return the schema. Raises StreamError if the topic or the value schema is missing."""
         if not self._topic and self._selector is None:
             raise StreamError("records of Kafka need set_topic or set_topic_selector")
         if self._value is None:

@@ -124,8 +124,8 @@ _SPLIT_ABOVE: Final = 16 * 2**20
 
 
 def in_pieces(element: Element, size: int) -> list[Element]:
-    """Split a batch of *size* bytes into pieces of about :data:`_SPLIT_ABOVE` bytes.
-    Smaller batches and elements that are no batches are returned whole."""
+    """Return a batch of *size* bytes in pieces of about :data:`_SPLIT_ABOVE` bytes. Smaller
+    batches, and elements that are no batches, are one piece."""
     if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
         return [element]
     rows = max(1, len(element) * _SPLIT_ABOVE // size)
@@ -133,5 +133,5 @@ def in_pieces(element: Element, size: int) -> list[Element]:
 
 
 def in_halves(element: Element) -> list[Element]:
-    """Split a batch of several records into two or more pieces, because the batch is too large."""
+    """Return a batch of several records, which is too large to be sent, in two or more pieces."""
     return in_pieces(element, 2 * _SPLIT_ABOVE)

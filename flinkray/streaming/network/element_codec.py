@@ -320,7 +320,7 @@ class ElementDecoder:
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
-        """Decode the elements of one buffer. Raises WireFormatError: the data does not match the
+        """Return the elements of one buffer. Raises WireFormatError: the data does not match the
         descriptions. UnreadableRecordsError: the records cannot be unpickled here."""
         elements: list[Element] = []
         at = 0

@@ -70,9 +70,9 @@ def dial(
     tls: Tls | None,
     timeout: float,
 ) -> Wire:
-    """Connect to a process and do the handshake.
-    Each may take up to *timeout* seconds. Raises HandshakeError: another protocol or secret.
-    RpcConnectionError: the process does not run or answer."""
+    """Connect to a process, do the handshake, and return the connection. Each may take up to
+    *timeout* seconds. Raises HandshakeError: another protocol or secret. RpcConnectionError: the
+    process does not run or answer."""
     try:
         wire = _open(address, node_id, tls, timeout)
     except ssl.SSLError as error:

@@ -324,8 +324,8 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
-        """Remove and return the next record or mark (watermark or status). None if the next record
-        is not complete yet, or there is none."""
+        """Remove and return the next call or mark (watermark or status). None if the next call is
+        not complete yet, or the queue is empty."""
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:

@@ -354,7 +354,7 @@ class StreamOperator:
         return ()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """Capture the state at this moment, to be written later. Called between two batches.
+        """Return a capture of the present state, to be written later. Called between two batches.
         *since*: id of an earlier checkpoint; only later changes of keyed state are captured. None:
         all of it is captured."""
         keyed = None
@@ -363,10 +363,9 @@ class StreamOperator:
         return OperatorStateCapture(keyed, self.operator_state.capture(), self.files())
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
-        """Restore the state of earlier subtasks. Called between setup and open.
-        *checkpoint_id*: the checkpoint of which the keyed state is, if it is exactly this subtask's
-        state. Then later captures may hold only the changes since this checkpoint. None: the state
-        comes from other subtasks or key groups."""
+        """Restore *states*, which earlier subtasks have written. Called between setup and open.
+        *checkpoint_id*: if the keyed state is exactly this subtask's state in a checkpoint, the id
+        of this checkpoint; later captures may then hold only the changes since. None: otherwise."""
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
             self.keyed_state.restore(keyed, checkpoint_id)

@@ -145,7 +145,9 @@ class ChainBuilder:
         return [writer for _, writer in sorted(self._writers.items())]
 
     def build(self, place: int = 0) -> StreamOperator:
-        """Build the operator at index *place* of the plan, and all operators chained behind it."""
+        """Return the operator at index *place* of the plan, after all operators chained behind it
+        were built and connected. All of them are added to ``operators``, the first operator of the
+        chain first."""
         planned = self._plan.operators[place]
         operator = self._copy_of(planned)
         first = len(self.operators)

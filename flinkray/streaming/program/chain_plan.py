@@ -85,7 +85,8 @@ class ChainPlan:
 
 
 def global_formats(plan: ChainPlan) -> list[GlobalFormat]:
-    """Return a new :class:`GlobalFormat` for each operator of the chain that needs one."""
+    """Return a new :class:`GlobalFormat` for each operator of the chain whose output format has
+    methods to be called once for all subtasks."""
     return [
         GlobalFormat(planned.name, planned.operator.format, plan.job_parameters)
         for planned in plan.operators

@@ -114,7 +114,7 @@ class Columns:
         return int(self.batch.num_rows)
 
     def to_block(self) -> Block:
-        """Convert the records to Python values: rows with the batch's field names.
+        """Return the records as Python values: rows with the batch's field names, or single values.
         Raises StreamError: a map has a key more than once."""
         columns = list(map(python_values, self.batch.columns))
         if self.scalar:

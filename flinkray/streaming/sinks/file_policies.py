@@ -177,7 +177,7 @@ _PATTERN = re.compile(r"(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|'(?P<quoted>
 
 
 def _strftime(java: str) -> str:
-    """Translate a date format from Java's notation (numbers only) to Python's."""
+    """Return the date format *java*, in Java's notation (numbers only), in Python's notation."""
 
     def translated(match: re.Match[str]) -> str:
         field, quoted = match["field"], match["quoted"]

@@ -48,7 +48,8 @@ class Slice(NamedTuple):
 
 
 def slices(length: int, parts: int) -> list[Slice]:
-    """Divide *length* records into *parts* nearly equal slices. Empty slices are left out."""
+    """Return *parts* nearly equal slices that together are *length* records, without empty
+    slices."""
     bounds = [length * part // parts for part in range(parts + 1)]
     return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
 

@@ -109,7 +109,8 @@ def find_classes(
 
 
 def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
-    """Return the schema of a source, with columns in the order in which they were found."""
+    """Return the schema of a source: the columns in *found*, in this order, with the declared type
+    or the type that follows from the classes of the fields."""
     declared_types = options.column_types
     return pa.schema(
         [(name, declared_types.get(name, type_of(classes))) for name, classes in found.items()]
@@ -436,14 +437,15 @@ def _are_exact(texts: pa.StringArray) -> bool:
 
 
 def _times(texts: pa.StringArray) -> pa.Array:
-    """Convert texts to times of day. Raises ArrowInvalid for a text that is no time."""
+    """Return the times of day that the texts say. Raises ArrowInvalid for a text that is no
+    time."""
     days = pc.binary_join_element_wise("1970-01-01T", texts, "")
     return days.cast(pa.timestamp("us")).cast(pa.time64("us"))
 
 
 def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type from :func:`type_of`.
-    Raises ArrowInvalid: a field has a class that the type does not hold."""
+    """Return a column of texts as *kind*, a type from :func:`type_of`. Raises ArrowInvalid: a field
+    has a class that the type does not hold."""
     if pa.types.is_string(kind):
         return column
     held = next(held for one, held in _TYPES if one == kind)
@@ -453,7 +455,7 @@ def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column of texts to *kind*, a type that all its fields are known to fit."""
+    """Return a column of texts as *kind*, a type that all its fields are known to fit."""
     if pa.types.is_string(kind):
         return column
     convert = _times if pa.types.is_time(kind) else lambda texts: texts.cast(kind)
@@ -466,9 +468,9 @@ def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def declared(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type that the user has declared.
-    Fractions may be rounded. Raises ArrowInvalid: a field is no value of the type.
-    ArrowNotImplementedError: the type has no text form."""
+    """Return a column of texts as *kind*, a type that the user has declared. Fractions may be
+    rounded. Raises ArrowInvalid: a field is no value of the type. ArrowNotImplementedError: the
+    type has no text form."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.cast(kind)
     if pa.types.is_decimal(kind):

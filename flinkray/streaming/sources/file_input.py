@@ -82,8 +82,8 @@ def check_encoding(encoding: str) -> str:
 
 
 def open_bytes(path: str) -> pa.NativeFile:
-    """Open a file and decompress it. Concatenated compressed members are read as one.
-    Raises StreamError: the compression is not supported."""
+    """Return a file object over the decompressed content of a file. Concatenated compressed members
+    are read as one. Raises StreamError: the compression is not supported."""
     end = compression_of(path)
     if end == _XZ:
         return pa.PythonFile(lzma.open(os.fsencode(path)), mode="r")
@@ -105,14 +105,16 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def open_as_utf8(path: str, encoding: str | None = None) -> pa.NativeFile:
-    """Open the text of a file as UTF-8, for Arrow, which skips a byte order mark."""
+    """Return a file object over the text of a file as UTF-8 bytes, decompressed, for Arrow. A byte
+    order mark is left in, since Arrow skips it."""
     found = encoding_of(path, encoding)
     file = open_bytes(path)
     return file if _is_utf8(found) else pa.transcoding_input_stream(file, found, "utf-8")
 
 
 def open_text(path: str, encoding: str | None = None, errors: str = "strict") -> TextIO:
-    """Open the text of a file, without a byte order mark. Line ends are not changed."""
+    """Return a file object over the text of a file, decompressed and without a byte order mark.
+    Line ends are not changed."""
     found = encoding_of(path, encoding)
     decode = "utf-8-sig" if codecs.lookup(found).name == "utf-8" else found
     if not compression_of(path):

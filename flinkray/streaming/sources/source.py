@@ -140,8 +140,9 @@ class SourceReader(ABC, Generic[SplitT]):
         """Return the next batch of about *max_records* records, or why there is none."""
 
     def next_poll_time(self) -> float | None:
-        """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: on any event,
-        and at least every few milliseconds. Infinity: when splits were added."""
+        """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: whenever the
+        task is woken, and at least every few milliseconds. Infinity: not before splits were
+        added."""
         return None
 
     @abstractmethod

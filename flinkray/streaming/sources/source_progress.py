@@ -98,15 +98,15 @@ class EnumeratorState:
 
 
 def write_enumerator_state(state: Any) -> EnumeratorState:
-    """Serialize the state of an enumerator. Raises StateError if it cannot be stored."""
+    """Return the state of an enumerator, serialized. Raises StateError if it cannot be stored."""
     writer = _serializer().writer()
     data = writer.write_element(state)
     return EnumeratorState(writer.snapshot(), data)
 
 
 def read_enumerator_state(stored_state: EnumeratorState) -> Any:
-    """Deserialize the state of an enumerator.
-    Raises StateMigrationError, with the reason, if it cannot be read any more."""
+    """Return the state that :func:`write_enumerator_state` was given. Raises StateMigrationError,
+    with the reason, if it cannot be read any more."""
     _serializer().check(stored_state.serializer)
     ((state,),) = _serializer().read_elements([stored_state.data])
     return state

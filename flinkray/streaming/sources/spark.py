@@ -291,8 +291,9 @@ class _SparkReader(SequentialReader[SparkSplit]):
         return file
 
     def _published_anew(self) -> PublishedPartition | None:
-        """Return this job's own copy of the partition that the savepoint's split refers to.
-        None if this job's Spark stage has not published the partition yet."""
+        """Return the partition, as this job's Spark stage has published it, that the split of a
+        savepoint refers to. None if it is not published yet. Raises an error if this stage
+        publishes other data."""
         split, published = self._split, self._published
         publication = published.publication()
         if publication is None:

@@ -188,7 +188,8 @@ class WatermarkMultiplexer:
         self._is_deferred = False
 
     def register(self, split_id: str | None) -> PartialWatermark:
-        """Register a split. None stands for all records that belong to no split."""
+        """Return the watermark output of a split, which now counts. None stands for all records
+        that belong to no split."""
         return self._partial.setdefault(split_id, PartialWatermark(self._changed))
 
     def release(self, split_id: str | None) -> None:

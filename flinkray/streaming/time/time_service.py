@@ -52,8 +52,8 @@ class ProcessingTimeService:
         self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
     ) -> ScheduledCallback:
         """Schedule *callback*, which is called with *timestamp* (milliseconds since the epoch) when
-        that time has come.
-        *also_after_end*: the callback may also run after the end of the input."""
+        that time has come. Returns an object that can cancel it. *also_after_end*: the callback may
+        also run after the end of the input."""
         scheduled = ScheduledCallback(timestamp, callback, also_after_end)
         if not self._quiesced and (also_after_end or not self._input_has_ended):
             heapq.heappush(self._heap, (timestamp, next(self._order), scheduled))

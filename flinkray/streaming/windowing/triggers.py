@@ -86,15 +86,17 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
     def on_element(
         self, element: T, timestamp: int, window: W, ctx: TriggerContext
     ) -> TriggerResult:
-        """Called when a record was put into the window."""
+        """Called when a record was put into the window. Return what to do with the window."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """Called when a processing-time timer of this trigger fires."""
+        """Called when a processing-time timer of this trigger fires. Return what to do with the
+        window."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """Called when an event-time timer of this trigger fires."""
+        """Called when an event-time timer of this trigger fires. Return what to do with the
+        window."""
 
     def can_merge(self) -> bool:
         """Return whether the trigger can be used with windows that merge."""
