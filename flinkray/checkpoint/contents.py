@@ -19,7 +19,7 @@ from flinkray.state.snapshots import SerializerSnapshot
 
 @message
 class StateContents:
-    """One state of an operator, summed up over all subtasks."""
+    """What ``flinkray checkpoint show`` prints about one state, all subtasks together."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class OperatorContents:
 
 @message
 class CheckpointContents:
-    """Describes the contents of a checkpoint or savepoint."""
+    """What ``flinkray checkpoint show`` prints about a checkpoint or savepoint."""
 
     location: str
     job_id: str

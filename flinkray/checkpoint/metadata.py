@@ -16,7 +16,7 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.SnapshotKind")
 @register
 class SnapshotKind(Enum):
-    """Says who owns a snapshot and decides when it is deleted: the job (checkpoint) or the user
+    """Says who owns a snapshot and decides when it is deleted: job (checkpoint) or user
     (savepoint)."""
 
     CHECKPOINT = "checkpoint"
@@ -97,7 +97,8 @@ class CheckpointedEdge:
 @stored("checkpoint.CheckpointMetadata", version=2, migrations={1: with_defaults})
 @message
 class CheckpointMetadata:
-    """All data from which a job is restored."""
+    """Says what belongs to a checkpoint: the operators with handles of their state, the states of
+    hooks, and the connections with data in flight. The job is restored from it."""
 
     job_id: JobID
     checkpoint_id: int

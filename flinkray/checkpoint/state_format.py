@@ -84,8 +84,7 @@ _BODY = struct.Struct(">HIQQI")
 @stored("checkpoint.StoredTable")
 @message
 class StoredTable:
-    """Description of a table (state with one entry for each key) in a snapshot, without its
-    contents."""
+    """Description of a table (state with an entry for each key) in a snapshot, without contents."""
 
     name: str
     kind: str

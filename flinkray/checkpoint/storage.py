@@ -98,8 +98,7 @@ def state_writer(
 
 
 def shared_directory(checkpoint_directory: str) -> str:
-    """Return the directory, beside *checkpoint_directory*, of files that the job's checkpoints
-    share."""
+    """Return the directory, beside *checkpoint_directory*, of files that checkpoints share."""
     directory = locations.parent_of(locations.normal(checkpoint_directory))
     return locations.join(directory, SHARED)
 
@@ -321,8 +320,7 @@ def remove_empty_directory(directory: str) -> None:
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Yield the files of a checkpoint that no other checkpoint uses: all but those of keyed
-    state."""
+    """Yield the files that no other checkpoint uses: all but those of keyed state."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

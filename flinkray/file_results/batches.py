@@ -203,7 +203,7 @@ class PublishedBatches:
         return self.progress() if is_ended else None
 
     def batch(self, batch_id: int) -> MicroBatch | None:
-        """Return the batch; None if it is not published, or was forgotten."""
+        """Return the published batch *batch_id*; None if it is not published, or was forgotten."""
         content = self._directory.read_json(_name(batch_id))
         if content is None:
             return None
@@ -211,8 +211,8 @@ class PublishedBatches:
         return MicroBatch(batch_id, partitions, content["origin"])
 
     def open(self, name: str) -> pa.RecordBatchFileReader:
-        """Return a reader of the partition *name*. Raises FileResultLostError: missing or
-        damaged."""
+        """Return a reader of the partition in the file *name*. Raises FileResultLostError if the
+        file is missing or damaged."""
         return self._partitions.open(_ROWS, name)
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
@@ -240,8 +240,8 @@ class PublishedBatches:
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """Return how many batches the reader had taken at a checkpoint; None: :meth:`note_cut`
-        noted none."""
+        """Return how many batches the reader had taken at a checkpoint, as :meth:`note_cut` has
+        stored. None: nothing was stored for this checkpoint."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 

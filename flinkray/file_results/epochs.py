@@ -37,7 +37,7 @@ class EpochPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch that was published, so that the reader sees it."""
+    """The published output of a stream between two checkpoints: the parts of all its writers."""
 
     checkpoint_id: int
     parts: tuple[EpochPart, ...]
@@ -119,7 +119,7 @@ class Epochs:
         return Epoch(checkpoint_id, tuple(EpochPart(*part) for part in content["parts"]))
 
     def part(self, name: str) -> ResultDirectory:
-        """Return the directory of a part."""
+        """Return the directory of the part *name*."""
         return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
 
     def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:

@@ -121,8 +121,7 @@ class ResultDirectory:
         return EpochDirectory(directory, kind, lambda name: name in adopted)
 
     def output(self, path: str) -> pa.NativeFile:
-        """Return a new file to be written. On a local file system other users cannot read the
-        file."""
+        """Return a new file to be written. Other users of this machine cannot read the file."""
         self.prepare(path)
         return self.files.open_output_stream(path)
 
@@ -259,8 +258,7 @@ class ResultDirectory:
             disk.sync_names_to_root([self.path])
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
-        """Return a reader of *file*. Raises FileResultLostError if the file is missing or
-        damaged."""
+        """Return a reader of *file*. Raises FileResultLostError: missing or damaged."""
         with self.reading(file):
             return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
 

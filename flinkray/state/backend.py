@@ -146,7 +146,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         the next capture holds the whole state."""
 
     def close(self) -> None:
-        """Release resources outside of memory. Existing captures can still be written."""
+        """Release what the backend holds outside of memory, such as files. Captures that were made
+        before can still be written."""
 
     # --- what all have in common --------------------------------------------------------------
 
@@ -180,8 +181,7 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
 
     def names(self) -> list[str]:
-        """Return the names of all tables: those in use, and those restored and not requested
-        yet."""
+        """Return the names of all tables: those in use, and restored ones not requested yet."""
         return [*self._tables, *self._restored]
 
     def tables(self) -> Iterable[TableT_co]:

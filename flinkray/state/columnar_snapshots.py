@@ -119,8 +119,7 @@ class _Part(NamedTuple):
 
 
 class RestoredColumns:
-    """The restored data of a columnar table that the program has not requested yet, still
-    serialised."""
+    """The restored, serialised data of a columnar table that the program has not requested yet."""
 
     def __init__(self, name: str, kind: str, namespaced: bool) -> None:
         self.kind = kind
@@ -212,8 +211,8 @@ class CaptureLog:
 
     @property
     def oldest(self) -> int:
-        """The lowest mark that :meth:`begin` can still return. The table need not distinguish lower
-        marks."""
+        """The lowest mark that :meth:`begin` can still return. The table need not tell lower marks
+        apart."""
         return min(self._known.values(), default=self.number)
 
     def begin(self, since: int | None) -> int | None:

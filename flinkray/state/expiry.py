@@ -46,8 +46,7 @@ class Expiry:
         self.shows_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def accessed(self) -> None:
-        """Count an access to the table; after enough accesses, search some values for expired
-        ones."""
+        """Count an access to the table; after enough accesses, :meth:`search`."""
         self.due += self.per_access
         if self.due >= PORTION:
             self.search()

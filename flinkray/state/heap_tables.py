@@ -47,8 +47,7 @@ _MOST_AT_REST = 1 << 19
 
 
 class Changes(NamedTuple):
-    """The contents of a capture: places (key, or key and window) with their contents, and places
-    that became empty."""
+    """Captured places (key, or key and window) with their contents, and places now empty."""
 
     places: list[Any]
     contents: list[Any]
@@ -73,8 +72,7 @@ class TableCapture:
         self.done = False
 
     def read(self) -> Changes:
-        """Return all captured contents; may be called from any thread, and while the table
-        changes."""
+        """Return all captured contents; from any thread, also while the table changes."""
         removed: list[Any] = []
         portions = list(self.portions(removed))
         places = chain.from_iterable(places for places, _ in portions)

@@ -90,7 +90,7 @@ def _type_name(key: object) -> str:
 
 
 class _Encoding(bytearray):
-    """Buffer for the encoding of a key, to which the parts of the key are appended."""
+    """The bytes of a key's encoding so far; the parts of the key are appended one after another."""
 
     has_written_equality = False
     """Whether a part has a user-written equality, so that equal keys may differ in encoding."""

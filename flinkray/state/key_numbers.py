@@ -125,8 +125,7 @@ class KeyNumbers:
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Return the slot (number) of each of *keys*, which are all different; new keys get
-        slots."""
+        """Return the slot (number) of each of *keys*, all different; new keys get slots."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

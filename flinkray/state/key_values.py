@@ -78,8 +78,7 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Return whether user code might change one of the keys in place, as far as the keys' types
-    tell."""
+    """Return whether, by their types, user code might change one of the keys in place."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE

@@ -42,8 +42,7 @@ KeysOf = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Rows(NamedTuple):
-    """Rows of a :class:`RowTable`: a batch, and the namespace of each row (None: the table has
-    none)."""
+    """Rows of a :class:`RowTable`: a batch, and each row's namespace (None: there are none)."""
 
     batch: pa.RecordBatch
     namespaces: Namespaces | None

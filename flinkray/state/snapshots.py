@@ -19,7 +19,7 @@ PartT = TypeVar("PartT")
 
 
 class SectionKind(Enum):
-    """The kinds of parts of keyed state."""
+    """The kinds of named parts that keyed state consists of: table, timer queue, columnar table."""
 
     TABLE = "table"
     TIMERS = "timers"
@@ -69,7 +69,7 @@ class ColumnarForm(NamedTuple):
 
 
 class SnapshotContents(NamedTuple):
-    """Descriptions of all sections of a snapshot."""
+    """Describes a snapshot's contents: its tables, timer queues and columnar tables, by name."""
 
     tables: Mapping[str, TableForm]
     timers: tuple[str, ...]
@@ -104,7 +104,8 @@ class SnapshotStream(ABC):
 
 
 class TableSnapshot(NamedTuple):
-    """The contents of a table in a snapshot, or the changes of these contents."""
+    """The contents of a table in a snapshot; if *whole* is False, only what has changed since the
+    previous snapshot."""
 
     kind: str
     namespaced: bool
@@ -145,7 +146,8 @@ def drop_groups(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
 
 
 class ColumnarSnapshot(NamedTuple):
-    """The contents of a columnar table, or changes of contents; see :class:`ColumnarForm`."""
+    """The contents of a columnar table in a snapshot, or (*whole* False) only what has changed
+    since the previous snapshot. Fields are those of :class:`ColumnarForm`, and the contents."""
 
     kind: str
     namespaced: bool

@@ -632,7 +632,7 @@ class RowChange:
 
 @dataclasses.dataclass(frozen=True)
 class EntryChange:
-    """Changes of the keys and of the values of a map state."""
+    """How the types of a map state's keys and of its values have changed since it was stored."""
 
     key: TypeChange | None
     value: TypeChange | None

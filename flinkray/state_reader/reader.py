@@ -44,7 +44,7 @@ class KeyedEntry(NamedTuple):
 
 
 class StoredTimer(NamedTuple):
-    """A timer that has not fired."""
+    """A timer in a checkpoint, which had not fired when the checkpoint was taken."""
 
     timestamp: int
     """Time at which the timer fires, in milliseconds."""
@@ -80,8 +80,7 @@ class SavepointReader:
     # --- keyed state ------------------------------------------------------------------------------
 
     def keyed_states(self, operator: str) -> dict[str, str]:
-        """Return the keyed states of an operator: their kinds (such as ``value`` or ``list``) by
-        name."""
+        """Return the kinds (such as ``value``) of an operator's keyed states, by name."""
         found: dict[str, str] = {}
         for handle in self._keyed_handles(self._operator(operator)):
             for part in handle.parts:
@@ -144,8 +143,8 @@ class SavepointReader:
     # --- operator state ---------------------------------------------------------------------------
 
     def operator_states(self, operator: str) -> dict[str, str]:
-        """Return the non-keyed states of an operator: their kinds (``list``, ``union`` or
-        ``broadcast``) by name."""
+        """Return the kinds (``list``, ``union`` or ``broadcast``) of an operator's non-keyed
+        states, by name."""
         return {
             named.name: named.mode.value
             for subtask in self._operator(operator).subtasks

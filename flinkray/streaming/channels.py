@@ -79,8 +79,7 @@ class MemoryChannel:
 
 
 class RecordWriter:
-    """Divides the batches of one edge of the graph among the edge's channels, as a partitioner
-    says."""
+    """Divides the batches of one edge of the graph among its channels, as a partitioner says."""
 
     def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
         self.channels = tuple(channels)

@@ -98,8 +98,7 @@ class OperatorError(FlinkRayError):
 
 
 def text_of(record: object) -> str:
-    """Return a record as text for error messages.
-    A failing ``__repr__`` hides no original error."""
+    """Return a record as text for error messages, even if its ``__repr__`` raises an error."""
     try:
         return sendable(str.__str__(repr(record))[:300])
     except BaseException as error:  # noqa: BLE001 - whatever the record's class raised
@@ -212,7 +211,7 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _is_exhausted(records: Any) -> bool:
-    """Return whether a list iterator has returned all elements and has dropped its list."""
+    """Return whether a list iterator is at its end, where it no longer refers to its list."""
     rebuilt = records.__reduce__()
     return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 

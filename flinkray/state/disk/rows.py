@@ -47,8 +47,7 @@ class ValueRows:
         self._pack: Any = msgpack.Packer(unicode_errors="surrogatepass").pack
 
     def encode(self, value: Any) -> bytes:
-        """Return one value of any type as bytes. Raises StateError if the value cannot be
-        stored."""
+        """Return a value of any type as bytes. Raises StateError if it cannot be stored."""
         kind = type(value)
         encoded: bytes
         try:
@@ -64,7 +63,7 @@ class ValueRows:
 
 
 def decode_value(row: bytes, at: int) -> Any:
-    """Return the value whose bytes begin at *at*, as a new object. May be called from any
+    """Return the value whose bytes begin at *at* in *row*, as a new object. May be called from any
     thread."""
     tag = row[at]
     if tag == _COLUMN_TAG:
@@ -127,7 +126,7 @@ _AS_DECODED = frozenset({str, int, bytes, type(None)})
 
 
 def table_prefix(number: int, group: int | None = None) -> bytes:
-    """Return the prefix of the rows of a table, or of one key group in the table."""
+    """Return the first bytes of the row keys of a table, or of one key group in the table."""
     return struct.pack(">H", number) if group is None else _PREFIX.pack(number, group)
 
 

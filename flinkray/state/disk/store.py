@@ -37,8 +37,7 @@ _FEW_NOTES = 100_000
 
 
 class Cached(Protocol):
-    """Interface of a table, with which the :class:`DiskStore` writes the changes of all its
-    tables."""
+    """Interface of a table, with which the :class:`DiskStore` writes the changes of all tables."""
 
     @property
     def has_changes(self) -> bool:
@@ -49,10 +48,10 @@ class Cached(Protocol):
         pairs, number of bytes)."""
 
     def written(self) -> None:
-        """Mark the table's changes as written; the store calls this after writing them."""
+        """Called by the store when it has written the changes that :meth:`write_to` has added."""
 
     def make_older(self) -> None:
-        """Drop cached values that were not used since the last call."""
+        """Drop the cached values that were not used since the last call."""
 
 
 class DiskStore:
@@ -124,7 +123,7 @@ class DiskStore:
             self._used = 0
 
     def flush(self) -> None:
-        """Write the changes of all tables.  Raises StateStorageError, StateError."""
+        """Write the changes of all tables to the engine. Raises StateStorageError, StateError."""
         changed = [table for table in self._tables if table.has_changes]
         if not changed:
             return

@@ -112,8 +112,7 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Update *held*, the cached contents of a place, in place: its changes are now on the
-        disk."""
+        """Update *held*, a place's cached contents, in place: its changes are on the disk now."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:

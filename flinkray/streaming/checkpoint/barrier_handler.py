@@ -26,7 +26,7 @@ ABORTED = "the coordinator has given it up"
 
 
 class BlockableGate(Protocol):
-    """The part of a task's input gate that a :class:`BarrierHandler` uses."""
+    """Interface of an input gate, with which a :class:`BarrierHandler` stops reading channels."""
 
     def block(self, channel: int) -> None: ...
 
@@ -34,7 +34,7 @@ class BlockableGate(Protocol):
 
 
 class CheckpointableTask(Protocol):
-    """The part of a task that a :class:`BarrierHandler` uses."""
+    """Interface of a task as a :class:`BarrierHandler` sees it: it takes part in checkpoints."""
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
         """Send the barrier downstream and take the task's snapshot, at once."""
@@ -88,7 +88,7 @@ class BarrierHandler(ABC):
 
 
 class InFlightRecorder(Protocol):
-    """Interface of the task's part that records the data in flight of unaligned checkpoints."""
+    """Interface of a task's part that stores elements in flight with an unaligned checkpoint."""
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
         """Record the unread elements of this channel, which a barrier has overtaken."""

@@ -58,7 +58,7 @@ class CheckpointResponder(Protocol):
         trigger comes afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """Tell the coordinator that the task ends only after a further checkpoint, with an id above
+        """Tell the coordinator that the task ends only after a checkpoint with an id above
         *after*."""
         return
 

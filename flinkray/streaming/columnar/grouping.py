@@ -29,7 +29,8 @@ _LONG_GROUP = 256
 
 
 class Groups(NamedTuple):
-    """The records of a batch, sorted by group. Records of a group keep their order."""
+    """Where the records of each group are in a batch: the order that sorts the records by group,
+    and the run of each group in this order. Records of a group keep their order."""
 
     order: npt.NDArray[np.intp]
     """Index before sorting, of each sorted record."""

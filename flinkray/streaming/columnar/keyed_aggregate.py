@@ -133,7 +133,8 @@ NUMBER = "number"
 
 
 class AggregateTables(NamedTuple):
-    """The tables with the state of an :class:`AggregateState`, in memory or in a backend."""
+    """The two tables with the state of an :class:`AggregateState`: the first row of each key, and
+    its present aggregate. They are in memory, or in a backend."""
 
     numbers: ColumnarTable
     """The aggregates: one number for each key."""

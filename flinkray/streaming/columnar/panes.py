@@ -167,7 +167,8 @@ class Panes:
     # --- adding records ---------------------------------------------------------------------------
 
     def add(self, columns: Columns, times: Times) -> None:
-        """Add a batch of records or of parts of panes. The batch must not be empty."""
+        """Add a batch of records, or of parts of panes from other tasks. *times*: the timestamps.
+        The batch must not be empty."""
         keys = self._keys.of_columns(columns)
         if keys is None:
             raise StreamError(
@@ -373,7 +374,7 @@ def is_part(batch: pa.RecordBatch) -> bool:
 
 
 def records_in(batch: pa.RecordBatch) -> int:
-    """Return the number of records in the batch, or from which its parts of panes were made."""
+    """Return the number of records in the batch, or of those from which its parts were made."""
     if not is_part(batch):
         return batch.num_rows  # type: ignore[no-any-return]
     return int(batch.column(1).to_numpy().sum())

@@ -64,8 +64,7 @@ class CachedFileError(FlinkRayError):
 
 
 class KeyedStateStore:
-    """Gives functions the state of the current key, or (in windows) of the current key and
-    window."""
+    """Gives functions the state of the current key; in windows, also that of a key and window."""
 
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return value state: a single value for each key, or for each key and window."""

@@ -263,8 +263,7 @@ class CommitHistory:
 
     @staticmethod
     def parse(text: str) -> CommitHistory:
-        """Return the history that *text*, a result of ``text()``, holds. Raises StreamError if it
-        holds none."""
+        """Return the history from its ``text()``. Raises StreamError for a text of another form."""
         runs = {}
         for entry in text.split():
             name, _, numbers = entry.partition(":")

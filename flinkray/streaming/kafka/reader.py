@@ -40,7 +40,7 @@ Deserialize = Callable[[Message], Any]
 
 
 class _Reading(NamedTuple):
-    """Fetched records, and how many of them were emitted already (*position*)."""
+    """Fetched records of which the first *position* were emitted already."""
 
     fetched: Fetched
     position: int

@@ -265,8 +265,7 @@ class LocalJob:
         self._woken.set()
 
     def wake(self) -> None:
-        """End the job's wait for work, because a mailbox has new mail; may be called from any
-        thread."""
+        """End the job's wait for work, because there is new mail; may be called from any thread."""
         self._woken.set()
 
     def close(self) -> None:
@@ -340,7 +339,8 @@ class LocalTask:
         self._context.run(self.task.open)
 
     def step(self) -> bool:
-        """Do everything that needs no waiting. Returns False if there was nothing to do."""
+        """Do a step of the task, or continue one that was stopped, until it would have to wait.
+        Returns False if there was nothing to do."""
         stack = self._paused
         if stack is None:
             stack = greenlet(self.task.step)
@@ -400,7 +400,7 @@ class LocalTask:
 
 
 class LocalSource:
-    """Connects the coordinator of a source with the source's readers, in a local job."""
+    """Connects a source's coordinator with the readers of all its tasks, in a local job."""
 
     def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
         self._source = source

@@ -81,7 +81,8 @@ class ReceivingChannel(Protocol):
 
 
 class Producers(Protocol):
-    """Interface that serves other processes' requests for the partitions of this process."""
+    """Interface with which a :class:`Connection` passes on what consumers in another process
+    request from the partitions of this process."""
 
     def requested(
         self,
@@ -95,8 +96,7 @@ class Producers(Protocol):
         """Serve a request of the consumer at the other side for a subpartition."""
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """Cancel a request that the consumer at the other side has made, and that was not served
-        yet."""
+        """Cancel a request of the consumer at the other side that was not served yet."""
 
 
 class Connection:
@@ -264,7 +264,8 @@ class Connection:
     # --- receiving ----------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read frames until the connection ends, then fail the connection."""
+        """Handle all frames that arrive, until the connection ends. Then fail all its channels and
+        views, with the reason."""
         reason = "the connection was closed by the other side"
         reader = FrameReader(self._wire)
         try:
@@ -443,8 +444,7 @@ class ByteSource(Protocol):
     """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
 
     def recv_into(self, view: memoryview) -> int:
-        """Wait for data, write it to *view*, and return the number of bytes. 0: the source has
-        ended."""
+        """Wait for data, write it to *view*, and return the number of bytes; 0 at the end."""
 
     def recv_exactly(self, view: memoryview) -> bool:
         """Fill *view*. Return False if the source ends before *view* is full."""
@@ -464,8 +464,7 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive until *count* unread bytes are in memory. Returns False if the source ends
-        first."""
+        """Receive until *count* unread bytes are in memory. Returns False if the source ends."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]

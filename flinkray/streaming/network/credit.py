@@ -37,8 +37,8 @@ class FloatingCredit:
 
 
 class ReceiverCredit:
-    """Keeps account of the credit in bytes that a consumer has granted to the producer of one
-    channel."""
+    """Keeps account of the bytes that a consumer has granted to the producer of one channel, has
+    received, and has taken."""
 
     __slots__ = (
         "_borrowed", "_exclusive", "backlog", "floating", "granted", "received", "taken",

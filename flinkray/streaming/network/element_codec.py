@@ -64,7 +64,7 @@ Description = tuple[Any, ...]
 
 
 class Encoded:
-    """Descriptions and data of encoded elements. The size in bytes is a multiple of 8."""
+    """Encoded elements: a description of each, and their data, a multiple of 8 bytes."""
 
     __slots__ = ("descriptions", "parts", "records", "size")
 

@@ -44,8 +44,8 @@ class _Requests:
         self._last: float | None = None
 
     def next_pause(self) -> float | None:
-        """Return the seconds to wait before the next request; None after the longest pause: give
-        up."""
+        """Return the seconds to wait before the next request; the pauses grow. None: the longest
+        pause has passed, so give up."""
         if self._last is None:
             self._last = min(self._initial, self._longest)
         elif self._last < self._longest:

@@ -37,13 +37,13 @@ class InputChannel(Protocol):
         barrier of the previous such call, which is removed from the queue; None: there was none."""
 
     def restore(self, elements: Sequence[Element]) -> None:
-        """Give the task these elements before all elements that arrive from the producer."""
+        """Insert restored elements before everything that arrives from the producer."""
 
     def processed(self) -> None:
         """Tell the producer that the task has processed all data."""
 
     def close(self, reason: str | None) -> None:
-        """Close the channel. *reason*: why no more data is wanted. None: all data was read."""
+        """Close the channel. *reason*: why the task reads no more; None: it has read everything."""
 
     def metrics(self) -> ChannelMetrics: ...
 

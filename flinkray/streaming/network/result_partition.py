@@ -351,7 +351,7 @@ class SubpartitionView(Protocol):
         partition's lock."""
 
     def fail(self, reason: str) -> None:
-        """Tell the consumer that nothing more will come."""
+        """Tell the consumer that its input has failed and will not be complete."""
 
 
 class Subpartition:

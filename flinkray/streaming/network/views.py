@@ -16,10 +16,10 @@ from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
 class Sender(Protocol):
-    """The part of a connection that a :class:`RemoteView` uses to send."""
+    """Interface of a connection, with which a :class:`RemoteView` sends its buffers."""
 
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
-        """Queue the view for its turn to send. *is_first*: before the other views."""
+        """Put the view into the queue of views with something to send. *is_first*: at its front."""
 
     def send(self, frame: bytes) -> None: ...
 

@@ -128,7 +128,7 @@ class AsyncWaitOperator(StreamOperator):
         self.context.turn.leave(self._put_out)
 
     def _put_out(self) -> None:
-        """Put out all results that may leave the queue. Raises the failure of a call."""
+        """Put out the results that the queue gives out now. Raises the error of a failed call."""
         if self._failure is not None:
             raise self._failure
         settled, queue = self._settled, self._queue
@@ -475,8 +475,7 @@ class EventLoopThread:
         return outcome[0]
 
     def end(self, close: Callable[[], Any]) -> None:
-        """Cancel all coroutines, wait for their end, call *close* in the thread, and end the
-        thread."""
+        """Cancel all coroutines, wait for them, call *close* in the thread, and end the thread."""
         try:
             self.call(self._cancel_all)
             self.call(close)

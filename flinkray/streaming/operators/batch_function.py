@@ -53,7 +53,7 @@ class _StageInputs(Source[Any, ResultFileSplit]):
 
 
 class _StageReader(SourceReader[ResultFileSplit]):
-    """Keeps the task's share of each input, in the order of the inputs."""
+    """Collects the shares of this task, one of each input, which its runner adds in their order."""
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)

@@ -211,8 +211,8 @@ class BroadcastFirstOperator(_Reordering):
         )
 
     def take_in(self, batch: Records) -> None:
-        """Store records of the first input until the second input has ended; after that, pass them
-        on."""
+        """Take records of the first input: store them until the second input has ended, and pass
+        them on after that."""
         if self._is_waiting:
             self.kept.add(batch)
         elif isinstance(batch, Block):

@@ -146,8 +146,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         return (self._look_up(value, None if row is None else self._own(row)),)
 
     def take_watermark(self, timestamp: int) -> None:
-        """Put out a watermark of the records' input or, before the table has ended, only store
-        it."""
+        """Put out a watermark of the records or, before the table has ended, only store it."""
         if self._is_read:
             self.output.emit_watermark(timestamp)
         else:

@@ -52,7 +52,8 @@ class ChainingStrategy(Enum):
 
 
 class Receiver(Protocol):
-    """Takes batches and time: an operator's input, or a writer to another task."""
+    """Interface of what takes batches, watermarks and idle status: an operator's input, or a writer
+    that sends them to other tasks."""
 
     def process_block(self, block: Block) -> None: ...
     def process_columns(self, columns: Columns) -> None: ...
@@ -175,7 +176,7 @@ class OperatorContext:
 
 @dataclass(frozen=True)
 class OperatorState:
-    """The state of one operator's subtask at a point in time."""
+    """The state that one subtask of an operator has in a checkpoint, or is restored from."""
 
     keyed: SnapshotStream | None = None
     operator: OperatorSnapshot | None = None
@@ -183,7 +184,8 @@ class OperatorState:
 
 
 class OperatorStateCapture:
-    """An :class:`OperatorState` that is not written yet. The task continues while it is written."""
+    """The state of an operator's subtask at one moment. The task continues to change its state
+    while the capture is written."""
 
     def __init__(
         self,
@@ -265,7 +267,7 @@ class StreamOperator:
 
     @property
     def selectors(self) -> Sequence[Any]:
-        """The functions that the operator calls for the keys of records."""
+        """The user's functions that this operator calls to get the keys of records."""
         return ()
 
     def all_selectors(self) -> Iterable[Any]:
@@ -322,7 +324,7 @@ class StreamOperator:
 
     @property
     def takes_columns(self) -> bool:
-        """Whether the operator handles columns without turning them into rows."""
+        """Whether the operator overrides :meth:`process_columns`: columns need not become rows."""
         return type(self).process_columns is not StreamOperator.process_columns
 
     def process_block(self, block: Block) -> None:

@@ -128,7 +128,8 @@ class KeyedRecordContext(TimerContext):
 
 
 class TimelessOperator(FunctionOperator):
-    """Base of operators whose function can ask for the time, but has no timers."""
+    """Base of operators of streams without keys, whose function can ask for the time but set no
+    timers."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)

@@ -28,7 +28,7 @@ class CommitLog(Protocol):
 
 
 class UnloggedCommits(CommitLog):
-    """Commit log that stores nothing, for programs that never run a part again."""
+    """A commit log that stores nothing, for runs in which no part of the job is ever repeated."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
         return committables

@@ -64,7 +64,7 @@ class _Emitter(WatermarkOutput):
 
 
 class _TimeOfSplit:
-    """Holds the watermark generator of one split, or of all records that belong to no split."""
+    """The watermark generator of one split, or of all records without a split, with its output."""
 
     def __init__(self, generator: WatermarkGenerator, output: PartialWatermark, now: int) -> None:
         self.generator = generator
@@ -171,8 +171,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._forget(split_id)
 
     def _follow_splits(self) -> None:
-        """Make a new watermark generator if the source has begun another split since the last
-        call."""
+        """Make a new watermark generator if the source has begun another split meanwhile."""
         begun = self.context.splits.begun
         if begun == self._begun or not self._strategy.waits_for_splits:
             return

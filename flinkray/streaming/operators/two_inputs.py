@@ -26,7 +26,7 @@ from flinkray.streaming.time.combined_watermarks import CombinedWatermark, Valve
 
 
 class InputPort:
-    """Receives the batches and watermarks of one input, for an operator with two inputs."""
+    """One input of an operator with two inputs: passes batches and watermarks on to it."""
 
     takes_columns = False
 
@@ -59,8 +59,7 @@ class TwoInputs(StreamOperator):
         return (InputPort(self, 0), InputPort(self, 1))
 
     def take_time(self, result: ValveOutput) -> None:
-        """Process a change of both inputs' combined time: the least watermark, or the idle
-        status."""
+        """Process a change of the combined time of both inputs: least watermark, or idle status."""
         result.tell(
             self.process_watermark,
             lambda idle: self.context.turn.then(lambda: self.process_status(idle)),

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExecutionTarget:
-    """Says where the program that ``flinkray run`` executes is to run."""
+    """Says where and with which settings ``flinkray run`` runs the jobs of a program."""
 
     cluster: Any = None
     """Client of the cluster; None: the program runs in this process."""

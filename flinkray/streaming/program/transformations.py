@@ -45,7 +45,8 @@ class Transformation:
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator with any number of inputs. Several transformations at one input are a union."""
+    """A step of a program with an operator. If several transformations are given for one input,
+    their union is its input."""
 
     operator: StreamOperator = field(kw_only=True)
     inputs: list[Transformation] = field(default_factory=list)

@@ -192,8 +192,7 @@ class Barrier:
 
     @property
     def may_overtake(self) -> bool:
-        """Whether the barrier may overtake elements in flight, which then belong to the
-        checkpoint."""
+        """Whether the barrier may overtake elements in flight, which the checkpoint then stores."""
         return self.unaligned or self.overtakes_at is not None
 
 

@@ -52,8 +52,7 @@ class Keys:
 
     @property
     def functions(self) -> Sequence[Any]:
-        """User functions to open before keys are selected, and to close at the end: one, or
-        none."""
+        """The user's function to open before keys are selected, and to close at the end, if any."""
         return (self.selector,) if isinstance(self.selector, Function) else ()
 
     @property

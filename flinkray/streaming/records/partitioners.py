@@ -56,7 +56,8 @@ class StreamPartitioner(ABC):
         return ()
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
-        """Configure the partitioner before the first batch."""
+        """Set the number of channels, the number of key groups, and the seed of random choices.
+        Called once, before the first batch."""
         self.channels = channels
 
     @abstractmethod

@@ -62,7 +62,7 @@ class PartFile(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Write everything to the disk and close the file."""
+        """Write everything to the disk and close the file, which is complete and durable then."""
 
     def go_on_from(self, other: PartFile) -> None:  # noqa: B027 - most have nothing to take over
         """Take over the schema of *other*, the file before this one, which was finished because the

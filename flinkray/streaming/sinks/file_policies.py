@@ -116,8 +116,7 @@ class BucketAssigner(ABC):
         """Return the bucket as a relative path. Empty: the sink's own folder."""
 
     def bucket_of_batch(self, context: BucketContext) -> str | None:
-        """Return the bucket for all records of a batch. None: each record has a bucket of its
-        own."""
+        """Return the bucket for all records of a batch. None: the bucket depends on the record."""
         return None
 
     @staticmethod

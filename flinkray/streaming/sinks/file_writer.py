@@ -50,8 +50,8 @@ class _Names(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """Identifies the attempt of a subtask that writes a file; a part of the file's name until the
-    file is finished."""
+    """Identifies the attempt of a subtask that writes a file. While the file is in progress, its
+    name contains this."""
 
     job_id: str
     operator_id: str
@@ -74,8 +74,7 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Return the attempt that the *name* of a file in progress states; None for any other
-        name."""
+        """Return the attempt that the *name* of a file in progress states; else None."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
         found = re.fullmatch(

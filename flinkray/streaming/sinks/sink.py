@@ -109,7 +109,7 @@ class StatefulSinkWriter(SinkWriter[CommitT], Generic[CommitT, StateT]):
 
 
 class CommitOutcome(Enum):
-    """The outcome of a :class:`CommitRequest`, as the committer has reported it."""
+    """How a commit has ended, as the committer has reported it to the :class:`CommitRequest`."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
@@ -206,8 +206,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:
-        """Yield the files of *committables*, for a savepoint; :meth:`delete_done` may delete them
-        later."""
+        """Yield the files of *committables*, for a savepoint. They stay until
+        :meth:`delete_done`."""
 
     @abstractmethod
     def restore_files(self, files: Mapping[str, StateFile]) -> None:
@@ -216,8 +216,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def delete_done(self) -> None:
-        """Delete the files of data that was committed and read. Called when a checkpoint is
-        complete."""
+        """Delete the files of data that was committed and that its destination has read. Called
+        when a checkpoint is complete."""
 
 
 class Sink(ABC, Generic[T, CommitT]):

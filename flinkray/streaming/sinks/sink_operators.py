@@ -361,7 +361,7 @@ class CommittableCollector:
         ]
 
     def completed(self, checkpoint_id: int) -> None:
-        """Mark a checkpoint as complete. Ids increase."""
+        """Note that a checkpoint is complete, so that its committables are due. Ids increase."""
         self._completed = max(self._completed, checkpoint_id)
 
     def _is_due(self, pending: _Pending) -> bool:
@@ -383,8 +383,8 @@ class CommittableCollector:
         return [one.request for one in chosen]
 
     def settle(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """Remove the committables of *requests*, whose commit was tried, unless it is to be
-        retried."""
+        """Forget the committables of *requests*, whose commit was tried. Requests that are to be
+        retried stay."""
         tried = set(map(id, requests))
         left = []
         for pending in self._pending:
@@ -410,7 +410,7 @@ class CommittableCollector:
 
     @property
     def most_retries(self) -> int:
-        """The largest number of retries of a committable that is still not committed; 0 if there is
-        none."""
+        """The largest number of retries of a committable that is not committed; 0 if none is
+        left."""
         waiting = (one.request.number_of_retries for one in self._pending if one.waits)
         return max(waiting, default=0)

@@ -280,8 +280,7 @@ def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Return the table with all timestamps in microseconds. Raises SinkError if one has
-    nanoseconds."""
+    """Return the table with its timestamps in microseconds. Raises SinkError for nanoseconds."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             try:

@@ -48,15 +48,13 @@ class Slice(NamedTuple):
 
 
 def slices(length: int, parts: int) -> list[Slice]:
-    """Return *parts* nearly equal slices that together are *length* records, without empty
-    slices."""
+    """Return up to *parts* nearly equal slices, none of them empty, that cover *length* records."""
     bounds = [length * part // parts for part in range(parts + 1)]
     return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
 
 
 class SliceReader(SequentialReader[Slice]):
-    """Reads slices of data in memory. *read* returns the records from one position up to
-    another."""
+    """Reads slices of data in memory. *read* returns the records between two positions."""
 
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)

@@ -433,8 +433,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     @property
     def changes(self) -> int:
-        """How often the progress has changed. If the number has grown, the caller stores the
-        progress."""
+        """How often the progress has changed. If this has grown, the caller stores the progress."""
         return self._changes
 
     def progress(self) -> SourceProgress:
@@ -504,8 +503,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return state
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint is complete: forget the cuts up to it, and tell the
-        enumerator."""
+        """Called when the checkpoint is complete: forget cuts up to it, and tell the enumerator."""
         if checkpoint_id <= self._restored_from:
             return
         with self._lock:

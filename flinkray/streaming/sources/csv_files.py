@@ -437,8 +437,7 @@ def _are_exact(texts: pa.StringArray) -> bool:
 
 
 def _times(texts: pa.StringArray) -> pa.Array:
-    """Return the times of day that the texts say. Raises ArrowInvalid for a text that is no
-    time."""
+    """Return texts as times of day. Raises ArrowInvalid for a text that is no time."""
     days = pc.binary_join_element_wise("1970-01-01T", texts, "")
     return days.cast(pa.timestamp("us")).cast(pa.time64("us"))
 

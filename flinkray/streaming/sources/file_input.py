@@ -73,7 +73,7 @@ def compression_of(path: str) -> str:
 
 
 def check_encoding(encoding: str) -> str:
-    """Return the name of the encoding. Raises StreamError if Python has no such text encoding."""
+    """Return *encoding*. Raises StreamError if Python has no such text encoding."""
     try:
         "".encode(encoding)
     except (LookupError, TypeError) as error:
@@ -92,8 +92,7 @@ def open_bytes(path: str) -> pa.NativeFile:
 
 
 def encoding_of(path: str, encoding: str | None) -> str:
-    """Return the encoding that the byte order mark of the file says, else *encoding*, else
-    UTF-8."""
+    """Return the encoding that the file's byte order mark says, else *encoding*, else UTF-8."""
     with open_bytes(path) as file:
         start = file.read(4)
     marked = (name for mark, name in _MARKS if start.startswith(mark))

@@ -183,7 +183,7 @@ class SourceReaderWithFiles(SourceReader[SplitT]):
 
 
 class EnumeratorContext(ABC, Generic[SplitT]):
-    """Interface through which an enumerator reaches its readers."""
+    """Interface with which an enumerator assigns splits to readers and says that none follows."""
 
     @abstractmethod
     def current_parallelism(self) -> int:
@@ -223,7 +223,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits of a failed reader, and hand them out again."""
+        """Take back splits that a failed reader has not read to their ends; hand them out again."""
 
     def add_reader(self, subtask: int) -> None:
         """Called when a reader has started. Splits may be assigned to the reader from now on."""
@@ -233,7 +233,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         return None
 
     def discover(self) -> None:
-        """Look for new splits."""
+        """Look for new splits. Called when the time from :meth:`next_discovery_time` has come."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
@@ -246,7 +246,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def restore(self, checkpoint: Any) -> None:
-        """Continue from a snapshot. Called before :meth:`start`."""
+        """Continue from a result of :meth:`snapshot_state`. Called before :meth:`start`."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Called when the checkpoint is complete: earlier checkpoints are never restored."""
@@ -363,7 +363,7 @@ class SplitsToRead:
 
 
 class SequentialReader(SourceReader[SplitT]):
-    """Reads one split to its end, then requests the next one."""
+    """Base class of readers that read one split to its end, and then request the next one."""
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)

@@ -184,8 +184,8 @@ class StreamTask:
     # --- steps --------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do all work that is possible without waiting. Returns False if there was nothing to
-        do."""
+        """Run mail and due timers, then do one portion of a batch or of unfinished work. Never
+        waits. Returns False if there was nothing to do."""
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
@@ -342,7 +342,8 @@ class StreamTask:
 
     @property
     def alignment_seconds(self) -> float:
-        """Seconds that the alignment of the last checkpoint took; from any thread."""
+        """For how many seconds the task waited, at the last checkpoint, from the first to the last
+        barrier. May be read from any thread."""
         return self._barriers.alignment_seconds
 
     @property

@@ -21,7 +21,7 @@ POLL_INTERVAL = 0.005
 
 
 class SplitRequests(Protocol):
-    """Sends requests of a task's reader to the enumerator of its source."""
+    """Interface with which a task asks the enumerator of its source for splits."""
 
     def request_split(self) -> None:
         """Ask for one more split, which comes through the task's mailbox."""
@@ -113,8 +113,8 @@ class TaskLoop:
             self._task.mailbox.put(mail)
 
     def told(self, events: Sequence[bytes]) -> None:
-        """Make the task hand events of the enumerator to its reader. May be called from any
-        thread."""
+        """Make the task hand *events* of its source's enumerator to its reader. May be called from
+        any thread."""
         self.post(lambda: self._tell_reader(events))
 
     def give_all(self, splits: Sequence[object]) -> None:

@@ -13,7 +13,7 @@ Mail = Callable[[], None]
 
 
 class MailboxClosedError(FlinkRayError):
-    """Raised when the task takes no more mail, because it has ended or is ending."""
+    """Raised when the mailbox of a task refuses mail, because the task has ended or is ending."""
 
     retryable = True
 

@@ -79,8 +79,8 @@ class WatermarkValve:
         return ValveOutput(self._advance_to_least())
 
     def status(self, channel: int, idle: bool) -> ValveOutput:
-        """Process a channel's idle status; return what has changed for the input. Ignored if
-        ended."""
+        """Process the idle status of a channel; ignored if the channel has ended. Returns what has
+        changed for the input: a watermark to put out, or the input's idle status."""
         state = self._channels[channel]
         if state.idle == idle or state.has_ended:
             return NOTHING
@@ -126,15 +126,15 @@ class CombinedWatermark:
         self._is_idle = False
 
     def watermark(self, number: int, timestamp: int) -> ValveOutput:
-        """Process a watermark of an input, which becomes active. Returns what has changed for
-        all."""
+        """Process a watermark of input *number*, which makes the input active. Returns what has
+        changed for all inputs together."""
         self._idle[number] = False
         self._watermarks[number] = max(timestamp, self._watermarks[number])
         return self._update()
 
     def status(self, number: int, idle: bool) -> ValveOutput:
-        """Process an input's idle status (False: active). Returns what has changed for all
-        inputs."""
+        """Process the idle status of input *number*; *idle* False: it is active. Returns what has
+        changed for all inputs together."""
         self._idle[number] = idle
         return self._update()
 
@@ -198,8 +198,8 @@ class WatermarkMultiplexer:
             self._changed()
 
     def deferred(self, update: Callable[[], None]) -> None:
-        """Run *update*, which may change watermarks of several splits; combine them once, after
-        it."""
+        """Run *update*, in which watermarks of several splits may change. The combined watermark is
+        put out once, after *update*."""
         self._is_deferred = True
         try:
             update()

@@ -54,13 +54,13 @@ class Portion:
         return self._monotonic() - self._turn.paused
 
     def begin(self) -> int:
-        """Begin a portion. Returns its size."""
+        """Begin a portion. Returns of how many items it may consist."""
         self._begun = self._now()
         return self.size
 
     def end(self, done: int) -> int:
-        """Note that *done* items were processed. Returns the size of the next portion, which begins
-        now."""
+        """Note that *done* items of the portion were processed, and begin the next portion. Returns
+        of how many items that may consist."""
         now = self._now()
         taken = now - self._begun
         self._begun = now

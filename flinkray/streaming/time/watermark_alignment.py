@@ -44,7 +44,7 @@ class AlignmentGroups:
         self._watermarks: dict[str, dict[str, int]] = {}
 
     def report(self, group: str, member: str, watermark: int) -> int:
-        """Store a member's watermark, and return the least watermark of all members of its
+        """Store a member's watermark, and return the least watermark of all members in its
         group."""
         members = self._watermarks.setdefault(group, {})
         members[member] = watermark
@@ -59,7 +59,7 @@ class AlignmentGroups:
 
 
 class AlignedMember:
-    """A member of an alignment group: the stream of one source subtask."""
+    """One source subtask's stream in an alignment group, whose slower members it waits for."""
 
     def __init__(self, alignment: Alignment, name: str, report: Report) -> None:
         self.alignment = alignment
@@ -123,8 +123,7 @@ class TaskAlignment:
         return any(member.ahead for member in self._members)
 
     def announce(self, group: str, least: int) -> None:
-        """Tell the task's members of *group*, if there are any, the least watermark in the
-        group."""
+        """Tell the task's members of *group*, if any, the least watermark in the group."""
         for member in self._members:
             if member.alignment.group == group:
                 member.on_least(least)

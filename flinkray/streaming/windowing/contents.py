@@ -60,8 +60,7 @@ class WindowContents(ABC):
 
     @abstractmethod
     def folder(self) -> Fold:
-        """Return a function of (record, entry), which returns the entry (:meth:`first`) with the
-        record."""
+        """Return a function of (record, entry) that returns the entry with the record added."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
@@ -217,7 +216,7 @@ class AggregateContents(_FoldedContents):
 
 
 class WindowEvaluation(ABC):
-    """Calls the user's window function, if there is one; base class for each kind of function."""
+    """Base class: makes a window's results of its elements, mostly with a window function."""
 
     function: Any = None
 
@@ -231,7 +230,7 @@ class WindowEvaluation(ABC):
 
 
 class PassOn(WindowEvaluation):
-    """Stands for the window function of windows that have none: the elements are the results."""
+    """The evaluation of windows without a window function: the elements are the results."""
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements

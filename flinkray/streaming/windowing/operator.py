@@ -264,8 +264,8 @@ class WindowOperator(WithTimers):
     # --- time ---------------------------------------------------------------------------------
 
     def is_late(self, window: Any) -> bool:
-        """Return whether records for the window are late: the watermark has passed its cleanup
-        time."""
+        """Return whether the window was removed already, so that records for it are late: the
+        watermark has passed its cleanup time."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:

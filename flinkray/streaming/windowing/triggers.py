@@ -21,7 +21,7 @@ W = TypeVar("W", contravariant=True, default=Any)
 
 
 class TriggerResult(Enum):
-    """The decision of a trigger about a window."""
+    """What a trigger has decided: to evaluate the window, remove its contents, both, or neither."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
