@@ -262,7 +262,7 @@ class InputGate(ABC):
 
     @abstractmethod
     def has_elements(self) -> bool:
-        """Return whether :meth:`poll` would return an element now, or raise an error (not None)."""
+        """Return whether a call of :meth:`poll` would now return an element or raise an error."""
 
 
 class MemoryInputGate(InputGate):

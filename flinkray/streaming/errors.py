@@ -50,8 +50,8 @@ class FileNotReadyError(StreamError):
 
 
 def no_timestamps(who_needs_them: str) -> StreamError:
-    """Return the error that records have no timestamps, "which <who_needs_them>"; for example
-    *who_needs_them* is "windows of event time need"."""
+    """Return the error with the text "the records have no timestamps, which *who_needs_them*: …"
+    and what to do. *who_needs_them* is for example "windows of event time need"."""
     return StreamError(
         f"the records have no timestamps, which {who_needs_them}: call "
         "assign_timestamps_and_watermarks before, and let map_batches functions keep the column "

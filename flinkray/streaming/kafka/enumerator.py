@@ -19,7 +19,8 @@ _LOOK_AT_ANSWER = 0.02
 
 
 class Found(NamedTuple):
-    """Result of one search: new partitions, and known partitions that exist no more in Kafka."""
+    """Result of one search: new partitions, and known partitions that Kafka does not have any
+    more."""
 
     new: list[KafkaPartitionSplit]
     vanished: list[KafkaTopicPartition]

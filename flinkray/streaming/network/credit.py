@@ -61,7 +61,7 @@ class ReceiverCredit:
 
     @property
     def window(self) -> int:
-        """The most bytes that may be granted beyond those that the task has taken."""
+        """How many bytes may at most be granted to the producer and not yet taken by the task."""
         return self._exclusive + self._borrowed
 
     @property

@@ -209,7 +209,7 @@ class MappedRegions:
         """Numbers of regions that are free again, to be sent to the owner."""
 
     def map(self, offer: Offer) -> bool:
-        """Map an offered segment for reading. Returns False if its memory is not visible here."""
+        """Map an offered segment for reading. Returns False if this process cannot map it."""
         number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

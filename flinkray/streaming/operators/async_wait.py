@@ -320,7 +320,7 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
-        """Note that *call* has its results or its failure, so that :meth:`take` may return it."""
+        """Note that *call* has its results, so that :meth:`take` may return the call."""
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:

@@ -26,7 +26,8 @@ from flinkray.streaming.time.combined_watermarks import CombinedWatermark, Valve
 
 
 class InputPort:
-    """One input of an operator with two inputs: passes batches and watermarks on to it."""
+    """One input of an operator with two inputs: passes its batches and watermarks on to the
+    operator."""
 
     takes_columns = False
 

@@ -236,7 +236,8 @@ def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
 
 
 def pointwise_producers(sources: int, targets: int, consumer: int) -> range:
-    """Return which of *sources* producers the subtask *consumer*, one of *targets*, reads from."""
+    """Return the indices of the producer's subtasks that the subtask *consumer* reads from, if the
+    producer has *sources* and the consumer *targets* subtasks."""
     if sources >= targets:
         return range(consumer * sources // targets, (consumer + 1) * sources // targets)
     only = consumer * sources // targets

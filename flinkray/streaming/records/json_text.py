@@ -61,8 +61,8 @@ def parse_exact_json(message: bytes) -> Any:
 
 
 def as_python(value: Any) -> Any:
-    """Return what :func:`parse_json` returns for the JSON text of which :func:`parse_exact_json`
-    has returned *value*: Decimals become floats if these keep all digits."""
+    """Convert Decimals in *value*, a result of :func:`parse_exact_json`, to floats if these keep
+    all digits. The result is that of :func:`parse_json` for the same text."""
     if isinstance(value, Decimal):
         return _number(str(value))
     if isinstance(value, dict):

@@ -74,7 +74,8 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Return the attempt that the *name* of a file in progress states; else None."""
+        """Return the attempt that is stated in *name*, the name of a file in progress. None: *name*
+        is of another form."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
         found = re.fullmatch(

@@ -280,7 +280,8 @@ def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Return the table with its timestamps in microseconds. Raises SinkError for nanoseconds."""
+    """Return the table with its timestamps in microseconds. Raises SinkError if a timestamp has a
+    rest of nanoseconds."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             try:

@@ -54,7 +54,8 @@ def slices(length: int, parts: int) -> list[Slice]:
 
 
 class SliceReader(SequentialReader[Slice]):
-    """Reads slices of data in memory. *read* returns the records between two positions."""
+    """Reads slices of data in memory. *read*: returns the records from one position up to another
+    one."""
 
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)

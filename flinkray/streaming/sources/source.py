@@ -226,7 +226,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """Take back splits that a failed reader has not read to their ends; hand them out again."""
 
     def add_reader(self, subtask: int) -> None:
-        """Called when a reader has started. Splits may be assigned to the reader from now on."""
+        """Called when a reader has started, also for each further attempt of its subtask."""
 
     def next_discovery_time(self) -> float | None:
         """Return when :meth:`discover` is to be called, in seconds of the clock. None: never."""

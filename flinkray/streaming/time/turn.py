@@ -54,13 +54,13 @@ class Portion:
         return self._monotonic() - self._turn.paused
 
     def begin(self) -> int:
-        """Begin a portion. Returns of how many items it may consist."""
+        """Begin a portion. Returns the number of items that it may consist of."""
         self._begun = self._now()
         return self.size
 
     def end(self, done: int) -> int:
         """Note that *done* items of the portion were processed, and begin the next portion. Returns
-        of how many items that may consist."""
+        the number of items that the next one may consist of."""
         now = self._now()
         taken = now - self._begun
         self._begun = now
@@ -135,7 +135,7 @@ class Turn:
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do *work*: now, or, if there is unfinished work, after that."""
+        """Do *work* now; or, if there is unfinished work, after the unfinished work."""
         if self._unfinished:
             self._unfinished.append(work)
         else:

@@ -264,8 +264,8 @@ class WindowOperator(WithTimers):
     # --- time ---------------------------------------------------------------------------------
 
     def is_late(self, window: Any) -> bool:
-        """Return whether the window was removed already, so that records for it are late: the
-        watermark has passed its cleanup time."""
+        """Return whether the watermark has passed the cleanup time of the window: the window was
+        removed, and records for it are late."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:
