@@ -295,9 +295,9 @@ def delete_directory(directory: str) -> None:
 
 
 def delete_checkpoints_of_job(directory: str) -> None:
-    """Delete all checkpoints, complete or not, in *directory*, the directory of one job.
-    For jobs that retain no checkpoints. Savepoints that a user has put there stay. If a checkpoint
-    cannot be deleted, the others are still deleted, and the first error is raised."""
+    """Delete all checkpoints, complete or not, in *directory*, the directory of a job that retains
+    none. Savepoints that a user has put there stay. If a checkpoint cannot be deleted, the others
+    are still deleted, and the first error is raised."""
     directory = locations.normal(directory)
     with storage_errors(directory, "delete"):
         names = files_at(directory).names(directory)

@@ -98,9 +98,9 @@ class Expiry:
 
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
-    """Return stored contents as a query sees them: without the times of their last renewal, and
-    without expired parts. MISSING if all is expired. *kind*: kind of the state. *now*:
-    milliseconds."""
+    """Return stored contents as a query sees them: without renewal times and, unless *config* makes
+    expired values visible, without expired parts. MISSING if nothing is left. *kind*: kind of the
+    state. *now*: milliseconds."""
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
     limit = -1 if show_expired else now - config.ttl
     if kind == "list":

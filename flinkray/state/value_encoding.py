@@ -622,8 +622,8 @@ class RowChange:
     """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Return whether stored rows of the form *form* are rows of the earlier declaration,
-        *was*."""
+        """Return whether rows that were stored in the form *form* have the fields of *was*, the
+        earlier declaration of the row type."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)

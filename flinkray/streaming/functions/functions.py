@@ -118,7 +118,8 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """Return the accumulator with *value* added: a new one, or the same one, changed."""
+        """Return *accumulator* with *value* added: a new accumulator, or the same one after a
+        change."""
 
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:

@@ -182,7 +182,7 @@ class KafkaSinkBuilder(Generic[T]):
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder[T]:
-        """Set the delivery guarantee; by default there is none."""
+        """Set the delivery guarantee. Default: NONE, so records may be lost or repeated."""
         self._guarantee = DeliveryGuarantee(delivery_guarantee)
         return self
 

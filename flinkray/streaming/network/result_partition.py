@@ -222,7 +222,8 @@ class ResultPartition:
 
     @property
     def is_consumed(self) -> bool:
-        """Whether every consumer has read everything and does not need the producer any more."""
+        """Whether every consumer has read everything, so that the producer's process is not needed
+        any more."""
         return all(subpartition.is_consumed for subpartition in self.subpartitions)
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
@@ -575,7 +576,8 @@ class Subpartition:
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
         """Send a waiting barrier before the buffers in front of it, unless it was sent already.
-        Returns callbacks (or None) that the caller has to call after it has released the lock."""
+        Returns a list of callbacks that the caller has to call after it has released the lock; None
+        in the list: nothing to call."""
         for place, buffer in enumerate(self._buffers):
             if buffer.waiting is waiting:
                 waiting.leave(self.index, self._in_flight(place))

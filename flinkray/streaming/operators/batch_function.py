@@ -107,10 +107,11 @@ class BatchFunctionOperator(SourceOperator):
         return ""
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
-        """Write the next record batch. Returns its number of rows, or why there is none.
+        """Write the next record batch of the function. Returns its number of rows, or why there is
+        none.
 
         Raises:
-            StreamError: the function has returned or yielded something else.
+            StreamError: the function has returned or yielded other things than record batches.
         """
         if self._produced is None:
             shares = self.reader.shares
@@ -126,11 +127,11 @@ class BatchFunctionOperator(SourceOperator):
         return int(batch.num_rows)
 
     def _batches(self, returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
-        """Yield what the function of a Python stage has returned: record batches and tables. Yields
-        nothing if the function has returned None.
+        """Yield the record batches and tables in *returned*, what the function of a Python stage
+        has returned; nothing if this is None.
 
         Raises:
-            StreamError: the function has returned something else.
+            StreamError: the function has returned or yielded something else.
         """
         if returned is None:
             return

@@ -170,8 +170,8 @@ class _Records(InputPort):
 
 
 class _Table(InputPort):
-    """The input port of a look-up's table.
-    Ignores all watermarks but the last one, which ends the table."""
+    """The input port of a look-up's table. The last watermark ends the table; all others are
+    ignored."""
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:

@@ -94,7 +94,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether watermarks are aligned. If so, the operator must run in its source's task."""
+        """Whether the source waits for slower sources (watermark alignment). If so, the operator
+        must run in the source's task."""
         return self._progressive and self._strategy.alignment is not None
 
     @property

@@ -213,8 +213,8 @@ class IteratorSource(Source[T, IteratorSplit]):
 
 
 def _iterable(made: Any) -> Any:
-    """Return *made*, which the user's function has returned.
-    Raises StreamError if it is not iterable."""
+    """Check that *made*, which the user's function has returned, is iterable, and return it. Raises
+    StreamError if it is not."""
     if not (hasattr(made, "__iter__") or hasattr(made, "__getitem__")):
         raise StreamError(
             "the function of an IteratorSource must return an iterator: it returned "

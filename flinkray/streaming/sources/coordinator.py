@@ -145,9 +145,9 @@ class _Reader:
 
 
 def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
-    """Raise UnavailableError if the reader has received more events than this coordinator knows:
-    *position* is the number of received events. Otherwise a split that the reader has could be
-    given to another reader."""
+    """Raise UnavailableError if *position*, the number of events that the reader has received, is
+    larger than the number of events known here: a split that the reader has could be given to
+    another one."""
     if position > reader.end:
         raise UnavailableError(
             f"reader {subtask} has received {position} events, but the coordinator of the source "

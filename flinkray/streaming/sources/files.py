@@ -221,12 +221,13 @@ class FileEnumeratorProvider:
 
     @staticmethod
     def default_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """Return the kind that divides large files in Flink; here a split is a whole file."""
+        """Return the kind of enumerator that divides large files in Flink; here a split is a whole
+        file."""
         return FileEnumeratorProvider(splittable=True)
 
     @staticmethod
     def default_non_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """Return the kind with a split for each file."""
+        """Return the kind of enumerator that makes one split of each file."""
         return FileEnumeratorProvider(splittable=False)
 
 

@@ -137,7 +137,8 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def poll(self, max_records: int) -> Polled:
-        """Return the next batch of about *max_records* records, or why there is none."""
+        """Return the next batch of about *max_records* records, or (:class:`NoRecords`) why there
+        is none."""
 
     def next_poll_time(self) -> float | None:
         """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: whenever the

@@ -27,8 +27,8 @@ class _Channel:
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """What has changed by a call of a valve: the watermark and the idle status to put out.
-    None in a field: no new watermark, or no change of the status."""
+    """What has changed for several channels or inputs together by one of their watermarks or
+    status: the watermark and the idle status to put out. None in a field: it has not changed."""
 
     watermark: int | None = None
     idle: bool | None = None

@@ -178,7 +178,8 @@ class SlidingProcessingTimeWindows(_Sliding):
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Returns the gap that ends a session, for each record."""
+    """Interface of a user's class that returns, for a record, the gap after which its session
+    ends."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
