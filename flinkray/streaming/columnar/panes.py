@@ -319,8 +319,8 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """Return the panes numbered *numbers* as a record batch with a row for each key and pane,
-        to be sent to a task that combines such parts of several tasks."""
+        """Return the panes numbered *numbers* as columns with a row for each key and pane, whose
+        timestamp is the begin of the pane. A task combines such parts of several tasks."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:

@@ -479,8 +479,9 @@ class FrameReader:
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Return (kind, header, body, size) of the next frame. None: the source has ended. Raises
-        WireFormatError: the data is not a frame. OSError: the connection broke."""
+        """Return (kind, header, body, size) of the next frame. None: the source has ended, perhaps
+        within a frame. Raises WireFormatError: the data is not a frame. OSError: the connection
+        broke."""
         if not self._has(PREFIX.size):
             return None
         body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)

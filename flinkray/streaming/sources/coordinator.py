@@ -224,8 +224,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         """Guards the state of the readers. Never held while user code runs."""
 
     def start(self, source: Source[Any], parallelism: int) -> None:
-        """Create the enumerator.
-        Raises StateMigrationError: the enumerator's state cannot be read any more."""
+        """Create or restore the enumerator, start it, and tell it of the readers that are known
+        already. Raises StateMigrationError: the enumerator's state cannot be read any more."""
         self._parallelism = parallelism
         progress, self._gone_on_from = self._gone_on_from, None
         if progress is not None and progress.parallelism not in (0, parallelism):
