@@ -48,7 +48,7 @@ class Cached(Protocol):
         pairs, number of bytes)."""
 
     def written(self) -> None:
-        """Called by the store when it has written the changes that :meth:`write_to` has added."""
+        """Mark the changes as written that :meth:`write_to` has added to a batch."""
 
     def make_older(self) -> None:
         """Drop the cached values that were not used since the last call."""

@@ -251,8 +251,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return held
 
     def _change(self, place: Any, held: HeldT) -> None:
-        """Note that the contents of a place (key, or key and window) will be changed; call this
-        before the change. *held*: the cached contents of the place."""
+        """Mark the contents of a place (key, or key and window) as changed, so that they are
+        written later; call this before the change. *held*: the cached contents of the place."""
         if place not in self._dirty:
             if len(self._dirty) >= self._store.most_dirty:
                 self._store.flush()

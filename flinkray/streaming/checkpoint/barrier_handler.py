@@ -60,20 +60,22 @@ class BarrierHandler(ABC):
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
-        """Called when the task has read a barrier in this channel."""
+        """Handle a barrier that the task has read in this channel: block the channel, take the
+        snapshot, or wait for barriers of other channels."""
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """Called when this channel says that an upstream task takes no part in the checkpoint. Then
-        this task cannot take part either."""
+        """Give up a checkpoint in which an upstream task takes no part, as this channel says: this
+        task cannot take part either."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
-        """Called when the coordinator has aborted the checkpoint."""
+        """Give up a checkpoint that the coordinator has aborted: its barriers are not awaited any
+        more."""
 
     def ended(self, channel: int) -> None:
-        """Called when the channel has ended.
-        The end counts as the barrier of every later checkpoint (ST-04)."""
+        """Note that the channel has ended. The end counts as the barrier of every later checkpoint
+        (ST-04)."""
         self._open.discard(channel)
         self._on_ended(channel)
 
@@ -94,10 +96,11 @@ class InFlightRecorder(Protocol):
         """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Called when all channels have delivered the barrier: all data in flight is recorded."""
+        """Note that all channels have delivered the barrier: all data in flight was recorded, so
+        that the checkpoint can be acknowledged."""
 
     def dropped(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint was aborted: its data in flight is not needed."""
+        """Record no more data in flight of a checkpoint, which was aborted."""
 
 
 class ExactlyOnceHandler(BarrierHandler):

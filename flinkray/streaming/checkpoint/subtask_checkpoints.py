@@ -49,7 +49,8 @@ class CheckpointResponder(Protocol):
         checkpoint came. Repeated calls for one channel append further elements."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
-        """Called when the task has reported all data in flight of the checkpoint."""
+        """Note that all data in flight of the checkpoint was reported, so that the checkpoint can
+        be written and acknowledged."""
 
     def aborted(self, checkpoint_id: int) -> None:
         """Called when the coordinator has aborted the checkpoint, even if the task has not reached

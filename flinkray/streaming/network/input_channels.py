@@ -129,7 +129,7 @@ class RemoteInputChannel:
         )
 
     def not_found(self) -> None:
-        """Called when the producer's process does not have the partition yet: request again later.
+        """Schedule another request, because the producer's process does not have the partition yet.
         After the last retry the gate fails with PartitionUnavailableError."""
         if self._is_served:
             return
@@ -144,7 +144,8 @@ class RemoteInputChannel:
             self._timers.call_at(self._timers.clock.monotonic() + pause, self._send_request)
 
     def accepted(self, producer: str) -> None:
-        """Called when the producer has accepted the request. *producer*: its name, for errors."""
+        """Note that the producer *producer* (a name for errors) has accepted the request, so that
+        the request is not repeated any more."""
         self._is_served = True
         self._producer = producer
 
@@ -181,7 +182,7 @@ class RemoteInputChannel:
             self._gate.barrier_came(self._number, queued)
 
     def fail(self, reason: str) -> None:
-        """Called when the producer or the connection to it was lost: the whole gate fails."""
+        """Make the whole gate fail, because the producer or the connection to it was lost."""
         if not self._is_closed:
             self._gate.fail(ProducerLostError(self._producer, self._gate.consumer, reason))
 

@@ -146,8 +146,9 @@ class OwnedRegions:
         self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """Called with the other side's answer to an offer: whether it could map the segment. A
-        process in another container cannot; then no body is put into shared memory any more."""
+        """Use an offered segment, or, if the other side could not map it (*is_mapped* False), close
+        it and use no shared memory any more: a process in another container cannot map any
+        segment."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:

@@ -135,8 +135,8 @@ class RemoteView:
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
-        """Called when the consumer wants no more data. *reason* None: it has received everything,
-        so the view is detached. Else as :meth:`lost`."""
+        """Detach the view, because the consumer has received everything (*reason* None). With a
+        *reason* the consumer does not want the rest; then as :meth:`lost`."""
         if reason is None:
             self._subpartition.consumed(self)
         else:

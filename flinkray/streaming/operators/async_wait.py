@@ -256,8 +256,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Called when a result is complete: make the task's thread put out results, by mail to the
-        task. If earlier mail was not run yet, only wake the task."""
+        """Make the task's thread put out results, because one is complete: send mail to the task,
+        or only wake the task if earlier mail was not run yet."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:

@@ -92,8 +92,8 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             rows.put(key, row)
 
     def fired_until(self, timestamp: int) -> None:
-        """Called when the table was read to its end and no record waits any more. Put out the
-        watermark and the idle status that were held back, and ask the sources to go on."""
+        """Put out the watermark and the idle status that were held back, and ask the sources to go
+        on: the table was read to its end, and no record waits any more."""
         self._is_read = True
         self._room.free()
         if self._watermark is not None:

@@ -197,7 +197,7 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """Called when all event-time timers up to *timestamp* have fired: put out the watermark."""
+        """Put out the watermark *timestamp*, because all event-time timers up to it have fired."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:

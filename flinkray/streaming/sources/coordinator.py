@@ -458,8 +458,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             )
 
     def kept(self, progress: SourceProgress) -> None:
-        """Called when *progress*, a result of :meth:`progress`, was stored outside of this process.
-        Readers may get the events in it from now on."""
+        """Note that *progress*, a result of :meth:`progress`, was stored outside of this process,
+        so that readers may get the events in it."""
         with self._lock:
             for state in progress.readers:
                 reader = self._readers.get(state.subtask)
@@ -467,8 +467,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
                     reader.kept = max(reader.kept, state.confirmed + len(state.events))
 
     def keep_no_more(self) -> None:
-        """Called when progress cannot be stored elsewhere any more: from now on readers get all
-        events at once, without waiting for :meth:`kept`."""
+        """Give readers all events at once from now on, without waiting for :meth:`kept`, because
+        progress cannot be stored elsewhere any more."""
         self._is_kept = False
 
     # --- time ---------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return state
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint is complete: forget cuts up to it, and tell the enumerator."""
+        """Forget the cuts up to this checkpoint, which is complete, and tell the enumerator."""
         if checkpoint_id <= self._restored_from:
             return
         with self._lock:
@@ -516,8 +516,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint was aborted, perhaps before its cut: forget the cut, so that
-        events do not wait for it any more."""
+        """Forget the cut of a checkpoint that was aborted, perhaps before its cut: events do not
+        wait for the cut any more."""
         with self._lock:
             self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
             self._changes += 1

@@ -132,8 +132,8 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """Called when no split follows.
-        After the last record, :meth:`poll` has to return END_OF_INPUT."""
+        """Note that the reader has all its splits, so that :meth:`poll` returns END_OF_INPUT after
+        their last record."""
 
     @abstractmethod
     def poll(self, max_records: int) -> Polled:
