@@ -20,7 +20,7 @@ from flinkray.state.snapshots import SerializerSnapshot
 
 @message
 class StateContents:
-    """One state of an operator, summed up over all subtasks."""
+    """What ``flinkray checkpoint show`` prints about one state, all subtasks together."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class StateContents:
 
 @message
 class OperatorContents:
-    """An operator in a checkpoint: its states, timers and sizes, for people."""
+    """What ``flinkray checkpoint show`` prints about one operator: its states, timers and sizes."""
 
     operator_id: str
     name: str
@@ -61,7 +61,7 @@ class OperatorContents:
 
 @message
 class CheckpointContents:
-    """Describes the contents of a checkpoint or savepoint."""
+    """What ``flinkray checkpoint show`` prints about a checkpoint or savepoint."""
 
     location: str
     job_id: str
@@ -76,9 +76,8 @@ class CheckpointContents:
 
 
 def describe_checkpoint(location: str) -> CheckpointContents:
-    """Return a description of a checkpoint. *location*: its directory or its metadata file.
-    Raises CheckpointStorageError, which names the file, if no checkpoint exists or it cannot be
-    read."""
+    """Return a description of a checkpoint. *location*: its directory or its metadata file. Raises
+    CheckpointStorageError, which names the file, if no checkpoint exists or it cannot be read."""
     metadata = read_metadata(location)
     operators = tuple(map(_operator, metadata.operators))
     return CheckpointContents(

@@ -46,10 +46,8 @@ StateLocation = InlineState | FileState
 @stored("checkpoint.KeyedStatePart")
 @message
 class KeyedStatePart:
-    """One written snapshot of keyed state.
-
-    It has all entries, or only those that changed since the previous snapshot.
-    """
+    """Refers to one written snapshot of keyed state. *is_whole*: it has all entries; else only the
+    entries that changed since the previous snapshot."""
 
     location: StateLocation
     is_whole: bool
@@ -90,8 +88,8 @@ class OperatorStateMode(Enum):
 @stored("checkpoint.NamedOperatorState")
 @message
 class NamedOperatorState:
-    """Name, mode and element offsets of one operator state within the bytes of a handle.
-    Each element contains its own length, so a reader of some offsets reads only these elements."""
+    """Says where the elements of one operator state are: their offsets in the bytes that the
+    :class:`OperatorStateHandle` refers to."""
 
     name: str
     mode: OperatorStateMode
@@ -101,7 +99,8 @@ class NamedOperatorState:
 @stored("checkpoint.OperatorStateHandle")
 @message
 class OperatorStateHandle:
-    """The operator state that one subtask wrote, or the part of it that one subtask gets."""
+    """Refers to the bytes of operator state that one subtask wrote. *states* lists the elements
+    that belong to this handle: all of the subtask's, or the share that a restored subtask gets."""
 
     location: StateLocation
     states: tuple[NamedOperatorState, ...]
@@ -110,7 +109,7 @@ class OperatorStateHandle:
 @stored("checkpoint.ChannelStateHandle")
 @message
 class ChannelStateHandle:
-    """The data of one channel that the barrier of an unaligned checkpoint has overtaken."""
+    """Refers to the elements of a channel that the barrier of an unaligned checkpoint overtook."""
 
     gate: int
     channel: int
@@ -120,9 +119,8 @@ class ChannelStateHandle:
 @stored("checkpoint.CarriedFile")
 @message
 class CarriedFile:
-    """The copy, in a checkpoint, of a file to which an operator's state refers.
-    The file itself is stored outside the checkpoint.
-    """
+    """Describes a file that a savepoint has copied for an operator, whose state refers to the file
+    by name. The original belongs to the job and is stored elsewhere."""
 
     name: str
     """Name by which the operator refers to the file."""

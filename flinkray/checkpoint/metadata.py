@@ -14,7 +14,8 @@ from flinkray.core.schema import stored, with_defaults
 @stored("checkpoint.SnapshotKind")
 @register
 class SnapshotKind(Enum):
-    """Owner of a snapshot, who decides on its deletion: job (checkpoint) or user (savepoint)."""
+    """Says who owns a snapshot and decides when it is deleted: job (checkpoint) or user
+    (savepoint)."""
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -23,7 +24,8 @@ class SnapshotKind(Enum):
 @stored("checkpoint.CheckpointedSubtask")
 @message
 class CheckpointedSubtask:
-    """A subtask of an operator that has state or has finished."""
+    """Says what a checkpoint knows of one subtask of an operator: its state, and whether it had
+    read all its input (*is_finished*)."""
 
     subtask_index: int
     state: OperatorSubtaskState
@@ -48,7 +50,7 @@ class CheckpointedOperator:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all subtasks had reached the end of their data."""
+        """Whether all subtasks had reached the end of their input when the checkpoint was taken."""
         return sum(subtask.is_finished for subtask in self.subtasks) == self.parallelism
 
     def files(self) -> Iterator[FileState]:
@@ -62,7 +64,8 @@ class CheckpointedOperator:
 @stored("checkpoint.MasterState")
 @message
 class MasterState:
-    """State that a master hook stores in a checkpoint."""
+    """State that a hook of a source stores in a checkpoint
+    (:class:`~flinkray.streaming.sources.master_hook.MasterTriggerRestoreHook`)."""
 
     hook_id: str
     data: bytes
@@ -99,7 +102,8 @@ class CheckpointedEdge:
 @stored("checkpoint.CheckpointMetadata", version=2, migrations={1: with_defaults})
 @message
 class CheckpointMetadata:
-    """All data from which a job is restored."""
+    """Says what belongs to a checkpoint: the operators with handles of their state, the states of
+    hooks, and the connections with data in flight. The job is restored from it."""
 
     job_id: JobID
     checkpoint_id: int

@@ -51,7 +51,8 @@ def write_metadata(directory: str, metadata: CheckpointMetadata) -> str:
 
 
 def read_metadata(location: str) -> CheckpointMetadata:
-    """Read the metadata from a checkpoint's directory or metadata file; paths become absolute."""
+    """Return the metadata of the checkpoint at *location*, its directory or metadata file. Paths in
+    the result are absolute."""
     path = metadata_path(location)
     directory = locations.parent_of(path)
     with storage_errors(path, "read"):
@@ -72,11 +73,9 @@ def read_metadata(location: str) -> CheckpointMetadata:
 
 
 def read_whole(location: str) -> CheckpointMetadata:
-    """Read a checkpoint's metadata; check that its files exist and have their recorded sizes.
-
-    Each directory is listed once. The content of the files is not read. Raises
-    CheckpointNotFoundError if a file is missing, CorruptCheckpointError if its size differs.
-    """
+    """Return a checkpoint's metadata, after checking that its files exist with the recorded sizes.
+    The content of the files is not read. Raises CheckpointNotFoundError if a file is missing,
+    CorruptCheckpointError if its size differs."""
     metadata = read_metadata(location)
     sizes: dict[str, dict[str, int]] = {}
     for operator in metadata.operators:

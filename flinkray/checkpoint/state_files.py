@@ -145,7 +145,8 @@ class StateWriter:
         return StateOutput(locations.join(directory, self._name()), self._threshold, self._check)
 
     def write_bytes(self, data: bytes) -> StateLocation:
-        """Write bytes as one state with a checksum. :func:`read_bytes` reads the state."""
+        """Write *data* with a checksum, as one state, and return its location for
+        :func:`read_bytes`."""
         with self.exclusive() as output:
             checksum = zlib.crc32(data).to_bytes(4, "big")
             output.write(_BYTES_MAGIC + bytes([_BYTES_VERSION]) + checksum)
@@ -153,9 +154,9 @@ class StateWriter:
             return output.finish()
 
     def write_carried(self, name: str, pieces: Iterable[bytes]) -> CarriedFile:
-        """Write a copy of a file to which an operator's state refers.
-        :func:`read_carried` reads the copy. Even a small copy is a file: many copies might not fit
-        into the message with the handles."""
+        """Write a copy of the file *name* of an operator, and return a description of the copy for
+        :func:`read_carried`. Even a small copy is a file: many copies might not fit into the
+        message with the handles."""
         checksum = 0
         path = locations.join(self._exclusive, self._name())
         with StateOutput(path, 0, self._check) as output:
@@ -215,8 +216,9 @@ def _complete(name: str, data: bytes, offset: int, length: int) -> bytes:
 
 @contextmanager
 def open_state(location: StateLocation) -> Iterator[StateInput]:
-    """Open the state at a location. Raises CheckpointStorageError if the state does not exist, has
-    another size than its handle says, or cannot be read."""
+    """Context manager: open the state at a location, to be read in ranges. Raises
+    CheckpointStorageError if the state does not exist, has another size than its handle says, or
+    cannot be read."""
     if isinstance(location, InlineState):
         yield _InlineInput(location.data)
         return
@@ -319,8 +321,8 @@ def files_at(location: str) -> StateFiles:
 
 @contextmanager
 def opened(location: str) -> Iterator[InputFile]:
-    """Open the file at *location* for reading while the context lasts.
-    Raises CheckpointStorageError if the file cannot be opened."""
+    """Context manager: open the file at *location* for reading, and close it at the end. Raises
+    CheckpointStorageError if the file cannot be opened."""
     with storage_errors(location, "read"):
         file = files_at(location).open(location)
     try:

@@ -84,9 +84,7 @@ _BODY = struct.Struct(">HIQQI")
 @stored("checkpoint.StoredTable")
 @message
 class StoredTable:
-    """Description of a table (state with one entry for each key) in a snapshot, without its
-    contents.
-    """
+    """Description of a table (state with an entry for each key) in a snapshot, without contents."""
 
     name: str
     kind: str
@@ -109,9 +107,9 @@ class StoredColumns:
 
 
 def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a header in format version 1 to those of the present version.
-    Version 1 has one section of columns, which cannot be read any more. If the section has data,
-    the result has a table in its place; using this table raises an error."""
+    """Return the fields of a header of format version 1 as those of the present version. Version 1
+    has one section of columns, which cannot be read any more. If the section has data, the result
+    has a table in its place; using this table raises an error."""
     number = len(fields["tables"]) + len(fields["timers"])
     used = any(entry[1] == number for entry in _BODY.iter_unpack(fields["bodies"]))
     columns = StoredColumns("arrays", "numbers (version 1)", False, True, None, ())
@@ -295,12 +293,9 @@ class StoredSnapshot(SnapshotStream):
 def read_keyed_state(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> Iterator[StoredSnapshot]:
-    """Yield the stored snapshots from which a subtask with these key groups is restored, oldest
-    first.
-
-    Each snapshot covers only the wanted key groups of its handle. Raises CheckpointStorageError if
-    the state of a handle cannot be read, or was changed.
-    """
+    """Yield the stored snapshots from which a subtask with these key groups is restored: for each
+    handle its whole snapshot, then its changes. Nothing outside of *key_groups* is read. Raises
+    CheckpointStorageError if the state of a handle cannot be read, or was changed."""
     for handle in handles:
         of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
@@ -330,7 +325,7 @@ _LARGEST_GAP = 65_536
 @stored("checkpoint.StoredOperatorState")
 @message
 class StoredOperatorState:
-    """Name and serializer of a state in a snapshot, without its elements."""
+    """Says how one operator state in a file was written, by name; the elements are not included."""
 
     name: str
     serializer: SerializerSnapshot
@@ -395,8 +390,7 @@ def _read(state: StateInput, states: Sequence[NamedOperatorState]) -> OperatorSn
 
 class _Elements:
     """Reads elements of operator state from a file; reads neighbouring elements in one request.
-    *first*: the first bytes of the file, which were read with the header.
-    """
+    *first*: the first bytes of the file, which were read with the header."""
 
     def __init__(self, state: StateInput, first: bytes) -> None:
         self._state = state

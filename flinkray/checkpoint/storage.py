@@ -86,8 +86,7 @@ def state_writer(
 
 
 def shared_directory(checkpoint_directory: str) -> str:
-    """Return the directory next to *checkpoint_directory* for files that a job's checkpoints
-    share."""
+    """Return the directory, beside *checkpoint_directory*, of files that checkpoints share."""
     directory = locations.parent_of(locations.normal(checkpoint_directory))
     return locations.join(directory, SHARED)
 
@@ -122,8 +121,8 @@ def check_is_directory(location: str) -> None:
 
 
 def find_checkpoints(directory: str) -> list[str]:
-    """Return the complete checkpoints and savepoints in a directory and in job directories below.
-    Checkpoints come first, by rising id, then savepoints."""
+    """Return the locations of the complete checkpoints and savepoints in a directory and in job
+    directories below: first checkpoints, by rising id, then savepoints."""
     directory = locations.normal(directory)
     with storage_errors(directory, "read"):
         found = list(_found(directory))
@@ -172,9 +171,9 @@ def delete_directory(directory: str) -> None:
 
 
 def delete_checkpoints_of_job(directory: str) -> None:
-    """Delete all checkpoints, complete or not, in *directory*, the directory of one job.
-    For jobs that retain no checkpoints. Savepoints that a user has put there stay. If a checkpoint
-    cannot be deleted, the others are still deleted, and the first error is raised."""
+    """Delete all checkpoints, complete or not, in *directory*, the directory of a job that retains
+    none. Savepoints that a user has put there stay. If a checkpoint cannot be deleted, the others
+    are still deleted, and the first error is raised."""
     directory = locations.normal(directory)
     with storage_errors(directory, "delete"):
         names = files_at(directory).names(directory)
@@ -197,9 +196,7 @@ def remove_empty_directory(directory: str) -> None:
 
 
 def exclusive_files(metadata: CheckpointMetadata) -> Iterator[FileState]:
-    """Yield the files of a checkpoint that no other checkpoint uses: all but those of keyed
-    state.
-    """
+    """Yield the files that no other checkpoint uses: all but those of keyed state."""
     for operator in metadata.operators:
         if isinstance(operator.coordinator, FileState):
             yield operator.coordinator

@@ -37,7 +37,7 @@ class MicroBatchColumnsError(FlinkRayError):
 
 
 class BatchProgress(NamedTuple):
-    """Counts the published micro-batches of a stream, and their rows."""
+    """How many micro-batches of a stream were published, and how many rows they have."""
 
     batches: int = 0
     rows: int = 0
@@ -68,9 +68,8 @@ class MicroBatch:
 
 
 class PublishedBatches:
-    """The micro-batches of one stream, in a directory: a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The micro-batches of one stream, in a directory: a path of this machine or a URI. All methods
+    block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -103,9 +102,9 @@ class PublishedBatches:
     def write(
         self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> PublishedPartition:
-        """Write one partition of a batch. Readers see the partition when the batch is published.
-        Several attempts may write the same partition, also at the same time.
-        """
+        """Write one partition of a batch, and return its description for :meth:`publish`. Readers
+        see the partition when the batch is published. Several attempts may write the same
+        partition, also at the same time."""
         return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
@@ -155,9 +154,7 @@ class PublishedBatches:
         return so_far.batches, so_far.origin
 
     def progress(self) -> BatchProgress:
-        """Return the number of published batches, their rows, and the origin of the last
-        published batch.
-        """
+        """Return how many batches and rows were published, and the last batch's origin."""
         last = max(self._numbers(_PUBLISHED), default=0)
         if not last:
             return BatchProgress()
@@ -174,9 +171,7 @@ class PublishedBatches:
 
     def consumed(self) -> int:
         """Return the origin that was last given to :meth:`note_consumed`; -1 if there is none.
-
-        Inputs with this number or a lower one, and their batches, are not needed any more.
-        """
+        Batches from inputs up to this number are not needed any more."""
         content = self._directory.read_json(_CONSUMED)
         return -1 if content is None else int(content["origin"])
 
@@ -201,16 +196,14 @@ class PublishedBatches:
     # --- methods of the reader --------------------------------------------------------------------
 
     def ended(self, execution: str = "") -> BatchProgress | None:
-        """Return the progress if :meth:`end` was called without or with this *execution*.
-
-        None: batches may follow.
-        """
+        """Return how much was published, if no batch follows: :meth:`end` was called without an
+        execution, or with *execution*. None: batches may follow."""
         names = dict.fromkeys((_ended(""), _ended(execution)))
         is_ended = any(self._directory.read_json(name) is not None for name in names)
         return self.progress() if is_ended else None
 
     def batch(self, batch_id: int) -> MicroBatch | None:
-        """Return the batch; None if it is not published, or was forgotten."""
+        """Return the published batch *batch_id*; None if it is not published, or was forgotten."""
         content = self._directory.read_json(_name(batch_id))
         if content is None:
             return None
@@ -218,7 +211,8 @@ class PublishedBatches:
         return MicroBatch(batch_id, partitions, content["origin"])
 
     def open(self, name: str) -> pa.RecordBatchFileReader:
-        """Open a partition. Raises FileResultLostError if the file is missing or damaged."""
+        """Return a reader of the partition in the file *name*. Raises FileResultLostError if the
+        file is missing or damaged."""
         return self._partitions.open(_ROWS, name)
 
     def read_pieces(self, name: str) -> Iterator[bytes]:
@@ -233,25 +227,21 @@ class PublishedBatches:
         self._rows.write_pieces(name, pieces)
 
     def note_taken(self, batches: int) -> None:
-        """Note that the reader has taken the first *batches* batches."""
+        """Store, for :meth:`waiting`, that the reader has taken the first *batches* batches."""
         self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
 
     def note_consumed(self, origin: int) -> None:
-        """Note that inputs numbered *origin* or lower, and their batches, are not needed any
-        more.
-        """
+        """Store *origin* for :meth:`consumed`: batches of inputs up to this number are not needed
+        any more."""
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def note_cut(self, checkpoint_id: int, batches: int) -> None:
-        """Note that the reader had taken the first *batches* batches when the checkpoint was
-        taken.
-        """
+        """Store for :meth:`cut` that the reader had taken *batches* batches at this checkpoint."""
         self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
 
     def cut(self, checkpoint_id: int) -> int | None:
-        """Return how many batches the reader had taken at a checkpoint; None: :meth:`note_cut`
-        noted none.
-        """
+        """Return how many batches the reader had taken at a checkpoint, as :meth:`note_cut` has
+        stored. None: nothing was stored for this checkpoint."""
         content = self._directory.read_json(_cut(checkpoint_id))
         return None if content is None else int(content["batches"])
 
@@ -262,20 +252,16 @@ class PublishedBatches:
                 self._delete(_cut(checkpoint_id))
 
     def go_on_after(self, batches: int) -> None:
-        """Note that the stream starts from a savepoint, and that *batches* batches precede the
-        savepoint.
-
-        So the next published batch gets the number *batches*.
-        """
+        """Store that this stream starts from a savepoint which *batches* batches precede. The next
+        published batch then gets the number *batches*."""
         if batches:
             content = {"version": _VERSION, "rows": 0, "origin": -1}
             self._directory.write_json(_counted(batches), content)
         self._directory.write_json(_GOES_ON, {"version": _VERSION, "batches": batches})
 
     def forget(self, below: int) -> None:
-        """Delete the notes of batches with numbers below *below*.
-        The files with their rows stay.
-        """
+        """Delete the notes of batches with numbers below *below*. The files with their rows
+        stay."""
         for batch_id in self._numbers(_BATCH):
             if batch_id < below:
                 self._delete(_name(batch_id))
@@ -307,8 +293,7 @@ class PublishedBatches:
 
     def is_read_no_more(self, execution: str) -> bool:
         """Return whether all readers in this execution of the stream have ended
-        (:meth:`note_reader_ended`).
-        """
+        (:meth:`note_reader_ended`)."""
         first = self._directory.read_json(_reader(execution, 0))
         return first is not None and all(
             self._directory.read_json(_reader(execution, subtask)) is not None

@@ -40,9 +40,8 @@ class FileCommitLog:
         self._path = f"{self._directory.path}/{_NAME}"
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
-        """Note these committables, unless an earlier attempt has noted others.
-        Returns the noted ones.
-        Blocks. Call this before committing, and commit the returned committables.
+        """Store *committables* in the log, or leave those that an earlier attempt has stored.
+        Return the stored ones, which the caller then commits. Blocks.
 
         Raises:
             OSError: the storage fails.

@@ -25,7 +25,7 @@ _ROWS = "rows"
 
 
 class EpochPart(NamedTuple):
-    """One writer's share of an epoch: a sealed directory."""
+    """The rows that one writer adds to an epoch: a directory of finished files."""
 
     name: str
     rows: int
@@ -37,7 +37,7 @@ class EpochPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch that was published, so that the reader sees it."""
+    """The published output of a stream between two checkpoints: the parts of all its writers."""
 
     checkpoint_id: int
     parts: tuple[EpochPart, ...]
@@ -59,9 +59,8 @@ class EpochsDone:
 
 
 class Epochs:
-    """The epochs that one stream hands to one reader, at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The epochs that one stream hands to one reader, at a path of this machine or a URI. All
+    methods block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -85,11 +84,9 @@ class Epochs:
         self._directory.write_json(f"{checkpoint_id:020d}.json", content)
 
     def end(self, execution: str) -> None:
-        """Note that no epoch follows in this execution of the stream.
-
-        *execution* is the id of the stream's present execution. If the stream goes back to an
-        earlier checkpoint, another execution begins and epochs may follow.
-        """
+        """Store that no epoch follows in *execution*, the id of the stream's present execution. If
+        the stream goes back to an earlier checkpoint, another execution begins and epochs may
+        follow."""
         # Each execution has a file of its own, so an execution that was replaced without knowing it
         # does not end the current one.
         self._directory.write_json(_ended(execution), {"version": _VERSION})
@@ -105,7 +102,7 @@ class Epochs:
         return self._directory.read_json(_ended(execution)) is not None
 
     def waiting(self) -> int:
-        """Return how many published epochs are not finished yet."""
+        """Return how many published epochs the reader has not finished yet."""
         names = self._names()
         done = max(_numbers(_DONE, names), default=-1)
         return sum(number > done for number in _numbers(_EPOCH, names))
@@ -122,13 +119,12 @@ class Epochs:
         return Epoch(checkpoint_id, tuple(EpochPart(*part) for part in content["parts"]))
 
     def part(self, name: str) -> ResultDirectory:
-        """Return the directory of a part."""
+        """Return the directory of the part *name*."""
         return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
 
     def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:
-        """Note that the reader has finished *epoch*, and return the reader's new progress.
-        *before*: the reader's progress before *epoch*.
-        """
+        """Store that the reader has finished *epoch*, and return the reader's new progress.
+        *before*: the reader's progress before *epoch*."""
         done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
         # Each note has a file of its own, so a reader that was replaced without knowing it cannot
         # set back the notes of its successor.
@@ -138,7 +134,7 @@ class Epochs:
         return done
 
     def last_done(self) -> EpochsDone:
-        """Return the progress that the reader has noted."""
+        """Return the reader's progress as last stored by :meth:`note_done`."""
         last = max(_numbers(_DONE, self._names()), default=-1)
         if last < 0:
             return EpochsDone()
@@ -147,8 +143,7 @@ class Epochs:
 
     def forget(self, done: EpochsDone) -> None:
         """Delete the reader's notes of finished epochs that are older than *done*; the rows
-        stay.
-        """
+        stay."""
         for number in _numbers(_DONE, self._names()):
             if number < done.checkpoint_id:
                 self._delete(_done(number))

@@ -51,9 +51,8 @@ def whole_location(
 
 
 def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
-    """Return the directory of the commit log (:mod:`flinkray.file_results.commit_log`) of a
-    committer.
-    """
+    """Return the directory of a committer's commit log
+    (:mod:`flinkray.file_results.commit_log`)."""
     return f"{results_of_job(storage_dir, job_id)}/commits/{operator_id}"
 
 

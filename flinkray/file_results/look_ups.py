@@ -19,9 +19,8 @@ _NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")
 
 class LookUpNotes:
     """Files with which the subtasks of one look-up operator say whether too many records wait.
-    *location*: a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    *location*: a path of this machine or a URI. All methods block, and raise OSError while the
+    storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)

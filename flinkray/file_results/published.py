@@ -42,7 +42,8 @@ _ACCEPTED = re.compile(r"(\d+)-(\d+)-\w+\.accepted")
 
 
 class NonDeterministicSourceError(FlinkRayError):
-    """Raised when data that was read in part is gone, and a new computation gives other data."""
+    """Raised when a job must repeat a computation of which readers have used a part, and the
+    repetition gives other data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,8 @@ class Publication:
 
 
 class PublishedPartitions:
-    """The published partitions of one vertex, at a path of this machine or a URI.
-    All methods block, and raise OSError while the storage fails.
-    """
+    """The published partitions of one vertex, at a path of this machine or a URI. All methods
+    block, and raise OSError while the storage fails."""
 
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
@@ -117,11 +117,10 @@ class PublishedPartitions:
         *,
         durable: bool = False,
     ) -> PublishedPartition:
-        """Write a file with a partition, which may then be accepted.
+        """Write a file with a partition, and return its description for :meth:`accept`.
 
         Several attempts may write the same partition, also at the same time. A *durable* file is
-        durable before it is visible, since it cannot be computed again.
-        """
+        durable before it is visible, since it cannot be computed again."""
         files, folder = self._directory.files, f"{self._directory.path}/{publication_id}"
         attempt = uuid.uuid4().hex
         unfinished = f"{self._directory.path}/{_UNFINISHED}/{attempt}"
@@ -189,7 +188,7 @@ class PublishedPartitions:
     # --- methods of the reader --------------------------------------------------------------------
 
     def publication(self) -> Publication | None:
-        """Return the sealed or begun publication; None if there is none yet."""
+        """Return the publication that was sealed, or else begun last; None if there is none yet."""
         sealed = _noted(self._notes, _SEALED)
         if sealed is not None:
             return Publication(sealed["id"], dict(sealed["rows"]), sealed.get("division", {}))
@@ -212,9 +211,7 @@ class PublishedPartitions:
                 _note(self._notes_of_readers, _DIVISION, content)
 
     def list(self, publication: Publication) -> dict[int, PublishedPartition]:
-        """Return the partitions of the publication that were accepted so far, by partition
-        number.
-        """
+        """Return the accepted partitions of *publication*, by partition number."""
         folder = f"{self._directory.path}/{publication.publication_id}"
         selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
         found: dict[int, PublishedPartition] = {}
@@ -229,7 +226,8 @@ class PublishedPartitions:
         return found
 
     def open(self, publication_id: str, name: str) -> pa.RecordBatchFileReader:
-        """Open a partition. Raises FileResultLostError if the file is missing or damaged."""
+        """Return a reader of the file *name* of a partition. Raises FileResultLostError if the file
+        is missing or damaged."""
         files, path = self._directory.files, f"{self._directory.path}/{publication_id}/{name}"
         try:
             if self._directory.is_local:

@@ -270,11 +270,8 @@ def _number(path: str) -> int:
 
 def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
     """Return those of *paths* (files of Spark's state) that are needed to load the state of
-    *version*.
-
-    These are the last snapshot up to this version, and the changes after it. None: a file is
-    missing.
-    """
+    *version*: the last snapshot up to this version, the changes after it, and files without a
+    version. None: a needed file is missing."""
     kept: list[str] = []
     folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
     for path in paths:

@@ -121,12 +121,13 @@ class ResultDirectory:
         return EpochDirectory(directory, kind, lambda name: name in adopted)
 
     def output(self, path: str) -> pa.NativeFile:
-        """Open a new file for writing; on a local file system other users cannot read the file."""
+        """Return a new file to be written. Other users of this machine cannot read the file."""
         self.prepare(path)
         return self.files.open_output_stream(path)
 
     def prepare(self, path: str) -> None:
-        """Create a file that other users cannot read, for a library that opens it by its path."""
+        """Create an empty file that other users of this machine cannot read; a library then opens
+        the file by its path. Does nothing on storage that is not local."""
         if self.is_local:
             create_empty(path)
 
@@ -167,9 +168,9 @@ class ResultDirectory:
             restrict(self.path)
 
     def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
-        """Write the manifest, which makes the files in the directory the result; called once.
-        *rows*: number of rows that were written; None if the writer does not know. Raises
-        FileResultLostError if the files have another number of rows."""
+        """Write the manifest, which makes the files in the directory the result, and return these
+        files; called once. *rows*: number of rows that were written; None if the writer does not
+        know. Raises FileResultLostError if the files have another number of rows."""
         self.create()
         self.restrict()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
@@ -257,7 +258,7 @@ class ResultDirectory:
             disk.sync_names_to_root([self.path])
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
-        """Open a file. Raises FileResultLostError if the file is missing or damaged."""
+        """Return a reader of *file*. Raises FileResultLostError: missing or damaged."""
         with self.reading(file):
             return pq.ParquetFile(self.files.open_input_file(f"{self.path}/{file.name}"))
 
@@ -344,11 +345,9 @@ class ResultSchemaError(FlinkRayError):
 
 
 class ResultWriter:
-    """Writes the part of a result that one attempt of a subtask produces; one thread, blocking.
-
-    The schema is given, or is that of the first batch. If a schema was given there is always a
-    file, so that readers know the columns of a result without rows.
-    """
+    """Writes the part of a result that one attempt of a subtask produces. All calls come from one
+    thread and block. Without *schema*, that of the first batch is used. With *schema* there is
+    always a file, so that readers know the columns even if there are no rows."""
 
     def __init__(self, directory: ResultDirectory, schema: pa.Schema | None = None) -> None:
         self._directory = directory
@@ -378,15 +377,15 @@ class ResultWriter:
             self._close_file()
 
     def finish(self) -> None:
-        """Finish the result, so that it can be read.
-        Raises FileResultLostError if some of the written rows are missing."""
+        """Close the last file and write the manifest, so that the result can be read. Raises
+        FileResultLostError if some of the written rows are missing."""
         if self._files == 0 and self._schema is not None:
             self._open()
         self._close_file()
         self._directory.seal(self.rows)
 
     def abandon(self) -> None:
-        """Discard the part of a failed attempt; it is never read."""
+        """Delete what this attempt has written, because the attempt has failed."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -146,7 +146,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         the next capture holds the whole state."""
 
     def close(self) -> None:
-        """Release resources outside of memory. Existing captures can still be written."""
+        """Release what the backend holds outside of memory, such as files. Captures that were made
+        before can still be written."""
 
     # --- what all have in common --------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return self._columnar.rows(name, namespaced, keys_of, self._assigner(), self._known or ())
 
     def names(self) -> list[str]:
-        """Return the names of all states, including restored states that are not in use yet."""
+        """Return the names of all tables: those in use, and restored ones not requested yet."""
         return [*self._tables, *self._restored]
 
     def tables(self) -> Iterable[TableT_co]:
@@ -283,9 +284,9 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     def merge_namespaces(
         self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]
     ) -> None:
-        """Move the contents that *key* has in the windows *sources* to the window *target*, in
-        order, because windows merge. Raises an error for value and map state, which cannot be
-        merged."""
+        """Append or add the contents that *key* has in the windows *sources* to those of the window
+        *target*, and remove them from *sources*, because the windows merge. Raises StateError for
+        value and map state, which cannot be merged."""
         table = self.table(descriptor, True)
         place = (key, target)
         for other in [(key, source) for source in sources]:
@@ -304,7 +305,7 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return self.capture().write()
 
     def clear(self) -> None:
-        """Remove all contents of tables; handles remain valid."""
+        """Remove the contents of all tables in use, not the timers. Handles of state stay valid."""
         for table in self.tables():
             table.clear()
 
@@ -314,7 +315,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return sum(len(table) for table in self.tables() if table.descriptor.name == name)
 
     def keys(self, name: str) -> Iterator[Any]:
-        """Return the keys that have contents in the state *name* when the method is called."""
+        """Return an iterator over the keys that have contents in the state *name* at the time of
+        the call. Empty if the state is not in use."""
         for table in self.tables():
             if table.descriptor.name == name:
                 places = table.places()
@@ -366,7 +368,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         return [expiry for expiry in self._expiries.values() if expiry.in_background]
 
     def count_records(self, number: int) -> None:
-        """Count processed records; starts a cleanup if a state asks for cleanup on every record."""
+        """Tell the backend that *number* records were processed. If a state wants expired values
+        searched for on every record, this searches from time to time."""
         if self._per_record:
             self._due += self._per_record * number
             if self._due >= PORTION:

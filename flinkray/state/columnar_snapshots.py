@@ -65,8 +65,7 @@ class ColumnarFrame(NamedTuple):
 
 def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
     """Yield the frames that are stored in *data*, the data of a key group. *name*: the state, for
-    errors.
-    Raises StateMigrationError if the keys are of classes that have changed."""
+    errors. Raises StateMigrationError if the keys are of classes that have changed."""
     try:
         for keys, stream in unpack(data):
             batch = pa.ipc.open_stream(stream).read_next_batch()
@@ -120,8 +119,7 @@ class _Part(NamedTuple):
 
 
 class RestoredColumns:
-    """The restored data of a columnar table that the program has not requested yet, still
-    serialised."""
+    """The restored, serialised data of a columnar table that the program has not requested yet."""
 
     def __init__(self, name: str, kind: str, namespaced: bool) -> None:
         self.kind = kind
@@ -132,9 +130,9 @@ class RestoredColumns:
         self._pickled: set[str] = set()
 
     def add(self, snapshot: ColumnarSnapshot, theirs: KeyGroupRange, own: KeyGroupRange) -> None:
-        """Add a snapshot that has the key groups *theirs*. Only data of the key groups *own* is
-        kept.
-        Its frames follow those of the snapshots added before."""
+        """Add a snapshot of the key groups *theirs*; data outside of the key groups *own* is
+        dropped. A whole snapshot replaces what was added before for its key groups; changes are
+        appended. Raises StateError if the snapshot is of another kind."""
         if (snapshot.kind, snapshot.namespaced) != (self.kind, self.namespaced):
             raise self.unlike(snapshot.kind, snapshot.namespaced)
         self._pickled.update(snapshot.pickled)
@@ -197,10 +195,10 @@ _MOST_KNOWN = 1000
 
 
 class CaptureLog:
-    """Counts the captures of a columnar table, so that a capture can contain only changes.
-    The table marks each change with *number*, the number of captures so far. A change was made
-    after a capture if its mark is at least the number that :meth:`begin` returns for the capture.
-    """
+    """Counts the captures of a columnar table, so that a capture can contain only changes. Each
+    change in the table is marked with *number*, the number of captures made before the change. So
+    the changes since a capture are those with the mark that :meth:`begin` returns, or a higher
+    one."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -213,9 +211,8 @@ class CaptureLog:
 
     @property
     def oldest(self) -> int:
-        """The lowest mark that :meth:`begin` can still return.
-        Changes with lower marks need not be told apart: every capture to which a later one can
-        refer contains them."""
+        """The lowest mark that :meth:`begin` can still return. The table need not tell lower marks
+        apart."""
         return min(self._known.values(), default=self.number)
 
     def begin(self, since: int | None) -> int | None:

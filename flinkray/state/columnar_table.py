@@ -80,8 +80,7 @@ class NamespaceArrays:
 
     def first_values(self, name: str) -> Numbers:
         """Return the numbers of the column *name*, for reading only; the index is the slot of the
-        key.
-        The array may be too short for the last keys, if none of them is in this namespace."""
+        key. The array may be too short for the last keys, if none of them is in this namespace."""
         return self._arrays[name][: len(self._table)]
 
     def touch(self, slots: npt.NDArray[Any]) -> None:
@@ -132,8 +131,8 @@ class NamespaceArrays:
             self._known[name] = _grown(known, needed, False)
 
     def keep(self, slots: Places) -> None:
-        """Move the numbers from ``slots[i]`` to slot ``i``, because keys get new slots. The numbers
-        of all other slots are dropped."""
+        """Give keys new slots: slot ``i`` gets the numbers of the old slot ``slots[i]``. The
+        numbers of old slots that are not in *slots* are dropped."""
         if len(self._table) > len(self._marks):
             self._grow(len(self._table))
         self._marks = self._marks[slots]
@@ -165,7 +164,7 @@ class _Captured(NamedTuple):
 
 @dataclass(frozen=True)
 class NumbersCapture(ColumnarCapture):
-    """A capture of a :class:`ColumnarTable` that is not written yet."""
+    """The captured numbers of a :class:`ColumnarTable`, which are not written to a snapshot yet."""
 
     namespaced: bool
     whole: bool
@@ -205,8 +204,8 @@ class NumbersCapture(ColumnarCapture):
         )
 
     def _batch(self, places: Places) -> pa.RecordBatch:
-        """Return a batch with a row for each captured key and namespace.
-        Its columns are the index of the key, the namespace (if there are any), and the numbers."""
+        """Return a batch with a row for each captured key and namespace. Its columns: the index of
+        the row's key in *keys* (*places*), the namespace (if there are any), the numbers."""
         columns = {"": pa.array(places)}
         sizes = [len(part.slots) for part in self.parts]
         if self.namespaced:
@@ -420,10 +419,9 @@ class ColumnarTable:
         return capture
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over stored numbers, before any column is requested.
-        *assign* computes the key group that a key has now. Raises StateError: columns were
-        requested before, the stored state is of another kind, or its keys are in other key groups
-        now."""
+        """Take over stored numbers, before any column is requested. *assign* computes the key group
+        that a key has now. Raises StateError: columns were requested before, the stored state is of
+        another kind, or its keys are in other key groups now."""
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):

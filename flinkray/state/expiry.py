@@ -46,13 +46,13 @@ class Expiry:
         self.shows_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def accessed(self) -> None:
-        """Count an access; after enough accesses, examine a portion of values for expired ones."""
+        """Count an access to the table; after enough accesses, :meth:`search`."""
         self.due += self.per_access
         if self.due >= PORTION:
             self.search()
 
     def search(self) -> None:
-        """Examine the values that are due to be examined, and remove expired ones."""
+        """Examine as many values as are due to be examined, and remove the expired ones."""
         portion, self.due = min(self.due, MOST), 0
         self._clean(portion)
 
@@ -98,9 +98,9 @@ class Expiry:
 
 
 def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
-    """Return stored contents as a query sees them: without the times of their last renewal, and
-    without expired parts. MISSING if all is expired. *kind*: kind of the state. *now*:
-    milliseconds."""
+    """Return stored contents as a query sees them: without renewal times and, unless *config* makes
+    expired values visible, without expired parts. MISSING if nothing is left. *kind*: kind of the
+    state. *now*: milliseconds."""
     show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
     limit = -1 if show_expired else now - config.ttl
     if kind == "list":

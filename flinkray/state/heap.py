@@ -221,17 +221,15 @@ Captured = tuple[HeapTable, TableCapture]
 
 
 class PassedOnTable(Protocol):
-    """A restored table that the program has not requested. Snapshots contain it as it was
-    stored."""
+    """A restored table, not requested by the program, which snapshots contain as it was stored."""
 
     def snapshot(self) -> TableSnapshot: ...
 
 
 class HeapCapture(StateCapture):
-    """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`.
-    *moment*: processing time of the capture, in milliseconds; *restored*, *restored_columns*:
-    restored tables that the program has not requested yet. The snapshot contains them in their
-    stored form."""
+    """A :class:`StateCapture` of a :class:`HeapKeyedStateBackend`. *moment*: processing time of the
+    capture, in milliseconds; *restored*, *restored_columns*: restored tables that the program has
+    not requested yet. The snapshot contains them in their stored form."""
 
     def __init__(
         self,
@@ -317,7 +315,7 @@ class _HeapSnapshot(SnapshotStream):
 
 
 class _Chunk(NamedTuple):
-    """A portion of a table's entries, sorted by key group, to be written."""
+    """Some entries of a table, sorted by key group and not serialised yet."""
 
     entries: TupleColumn
     """Keys, namespaces if there are any, and contents unless the entries were removed."""
@@ -363,8 +361,8 @@ class _TableWriter:
                     yield self._writer.write(nothing, (), places)
 
     def form(self) -> TableForm:
-        """Return how the table was written, for its readers. Call this after all frames are
-        written."""
+        """Return the description with which readers decode the table; called after the last
+        frame."""
         kind, namespaced = self._table.descriptor.kind, self._table.namespaced
         return TableForm(kind, namespaced, self._is_whole, self._writer.snapshot())
 

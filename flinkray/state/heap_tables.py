@@ -47,8 +47,7 @@ _MOST_AT_REST = 1 << 19
 
 
 class Changes(NamedTuple):
-    """The contents of a capture: places (key, or key and window) with their contents, and places
-    that became empty."""
+    """Captured places (key, or key and window) with their contents, and places now empty."""
 
     places: list[Any]
     contents: list[Any]
@@ -73,7 +72,7 @@ class TableCapture:
         self.done = False
 
     def read(self) -> Changes:
-        """Return the contents; may be called from any thread, and while the table changes."""
+        """Return all captured contents; from any thread, also while the table changes."""
         removed: list[Any] = []
         portions = list(self.portions(removed))
         places = chain.from_iterable(places for places, _ in portions)
@@ -82,8 +81,7 @@ class TableCapture:
 
     def portions(self, removed: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield (places, contents) in portions of some thousand. A place is a key, or a key and
-        window.
-        Places that are empty now are added to *removed* before the first portion."""
+        window. Places that are empty now are added to *removed* before the first portion."""
         if self.places is None and len(self._entries) <= _MOST_COPIED:
             entries = self._entries if self._is_copy else self._copy()
             places, contents = iter(entries), iter(entries.values())
@@ -260,9 +258,9 @@ class HeapTable(_Tracked, StateTable):
         return self._read
 
     def _read(self, places: Sequence[Any]) -> list[Any]:
-        """Return the contents of each of *places*, in any thread.
-        That is safe: for other threads, looking up a dictionary is one step, and so is copying the
-        result. The values inside are not changed any more."""
+        """Return the contents of each of *places* (MISSING if empty). May be called from any
+        thread: each step is atomic for other threads, and the values inside are not changed any
+        more."""
         return list(map(self._entries.get, places, repeat(MISSING)))
 
 
@@ -316,7 +314,8 @@ class HeapValueTable(HeapTable, ValueTable):
         return capture
 
     def _is_kept(self) -> bool:
-        """Return whether captures that are not written yet may refer to values of this table."""
+        """Return whether captures that are not written yet may refer to values of this table. If
+        so, values must not be changed in place."""
         if self._copies:
             self._copies = [capture for capture in self._copies if not capture.done]
         return bool(self._copies) or self._is_captured()

@@ -78,7 +78,7 @@ class UnsupportedKeyError(StateError):
 
     @classmethod
     def of(cls, key: object, reason: str) -> UnsupportedKeyError:
-        """Make the error about *key*."""
+        """Return the error that *key* cannot be a key, with its type and the *reason*."""
         return cls(_type_name(key), reason)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ def _type_name(key: object) -> str:
 
 
 class _Encoding(bytearray):
-    """Buffer for the encoding of a key, to which the parts of the key are appended."""
+    """The bytes of a key's encoding so far; the parts of the key are appended one after another."""
 
     has_written_equality = False
     """Whether a part has a user-written equality, so that equal keys may differ in encoding."""

@@ -82,9 +82,8 @@ class KeyNumbers:
         return slots
 
     def _make_room(self, low: int, high: int) -> bool:
-        """Extend the lookup array so that it covers integer keys from *low* to *high*.
-        Returns False if the array would become too large; then keys are looked up in the
-        dictionary."""
+        """Extend the lookup array so that it covers integer keys from *low* to *high*. Returns
+        False if the array would become too large; then keys are looked up in the dictionary."""
         dense = self._dense
         if dense is None:
             if high - low >= DENSE_RANGE:
@@ -126,8 +125,7 @@ class KeyNumbers:
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Return the slot (number) of each of *keys*, which are all different; new keys get
-        slots."""
+        """Return the slot (number) of each of *keys*, all different; new keys get slots."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

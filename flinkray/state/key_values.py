@@ -78,7 +78,7 @@ def own_key(value: Any) -> Any:
 
 
 def can_change(keys: Sequence[Any]) -> bool:
-    """Return whether one of the keys may be an object that user code can change in place."""
+    """Return whether, by their types, user code might change one of the keys in place."""
     kinds = set(map(type, keys))
     return not (
         kinds <= IMMUTABLE

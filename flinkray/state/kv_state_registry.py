@@ -108,8 +108,8 @@ class KvStateRegistry:
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
     def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
-        """Set the listener of a job, in place of an earlier listener.
-        :data:`ALL_JOBS` as id: the listener of all jobs."""
+        """Set the listener that is told of the queryable states of a job. It replaces an earlier
+        listener. *job_id* may be :data:`ALL_JOBS`."""
         self._listeners[job_id] = listener
 
     def unregister_listener(self, job_id: JobID) -> None:

@@ -96,10 +96,10 @@ class OperatorSnapshot:
 
 
 class OperatorCapture:
-    """A capture of operator state that is not written yet; the task continues to change its state.
-    A list or map is copied only if it is changed after the capture, and then once. *states*: by
-    name, (mode, table, captured table). *restored*: restored states that the program has not
-    requested yet, in their stored form."""
+    """The operator state of a subtask at one moment, to be written later while the task changes its
+    state. A list or map is copied only if it is changed after the capture. *states*: (mode, table,
+    captured table) by name. *restored*: restored states, in stored form, which the program has not
+    requested."""
 
     def __init__(
         self,

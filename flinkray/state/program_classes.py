@@ -35,8 +35,8 @@ _made: set[str] = set()
 
 
 def bring_classes(pickled: bytes, load: Callable[[bytes], Classes]) -> None:
-    """Register the classes of a job. They are loaded when a class is first looked up.
-    *load*: returns the classes from *pickled*."""
+    """Register the classes of a job in this process: *load* is called with *pickled*, and returns
+    them, when a class is first looked up."""
     global _latest
     with _lock:
         if pickled != _latest:
@@ -172,5 +172,5 @@ class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
 
 
 def is_job() -> bool:
-    """Return whether the code of a job runs in this process."""
+    """Return whether this process runs the code of a job: :func:`bring_classes` was called."""
     return _latest is not None

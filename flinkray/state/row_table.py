@@ -42,7 +42,7 @@ KeysOf = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Rows(NamedTuple):
-    """Rows of a :class:`RowTable`: a batch, and the namespace of each row, if there are any."""
+    """Rows of a :class:`RowTable`: a batch, and each row's namespace (None: there are none)."""
 
     batch: pa.RecordBatch
     namespaces: Namespaces | None
@@ -106,10 +106,9 @@ class RowsCapture(ColumnarCapture):
 
 
 class RowTable:
-    """Keyed state in rows; see the module's docstring.
-    *namespaced*: rows belong to namespaces, which are integers. *keys_of*: returns the column of
-    keys of a batch; None: keys are given with the rows. *assign*: computes key groups of keys that
-    are given with the rows."""
+    """Keyed state in rows; see the module's docstring. *namespaced*: rows belong to namespaces,
+    which are integers. *keys_of*: returns the column of keys of a batch; None: keys are given with
+    the rows. *assign*: computes key groups of keys that are given with the rows."""
 
     def __init__(
         self,
@@ -207,10 +206,9 @@ class RowTable:
         return RowsCapture(self.namespaced, begin is None, removed, parts, self.keys_of)
 
     def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
-        """Take over stored rows.
-        *assign* computes the key group that a key has now. Raises StateError: the stored state is
-        of another kind, the table has rows already, or keys in a column are in other key groups
-        now."""
+        """Take over stored rows. *assign* computes the key group that a key has now. Raises
+        StateError: the stored state is of another kind, the table has rows already, or keys in a
+        column are in other key groups now."""
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
@@ -228,8 +226,7 @@ class RowTable:
 
     def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
         """Check that the keys of a stored batch are still in the key group *group*. *of*: name of
-        the state, for the error.
-        Raises StateMigrationError if a key is in another group now."""
+        the state, for the error. Raises StateMigrationError if a key is in another group now."""
         assert self.keys_of is not None
         try:
             keys = self.keys_of(batch).unique()
@@ -305,9 +302,9 @@ class ColumnarTables:
     def restore(
         self, columns: Mapping[str, ColumnarSnapshot], theirs: KeyGroupRange, own: KeyGroupRange
     ) -> None:
-        """Add snapshots that have the key groups *theirs*. Only data of the key groups *own* is
-        kept.
-        Their frames follow those of the snapshots added before."""
+        """Add snapshots of the key groups *theirs*, by table; data outside of the key groups *own*
+        is dropped. A whole snapshot replaces what was added before for its key groups; changes are
+        appended."""
         for name, snapshot in columns.items():
             known = self.restored.setdefault(
                 name, RestoredColumns(name, snapshot.kind, snapshot.namespaced)

@@ -115,8 +115,9 @@ class StateSerializer:
             )
 
     def read_elements(self, elements: Iterable[bytes]) -> list[tuple[Any, ...]]:
-        """Return the parts given to each :meth:`StateFrameWriter.write_element` call, as a tuple.
-        Raises StateMigrationError if the elements cannot be read as this state."""
+        """Return a tuple for each element: the parts that were given to
+        :meth:`StateFrameWriter.write_element`. Raises StateMigrationError if the elements cannot be
+        read as this state."""
         read: list[tuple[Any, ...]] = []
         try:
             for element in elements:
@@ -177,8 +178,8 @@ class StateFrameWriter:
         self._values = ValueEncoder()
 
     def write(self, places: Places, contents: Values, removed: Places) -> bytes:
-        """Return a frame: *places* with their *contents*, and the places *removed*, which are empty
-        now."""
+        """Return the bytes of a frame: *contents*, one for each of *places*, and the places
+        *removed*, which became empty."""
         return pack(
             [
                 self._declared,
@@ -204,16 +205,15 @@ class StateFrameWriter:
         return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
-        """Return how everything was written so far, which readers need to know first: the
-        declaration of the state and the types of its values."""
+        """Return how the state was written so far: its declared type and the classes of its values.
+        Readers need this before they read a frame."""
         pickled = sorted(self._keys.pickled | self._values.pickled)
         keys, values = tuple(self._keys.forms), tuple(self._values.forms)
         return SerializerSnapshot(NAME, VERSION, self._declared, keys, values, tuple(pickled))
 
 
 def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
-    """Combine the descriptions (how the state was written) of several writers of one state.
-    The result describes the frames of all these writers, one after the other."""
+    """Return one description, of how a state was written, for the frames of several writers."""
     last = snapshots[-1]
     return SerializerSnapshot(
         last.name,
@@ -278,7 +278,8 @@ def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
 
 
 def read_timers(queue: str, data: bytes | memoryview) -> list[tuple[int, Any, Any]]:
-    """Return stored timers. Raises StateMigrationError if classes of their keys have changed."""
+    """Return the timers in *data*, as (time, key, namespace). *queue*: name of their queue, for
+    errors. Raises StateMigrationError if classes of their keys have changed."""
     decoder, timers = ValueDecoder(exactly=True), []
     try:
         for columns in unpack(data):
@@ -301,7 +302,7 @@ def expires(stored_as: SerializerSnapshot) -> bool:
 
 
 def _described(type_info: Any) -> Any:
-    """Return a type in a form that can be stored and compared; None if *type_info* is None."""
+    """Return a type in a form that can be stored and compared; None if any value is of the type."""
     if type_info is None or getattr(type_info, "is_any", False):
         return None
     if isinstance(type_info, tuple):

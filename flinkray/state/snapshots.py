@@ -19,7 +19,7 @@ PartT = TypeVar("PartT")
 
 
 class SectionKind(Enum):
-    """The kinds of parts of keyed state."""
+    """The kinds of named parts that keyed state consists of: table, timer queue, columnar table."""
 
     TABLE = "table"
     TIMERS = "timers"
@@ -69,7 +69,7 @@ class ColumnarForm(NamedTuple):
 
 
 class SnapshotContents(NamedTuple):
-    """Descriptions of all sections of a snapshot."""
+    """Describes a snapshot's contents: its tables, timer queues and columnar tables, by name."""
 
     tables: Mapping[str, TableForm]
     timers: tuple[str, ...]
@@ -104,7 +104,8 @@ class SnapshotStream(ABC):
 
 
 class TableSnapshot(NamedTuple):
-    """The contents of a table in a snapshot, or the changes of these contents."""
+    """The contents of a table in a snapshot; if *whole* is False, only what has changed since the
+    previous snapshot."""
 
     kind: str
     namespaced: bool
@@ -129,8 +130,8 @@ class RestoredTable(Generic[PartT]):
     def add(
         self, form: TableForm, theirs: KeyGroupRange, groups: Mapping[int, Iterable[PartT]]
     ) -> None:
-        """Add the data of a snapshot that has the key groups *theirs*. *groups*: its parts by key
-        group."""
+        """Add the data of a snapshot with the key groups *theirs*, given as parts by key group. A
+        whole snapshot replaces what was added before for *theirs*; changes are appended."""
         self.serializers.append(form.serializer)
         if form.whole:
             drop_groups(self.groups, theirs)
@@ -145,7 +146,8 @@ def drop_groups(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
 
 
 class ColumnarSnapshot(NamedTuple):
-    """The contents of a columnar table, or changes of contents; see :class:`ColumnarForm`."""
+    """The contents of a columnar table in a snapshot, or (*whole* False) only what has changed
+    since the previous snapshot. Fields are those of :class:`ColumnarForm`, and the contents."""
 
     kind: str
     namespaced: bool
@@ -238,8 +240,8 @@ def collected(stream: SnapshotStream) -> KeyedSnapshot:
 
 
 class StateCapture(ABC):
-    """A capture of keyed state that is not written yet; the task continues to change its state.
-    Until the capture is written or released, it needs memory for the changes made after it.
+    """The keyed state of a subtask at one moment, to be written later while the task changes its
+    state. Until it is written or released, the old contents of all later changes stay in memory.
     *is_whole*: whether it has the whole state, or only the changes since an earlier capture."""
 
     def __init__(self, is_whole: bool) -> None:

@@ -201,8 +201,7 @@ class TimerQueue(ABC):
 
 
 class _NoKey:
-    """The present key while there is none. It has no hash, so every use of a state or timer fails
-    then."""
+    """The present key while there is none. It has no hash, so using a state or timer fails."""
 
     __slots__ = ()
 

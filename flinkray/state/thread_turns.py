@@ -16,8 +16,8 @@ _usual = 0.0
 
 
 def shorten_turns(seconds: float) -> None:
-    """Set for how many seconds a thread of this process waits, from now on, until it asks the
-    holder of the interpreter's lock to release the lock. Python's default is 5 ms."""
+    """Make threads of this process wait at most *seconds*, from now on, until they ask the holder
+    of the interpreter's lock to release the lock. Python's default is 5 ms."""
     global _usual
     with _lock:
         if _waiting:

@@ -249,5 +249,5 @@ class StateTtlConfig(_Names):
         return self.cleanup_strategies
 
     def is_enabled(self) -> bool:
-        """Return whether values expire."""
+        """Return whether values expire at all; False with ``UpdateType.Disabled``."""
         return self.update_type is not UpdateType.Disabled

@@ -31,12 +31,12 @@ _MOST_NESTED = 4
 
 
 class ValueColumn(ABC):
-    """A column of values."""
+    """Base class of columns: many values of state, to be sorted, divided and encoded together."""
 
     @property
     @abstractmethod
     def shape(self) -> Hashable:
-        """A value that is equal for two columns if they can be concatenated."""
+        """A value that two columns have in common if, and only if, they can be concatenated."""
 
     has_objects = False
     """Whether the column has values that may be mutable."""
@@ -75,7 +75,7 @@ class ArrayColumn(ValueColumn):
 
 
 class EncodedColumn(ValueColumn):
-    """An :class:`ArrayColumn` in its stored form, or a range of its values."""
+    """A range of an :class:`ArrayColumn` in its stored form, which was encoded as a whole."""
 
     def __init__(self, array: EncodedArray, begin: int, end: int) -> None:
         self._array = array

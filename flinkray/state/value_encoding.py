@@ -62,7 +62,7 @@ _LARGE_INTEGER = 1
 
 
 class _NotCoveredError(Exception):
-    """Raised within the encoder if the form for a type does not fit values of that type.
+    """Raised within the encoder if a class's values cannot be stored by fields, as its form says.
     The values are then stored in a more general form."""
 
 
@@ -469,9 +469,8 @@ class ValueEncoder:
         """Types that were pickled."""
 
     def encode(self, values: Sequence[Any] | ValueColumn) -> list[Any]:
-        """Return the values as an encoded column, preceded by the forms of its records, for
-        :func:`pack`.
-        Raises StateError if a value cannot be stored at all."""
+        """Return [forms (names of classes and fields) of the records among *values*, the encoded
+        column], for :func:`pack`. Raises StateError if a value cannot be stored at all."""
         column = _Column()
         node = column.encode(values, 0)
         for form in column.forms:
@@ -623,8 +622,8 @@ class RowChange:
     """For each earlier field the change in its values."""
 
     def fits(self, form: RecordForm) -> bool:
-        """Return whether stored rows of the form *form* are rows of the earlier declaration,
-        *was*."""
+        """Return whether rows that were stored in the form *form* have the fields of *was*, the
+        earlier declaration of the row type."""
         shown = [name for name in form.fields if not name.startswith(HIDDEN)]
         if form.name == ROWS_BY_POSITION:
             return len(shown) == len(self.was)
@@ -633,7 +632,7 @@ class RowChange:
 
 @dataclasses.dataclass(frozen=True)
 class EntryChange:
-    """Changes of the keys and of the values of a map state."""
+    """How the types of a map state's keys and of its values have changed since it was stored."""
 
     key: TypeChange | None
     value: TypeChange | None
@@ -777,8 +776,8 @@ def check_unchanged(forms: Iterable[RecordForm]) -> None:
 
 
 def unpack(data: bytes | memoryview) -> Iterator[Any]:
-    """Yield the packed lists, one after another.
-    Raises UnreadableValuesError: the bytes are not an output of :func:`pack`."""
+    """Yield each packed object in *data*, which may hold several results of :func:`pack`. Raises
+    UnreadableValuesError if the bytes are something else."""
     while data:
         try:
             unpacked = _unpack(data)

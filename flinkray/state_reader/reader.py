@@ -45,7 +45,7 @@ class KeyedEntry(NamedTuple):
 
 
 class StoredTimer(NamedTuple):
-    """A timer that has not fired."""
+    """A timer in a checkpoint, which had not fired when the checkpoint was taken."""
 
     timestamp: int
     """Time at which the timer fires, in milliseconds."""
@@ -81,7 +81,7 @@ class SavepointReader:
     # --- keyed state ------------------------------------------------------------------------------
 
     def keyed_states(self, operator: str) -> dict[str, str]:
-        """Return the kind of each keyed state of an operator, by the state's name."""
+        """Return the kinds (such as ``value``) of an operator's keyed states, by name."""
         found: dict[str, str] = {}
         for handle in self._keyed_handles(self._operator(operator)):
             for part in handle.parts:
@@ -129,10 +129,8 @@ class SavepointReader:
         return pa.table(columns)
 
     def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
-        """Return, for each timer queue of an operator, the queue's timers, sorted by time.
-
-        The queues are named ``event-time`` and ``processing-time``.
-        """
+        """Return the timers of an operator, sorted by time, in one list for each timer queue. The
+        queues are named ``event-time`` and ``processing-time``."""
         found: dict[str, list[StoredTimer]] = {}
         for snapshots in self._keyed_snapshots(self._operator(operator)):
             if not snapshots:
@@ -146,10 +144,8 @@ class SavepointReader:
     # --- operator state ---------------------------------------------------------------------------
 
     def operator_states(self, operator: str) -> dict[str, str]:
-        """Return the kind of each non-keyed state of an operator, by the state's name.
-
-        The kinds are ``list``, ``union`` and ``broadcast``.
-        """
+        """Return the kinds (``list``, ``union`` or ``broadcast``) of an operator's non-keyed
+        states, by name."""
         return {
             named.name: named.mode.value
             for subtask in self._operator(operator).subtasks
@@ -211,9 +207,8 @@ class SavepointReader:
             yield from subtask.state.keyed_state
 
     def _keyed_snapshots(self, operator: CheckpointedOperator) -> Iterator[list[KeyedSnapshot]]:
-        """Yield, for each subtask, the list of its keyed snapshots.
-        The first is a whole snapshot; each further snapshot has the changes after the one before.
-        """
+        """Yield, for each subtask, the list of its keyed snapshots. The first is a whole snapshot;
+        each further snapshot has the changes after the one before."""
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         for handle in self._keyed_handles(operator):
             yield [collected(stored) for stored in read_keyed_state((handle,), everything)]
@@ -276,9 +271,8 @@ def _no_state(
 
 
 def _column(values: Iterable[Any]) -> pa.Array:
-    """Return the values as an Arrow array.
-    Raises pyarrow.ArrowInvalid if no Arrow type can hold the values, or if Arrow would convert
-    values of different types silently."""
+    """Return the values as an Arrow array. Raises pyarrow.ArrowInvalid if no Arrow type can hold
+    the values, or if Arrow would convert values of different types silently."""
     plain = list(map(_plain, values))
     _check_kinds(plain)
     try:
@@ -323,7 +317,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a form that Arrow accepts, such as a dataclass to a dict."""
+    """Return a value in a form that Arrow accepts, for example a dataclass as a dict."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -79,8 +79,7 @@ class MemoryChannel:
 
 
 class RecordWriter:
-    """Divides the batches of one edge of the graph among the edge's channels, as a partitioner
-    says."""
+    """Divides the batches of one edge of the graph among its channels, as a partitioner says."""
 
     def __init__(self, channels: Sequence[Channel], partitioner: StreamPartitioner) -> None:
         self.channels = tuple(channels)
@@ -104,8 +103,8 @@ class RecordWriter:
         self._to_all(IDLE if idle else ACTIVE)
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
-        """Send a barrier to all channels, behind all elements that wait to be sent. So it overtakes
-        no element, and *settled* is called with an empty dictionary at once."""
+        """Send a barrier to all channels, behind all elements that wait to be sent. The barrier
+        overtakes nothing, so *settled* is called at once, with no overtaken elements."""
         self._to_all(barrier)
         settled({})
 
@@ -210,7 +209,7 @@ class MergingWriter(RecordWriter):
 
 
 class InputGate(ABC):
-    """Reads the channels of one input of a task in turn, except blocked channels."""
+    """Reads the channels of all inputs of a task in turn, except blocked channels."""
 
     def __init__(self, channels: int) -> None:
         self._open = [True] * channels
@@ -237,10 +236,10 @@ class InputGate(ABC):
 
     @abstractmethod
     def end_data(self, channel: int) -> None:
-        """Note the end of the channel's data, and tell the sender that all of it was processed."""
+        """Note that the task has read all data of the channel, and tell this to the sender."""
 
     def end(self, channel: int) -> None:
-        """Note that nothing follows in the channel. From now on it is not read."""
+        """Note that no element follows in the channel, so that the channel is not read any more."""
         self._open[channel] = self._has_data[channel] = False
 
     def block(self, channel: int) -> None:
@@ -252,9 +251,8 @@ class InputGate(ABC):
 
     @abstractmethod
     def poll_overtaking(self) -> tuple[int, Barrier] | None:
-        """Return (channel, barrier) for a barrier that the task has to get now, before elements
-        that arrived in the channel earlier. The channel may be blocked. None if there is no such
-        barrier at the moment."""
+        """Return (channel, barrier) for a barrier that the task must get before elements that
+        arrived earlier in its channel, even if that is blocked. None: there is no such barrier."""
 
     @abstractmethod
     def in_flight(self, channel: int) -> Sequence[InFlight]:
@@ -264,7 +262,7 @@ class InputGate(ABC):
 
     @abstractmethod
     def has_elements(self) -> bool:
-        """Return whether :meth:`poll` would return an element, or raise."""
+        """Return whether a call of :meth:`poll` would now return an element or raise an error."""
 
 
 class MemoryInputGate(InputGate):

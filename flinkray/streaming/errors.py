@@ -35,22 +35,23 @@ class StreamError(FlinkRayError):
 
 
 class UnavailableError(StreamError):
-    """Another system (a broker, a server, a disk) does not answer now. The text names it."""
+    """Another system does not answer now; the text names it (a broker, a server, a disk)."""
 
     retryable = True
 
 
 class FileNotReadyError(StreamError):
-    """A file or folder is missing, or a file is not complete. The text names it.
-    It may still be written, or its folder may not be mounted yet. The job is restarted, and fails
-    if further attempts end with this error (``restart-strategy.patience-with-files``)."""
+    """A file or folder is missing, or a file is incomplete; the text names it. The file may still
+    be written, or its folder not be mounted yet. So the job is restarted, and fails only if further
+    attempts end with this error (``restart-strategy.patience-with-files``)."""
 
     retryable = True
     is_counted = True
 
 
 def no_timestamps(who_needs_them: str) -> StreamError:
-    """Return the error for records without timestamps; *who_needs_them* completes "which ..."."""
+    """Return the error with the text "the records have no timestamps, which *who_needs_them*: …"
+    and what to do. *who_needs_them* is for example "windows of event time need"."""
     return StreamError(
         f"the records have no timestamps, which {who_needs_them}: call "
         "assign_timestamps_and_watermarks before, and let map_batches functions keep the column "
@@ -97,8 +98,7 @@ class OperatorError(FlinkRayError):
 
 
 def text_of(record: object) -> str:
-    """Return a record as text for error messages.
-    A failing ``__repr__`` hides no original error."""
+    """Return a record as text for error messages, even if its ``__repr__`` raises an error."""
     try:
         return sendable(str.__str__(repr(record))[:300])
     except BaseException as error:  # noqa: BLE001 - whatever the record's class raised
@@ -164,8 +164,7 @@ def unpicklable(
 
 
 class _Scene:
-    """Finds the operator that failed, and the record that it was processing, in the frames of a
-    traceback."""
+    """Collects which operator failed, and on which record, from the frames of a traceback."""
 
     def __init__(self, task_name: str) -> None:
         self.operator = self.subtask = task_name
@@ -176,8 +175,8 @@ class _Scene:
         self.record = self.origin = self.occasion = ""
 
     def enter(self, frame: FrameType) -> None:
-        """Note the operator and the record that a frame of flinkray's code shows. Frames are given
-        from the outermost to the one nearest to the failure."""
+        """Take from a frame of flinkray's code which operator runs in it, and its record. Call with
+        the outermost frame first, so that the innermost operator remains."""
         owner = _owner(frame)
         context: Any = getattr(owner, "context", None)
         name = getattr(context, "name", None)
@@ -212,7 +211,7 @@ def _owner(frame: FrameType) -> Any:
 
 
 def _is_exhausted(records: Any) -> bool:
-    """Return whether a list iterator has returned all elements and has dropped its list."""
+    """Return whether a list iterator is at its end, where it no longer refers to its list."""
     rebuilt = records.__reduce__()
     return len(rebuilt) > 1 and not rebuilt[1][0] and records.__length_hint__() == 0
 
@@ -262,9 +261,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """Return the part of the traceback that begins with the first frame of the user's code.
-    If no frame is the user's: None for an error of flinkray, whose text says what to change; for
-    other errors the whole traceback."""
+    """Return the traceback from the first frame of the user's code on. If no frame is the user's:
+    None for an error of flinkray, whose text says what to change; else the whole traceback."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):
         step = step.tb_next

@@ -232,8 +232,7 @@ class DiskKeyedStateBackend(KeyedStateBackend[DiskTable[Any], SpooledTable]):
 
     def _take_over(self, table: DiskTable[Any], restored: SpooledTable) -> None:
         """Write the restored contents of a table to the disk, because the program requests the
-        table.
-        Raises StateMigrationError if the contents cannot be read as this table."""
+        table. Raises StateMigrationError if the contents cannot be read as this table."""
         serializer: StateSerializer = table.serializer
         for snapshot in restored.serializers:
             serializer.check(snapshot)

@@ -42,7 +42,7 @@ _MOST_TIMERS = 20_000
 
 
 class CapturedTable:
-    """What the thread that writes a capture must know about one table."""
+    """A table in a capture, with what is needed to read and encode its rows in another thread."""
 
     def __init__(self, table: DiskTable[Any], assign: KeyGroupAssigner) -> None:
         self.table = table
@@ -67,8 +67,8 @@ class CapturedTable:
 
 
 class CapturedQueue:
-    """What the thread that writes a capture must know about one timer queue.
-    *memory*: the captured timers that are not on the disk but in memory."""
+    """A timer queue in a capture, with what is needed to read its rows in another thread. *memory*:
+    the captured timers that are not on the disk but in memory."""
 
     def __init__(
         self, name: str, queue: DiskTimerQueue, memory: TableCapture, assign: KeyGroupAssigner
@@ -141,8 +141,7 @@ class DiskCapture(StateCapture):
 
 
 class _DiskStream(SnapshotStream):
-    """The snapshot of a :class:`DiskCapture`. It is read from the disk while the caller iterates
-    over it."""
+    """The snapshot of a :class:`DiskCapture`, which is read from the disk during the iteration."""
 
     def __init__(self, capture: DiskCapture) -> None:
         self.key_groups = capture.key_groups

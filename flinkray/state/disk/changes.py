@@ -32,7 +32,7 @@ _FEW_NOTES = 100_000
 
 
 class Cached(Protocol):
-    """The part of a table that a :class:`DiskStore` uses to write the table's changes."""
+    """Interface of a table, with which the :class:`DiskStore` writes the changes of all tables."""
 
     @property
     def has_changes(self) -> bool:
@@ -43,10 +43,10 @@ class Cached(Protocol):
         pairs, number of bytes)."""
 
     def written(self) -> None:
-        """Mark the table's changes as written; the store calls this after writing them."""
+        """Mark the changes as written that :meth:`write_to` has added to a batch."""
 
     def make_older(self) -> None:
-        """Drop cached values that were not used since the last call."""
+        """Drop the cached values that were not used since the last call."""
 
 
 class DiskStore:
@@ -101,9 +101,9 @@ class DiskStore:
     # --- caches -------------------------------------------------------------------------------
 
     def account(self, size: int) -> None:
-        """Add *size* bytes to the accounted size of the cached values of all tables.
-        If the cache is full, all tables write their changes and drop the values that were not used
-        for the longest time."""
+        """Note that the cached values of all tables have become *size* bytes larger. If the cache
+        is full, all tables write their changes and drop the values that were not used for the
+        longest time."""
         self._used += size
         if self._used > self._half:
             self.flush()
@@ -118,7 +118,7 @@ class DiskStore:
             self._used = 0
 
     def flush(self) -> None:
-        """Write the changes of all tables.  Raises StateStorageError, StateError."""
+        """Write the changes of all tables to the engine. Raises StateStorageError, StateError."""
         changed = [table for table in self._tables if table.has_changes]
         if not changed:
             return
@@ -140,9 +140,9 @@ class DiskStore:
     # --- changes ------------------------------------------------------------------------------
 
     def note(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact) -> None:
-        """Add to *batch* a note that the contents of *place* (encoded key and window) are changed
-        in the present epoch, the time since the last capture. A capture of changes reads the notes
-        to find the places that it must contain."""
+        """Add to *batch* a note that the contents of *place* (encoded key and window) changed in
+        the present epoch, the time since the last capture. The next captures of changes read the
+        notes. No note is needed before the first capture."""
         if self.epoch is not None:
             table, group = _TABLE_AND_GROUP.unpack_from(place)
             key = _NOTE.pack(CHANGES, self.epoch, group, table) + place[4:]
@@ -150,9 +150,8 @@ class DiskStore:
             self._notes += 1
 
     def next_epoch(self, oldest: int | None) -> None:
-        """Begin a new epoch, because a capture is made now: changes are noted by epoch.
-        Notes from before the epoch *oldest* are deleted, since no capture needs them. None: all
-        notes."""
+        """Begin a new epoch, because a capture is made now: changes are noted by epoch. Notes from
+        before the epoch *oldest* are deleted, since no capture needs them. None: all notes."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         first = epoch if oldest is None else oldest
         if first > self._first_epoch and self.is_open and self._notes:

@@ -151,13 +151,13 @@ class Engine:
     # --- holders ------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Note one more user of the engine. It stays open until each user has called
+        """Register one more user of the engine, which stays open until each user has called
         :meth:`release`."""
         with self._lock:
             self._holders += 1
 
     def release(self) -> None:
-        """Note that one user does not need the engine any more; the last one closes it."""
+        """Unregister a user of the engine. The last one closes it and removes its folder."""
         with self._lock:
             self._holders -= 1
             is_last = self._holders == 0
@@ -183,7 +183,7 @@ class Engine:
         return batch
 
     def write(self, batch: rocksdict.WriteBatch) -> None:
-        """Write a batch: all of its writes, or none."""
+        """Write a batch in one step: either all of its changes are made, or none."""
         with disk_errors(self.path, "written"):
             self._db.write(batch, self._writes)
 

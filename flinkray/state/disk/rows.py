@@ -47,7 +47,7 @@ class ValueRows:
         self._pack: Any = msgpack.Packer(unicode_errors="surrogatepass").pack
 
     def encode(self, value: Any) -> bytes:
-        """Encode one value of any type. Raises StateError if the value cannot be stored."""
+        """Return a value of any type as bytes. Raises StateError if it cannot be stored."""
         kind = type(value)
         encoded: bytes
         try:
@@ -63,7 +63,8 @@ class ValueRows:
 
 
 def decode_value(row: bytes, at: int) -> Any:
-    """Decode the value that begins at *at*, as a new object. May be called from any thread."""
+    """Return the value whose bytes begin at *at* in *row*, as a new object. May be called from any
+    thread."""
     tag = row[at]
     if tag == _COLUMN_TAG:
         (column,) = unpack(row[at + 1 :])
@@ -125,7 +126,7 @@ _AS_DECODED = frozenset({str, int, bytes, type(None)})
 
 
 def table_prefix(number: int, group: int | None = None) -> bytes:
-    """Return the prefix of the rows of a table, or of one key group in the table."""
+    """Return the first bytes of the row keys of a table, or of one key group in the table."""
     return struct.pack(">H", number) if group is None else _PREFIX.pack(number, group)
 
 
@@ -141,9 +142,9 @@ def encode_part(part: Any) -> bytes:
 
 
 def exact_part(part: Any) -> bytes | None:
-    """Return the encoded value of *part*, a key or namespace, with its exact type.
-    None if the canonical encoding gives back the exact value: ``True``, for example, is equal to
-    ``1`` and has the encoding of ``1``, so it needs its exact value."""
+    """Return *part*, a key or namespace, encoded with its exact type. The canonical encoding, for
+    example, does not tell ``True`` from ``1``. None: decoding the canonical encoding gives *part*
+    itself."""
     kind = type(part)
     if kind in _AS_DECODED or (kind is tuple and _AS_DECODED.issuperset(map(type, part))):
         return None
@@ -151,7 +152,7 @@ def exact_part(part: Any) -> bytes | None:
 
 
 def part_of(exact: bytes) -> Any:
-    """Decode an exact value; the inverse of :func:`exact_part`."""
+    """Return the key or namespace of which :func:`exact_part` has returned *exact*."""
     (column,) = unpack(exact)
     (part,) = ValueDecoder(exactly=True).decode(column)
     return part
@@ -188,8 +189,9 @@ class PlaceCodec:
         return prefix + encode_part(place)
 
     def exact(self, place: Place) -> Exact:
-        """Return the exact key and namespace that the rows of a place must store.
-        An item is None where decoding the encoded place gives the exact value."""
+        """Return (exact key, exact namespace) as far as the rows of a place must store them,
+        because decoding the encoded place does not give them. None: this part need not be
+        stored."""
         if not self.namespaced:
             kind = type(place)
             return NOTHING if kind is str or kind is int else (exact_part(place), None)
@@ -210,9 +212,8 @@ class PlaceCodec:
 
     def decode(self, encoded: bytes, at: int, exact: Exact) -> Place:
         """Return the place (key, or key and window) whose encoding (without table and group) begins
-        at *at* in *encoded*.
-        *exact*: the exact key and namespace that one of its rows stores, as far as they are needed.
-        """
+        at *at* in *encoded*. *exact*: the exact key and namespace that one of its rows stores, as
+        far as they are needed."""
         exact_key, exact_namespace = exact
         if exact_key is None:
             key, at = decode_first_key(encoded, at)

@@ -112,8 +112,7 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     @abstractmethod
     def _settled(self, held: HeldT) -> None:
-        """Update *held*, the cached contents of a place (key, or key and window), after its changes
-        were written to disk."""
+        """Update *held*, a place's cached contents, in place: its changes are on the disk now."""
 
     @abstractmethod
     def place_of(self, pair: Pair) -> bytes:
@@ -123,16 +122,14 @@ class DiskTable(StateTable, Generic[HeldT]):
     @abstractmethod
     def contents_of(self, rows: Sequence[Pair]) -> Any:
         """Return the value, list or map that *rows*, all rows of one place (key, or key and window)
-        in order, represent.
-        May be called from any thread."""
+        in order, represent. May be called from any thread."""
 
     @abstractmethod
     def put_restored(
         self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
     ) -> None:
         """Add rows with the restored *contents* of a place (key, or key and window) to *batch*; the
-        place has no rows yet.
-        *encoded*: the encoded place."""
+        place has no rows yet. *encoded*: the encoded place."""
 
     # --- StateTable ---------------------------------------------------------------------------
 
@@ -155,8 +152,7 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
         """Yield (place, contents) for each place (key, or key and window) in *pairs*, rows of this
-        table in order.
-        May be called from any thread, with the thread's own codec."""
+        table in order. May be called from any thread, with the thread's own codec."""
         for encoded, rows in groupby(pairs, self.place_of):
             of_place = list(rows)
             exact, _, _ = without_exact(of_place[0][1])
@@ -170,10 +166,9 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     def point_reader(self) -> PointReader:
         """Return a function with which other threads read the contents of places (key, or key and
-        window).
-        Lists and maps are changed and read under a lock, because readers combine unwritten changes
-        with rows. No user function runs under the lock, and results are serialised after it is
-        released. Values are read without the lock (see ``DiskValueTable``)."""
+        window). Lists and maps are changed and read under a lock, because readers combine unwritten
+        changes with rows. No user function runs under the lock, and results are serialised after it
+        is released. Values are read without the lock (see ``DiskValueTable``)."""
         if not self._is_shared:
             self._is_shared = True
             for name in self._CHANGING:
@@ -242,8 +237,7 @@ class DiskTable(StateTable, Generic[HeldT]):
 
     def _held(self, place: Any) -> HeldT | None:
         """Return the cached contents of a place (key, or key and window), and note that they were
-        used now.
-        None if the place is not in the cache."""
+        used now. None if the place is not in the cache."""
         held = self._young.get(place)
         if held is None:
             held = self._old.get(place)
@@ -257,9 +251,8 @@ class DiskTable(StateTable, Generic[HeldT]):
         return held
 
     def _change(self, place: Any, held: HeldT) -> None:
-        """Note that the contents of a place (key, or key and window) will be changed; call this
-        before the change.
-        *held*: the cached contents of the place."""
+        """Mark the contents of a place (key, or key and window) as changed, so that they are
+        written later; call this before the change. *held*: the cached contents of the place."""
         if place not in self._dirty:
             if len(self._dirty) >= self._store.most_dirty:
                 self._store.flush()

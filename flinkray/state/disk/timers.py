@@ -35,7 +35,7 @@ Timer = tuple[int, Any, Any]
 
 class DiskTimerQueue(TimerQueue):
     """A timer queue in memory and on the disk; see the module's docstring. Its rows are in the
-    engine's tables *number* (by time) and *number* + 1 (by key group). *most*: largest number of
+    engine's tables *number* (by key group) and *number* + 1 (by time). *most*: largest number of
     timers in memory."""
 
     def __init__(

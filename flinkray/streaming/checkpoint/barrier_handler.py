@@ -26,7 +26,7 @@ ABORTED = "the coordinator has given it up"
 
 
 class BlockableGate(Protocol):
-    """The part of a task's input gate that a :class:`BarrierHandler` uses."""
+    """Interface of an input gate, with which a :class:`BarrierHandler` stops reading channels."""
 
     def block(self, channel: int) -> None: ...
 
@@ -34,7 +34,7 @@ class BlockableGate(Protocol):
 
 
 class CheckpointableTask(Protocol):
-    """The part of a task that a :class:`BarrierHandler` uses."""
+    """Interface of a task as a :class:`BarrierHandler` sees it: it takes part in checkpoints."""
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
         """Send the barrier downstream and take the task's snapshot, at once."""
@@ -60,20 +60,22 @@ class BarrierHandler(ABC):
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
-        """Called when the task has read a barrier in this channel."""
+        """Handle a barrier that the task has read in this channel: block the channel, take the
+        snapshot, or wait for barriers of other channels."""
 
     @abstractmethod
     def cancelled(self, channel: int, checkpoint_id: int) -> None:
-        """Handle a cancellation in this channel: an upstream task takes no part in the checkpoint,
-        so this task cannot take part either."""
+        """Give up a checkpoint in which an upstream task takes no part, as this channel says: this
+        task cannot take part either."""
 
     @abstractmethod
     def aborted(self, checkpoint_id: int) -> None:
-        """Called when the coordinator has aborted the checkpoint."""
+        """Give up a checkpoint that the coordinator has aborted: its barriers are not awaited any
+        more."""
 
     def ended(self, channel: int) -> None:
-        """Called when the channel has ended.
-        The end counts as the barrier of every later checkpoint (ST-04)."""
+        """Note that the channel has ended. The end counts as the barrier of every later checkpoint
+        (ST-04)."""
         self._open.discard(channel)
         self._on_ended(channel)
 
@@ -88,16 +90,17 @@ class BarrierHandler(ABC):
 
 
 class InFlightRecorder(Protocol):
-    """Interface of the task's part that records the data in flight of unaligned checkpoints."""
+    """Interface of a task's part that stores elements in flight with an unaligned checkpoint."""
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
         """Record the unread elements of this channel, which a barrier has overtaken."""
 
     def completed(self, checkpoint_id: int) -> None:
-        """Note that all channels have delivered the barrier, so no more data is in flight."""
+        """Note that all channels have delivered the barrier: all data in flight was recorded, so
+        that the checkpoint can be acknowledged."""
 
     def dropped(self, checkpoint_id: int) -> None:
-        """Called when the checkpoint was aborted: its data in flight is not needed."""
+        """Record no more data in flight of a checkpoint, which was aborted."""
 
 
 class ExactlyOnceHandler(BarrierHandler):
@@ -159,8 +162,8 @@ class ExactlyOnceHandler(BarrierHandler):
             self._task.call_at(barrier.overtakes_at, timed_out)
 
     def alignment_timed_out(self, checkpoint_id: int) -> None:
-        """Make the checkpoint an unaligned one, if barriers of some channels have not come yet
-        (ST-08)."""
+        """If barriers of some channels have not come yet, make the checkpoint unaligned, unblock
+        all channels and take the snapshot now (ST-08)."""
         pending = self._pending
         if pending is None or pending.unaligned or pending.checkpoint_id != checkpoint_id:
             return
@@ -261,9 +264,8 @@ class BarrierTracker(BarrierHandler):
         self._perform_complete()
 
     def _track(self, checkpoint_id: int) -> _Tracked | None:
-        """Return which channels have delivered the barrier of a checkpoint, as a record that the
-        caller may change; it is created if needed. None if the checkpoint was taken or aborted
-        already."""
+        """Return the record of the channels that have delivered the barrier of a checkpoint, to be
+        changed by the caller. None if the checkpoint was taken or aborted already."""
         if checkpoint_id <= self._done:
             return None
         if checkpoint_id not in self._tracked:

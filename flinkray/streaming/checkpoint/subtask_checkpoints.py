@@ -33,13 +33,12 @@ class CheckpointResponder(Protocol):
         index of the result among the results of the task's chain."""
 
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
-        """Return the id of an earlier checkpoint, so that only changes of the operator's keyed
-        state since then are captured. None: the whole state is captured. Called right before the
-        capture."""
+        """Return the id of an earlier checkpoint: of the operator's keyed state, only changes since
+        then are captured. None: the whole state is captured. Called right before the capture."""
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
-        """Write *states* (by operator id) and acknowledge the checkpoint.
-        Called when the snapshot was taken."""
+        """Write *states* (by operator id), the snapshot that the task has taken, and then
+        acknowledge the checkpoint."""
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
         """Tell the coordinator that the task takes no part in the checkpoint, or stops taking part.
@@ -50,7 +49,8 @@ class CheckpointResponder(Protocol):
         checkpoint came. Repeated calls for one channel append further elements."""
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
-        """Called when no more data is in flight, so that the checkpoint can be acknowledged."""
+        """Note that all data in flight of the checkpoint was reported, so that the checkpoint can
+        be written and acknowledged."""
 
     def aborted(self, checkpoint_id: int) -> None:
         """Called when the coordinator has aborted the checkpoint, even if the task has not reached
@@ -59,7 +59,7 @@ class CheckpointResponder(Protocol):
         trigger comes afterwards."""
 
     def awaits_checkpoint(self, after: int) -> None:
-        """Tell the coordinator that the task ends only after a further checkpoint, with an id above
+        """Tell the coordinator that the task ends only after a checkpoint with an id above
         *after*."""
         return
 
@@ -118,8 +118,9 @@ class CheckpointOutput(Protocol):
 
 
 class _InFlight:
-    """Passes on the reported parts of the data in flight of one checkpoint, and knows when all
-    parts were reported. *awaited*: number of parts, including the snapshot of the task itself."""
+    """Passes the overtaken elements of one checkpoint on to the responder, and tells it when all
+    were reported. *awaited*: number of reports to come: from each output, from the input of an
+    unaligned checkpoint, and of the snapshot."""
 
     def __init__(self, barrier: Barrier, responder: CheckpointResponder, awaited: int) -> None:
         self._barrier = barrier
@@ -133,7 +134,7 @@ class _InFlight:
         return not self._awaited
 
     def overtaken(self, result: int, overtaken: Mapping[int, Sequence[InFlight]]) -> None:
-        """Report the elements that the barrier has overtaken in a result. Thread-safe."""
+        """Report a result's overtaken elements, by subpartition, to the responder. Thread-safe."""
         with self._lock:
             if not self._is_dropped:
                 for subpartition, elements in overtaken.items():
@@ -233,8 +234,8 @@ class SubtaskCheckpoints:
         self._responder.declined(checkpoint_id, reason)
 
     def await_one(self) -> None:
-        """Request a checkpoint with a higher id than the latest one, because the task's input has
-        ended and the task can only end after a further checkpoint."""
+        """Ask the coordinator for a later checkpoint: the input has ended, and the task can only
+        end after this checkpoint."""
         self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
@@ -243,7 +244,8 @@ class SubtaskCheckpoints:
             self._responder.in_flight(checkpoint_id, channel, elements)
 
     def read_in_flight(self, channel: int, element: Element) -> None:
-        """Report an element read after the latest snapshot as data in flight of this checkpoint."""
+        """Store an element with the latest checkpoint: it was in flight when the snapshot was
+        taken, and the task has read it since."""
         if self._latest in self._in_flight:
             self._responder.in_flight(self._latest, channel, kept([element]))
 
@@ -257,8 +259,8 @@ class SubtaskCheckpoints:
             in_flight.drop()
 
     def notify_complete(self, checkpoint_id: int) -> None:
-        """Notify the operators that the checkpoint is complete in all tasks.
-        An id that is not greater than the last notified id is ignored (ST-12)."""
+        """Tell the operators that the checkpoint is complete in all tasks; not if they know this,
+        or know it of a later one (ST-12)."""
         if checkpoint_id <= self._completed:
             return
         self._completed = checkpoint_id

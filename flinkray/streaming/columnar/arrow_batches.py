@@ -48,7 +48,7 @@ class MapBatchesOperator(FunctionOperator):
 
 
 def with_timestamps(columns: Columns) -> pa.RecordBatch:
-    """Return the batch with its timestamps in the column ``$timestamp``, as functions get it."""
+    """Return the batch as functions get it: timestamps, if any, as last column ``$timestamp``."""
     batch = columns.batch
     if columns.timestamps is None:
         return batch
@@ -61,8 +61,8 @@ def with_timestamps(columns: Columns) -> pa.RecordBatch:
 
 
 def without_timestamps(batch: pa.RecordBatch, origin: Origin | None) -> Columns:
-    """Return a batch that a function has returned as columns, whose timestamps are taken from the
-    column ``$timestamp``, if there is one."""
+    """Return what a function has returned as columns: its column ``$timestamp`` becomes the
+    timestamps. Without this column there are none."""
     place = batch.schema.get_field_index(TIMESTAMPS)
     if place < 0:
         return Columns(batch, None, origin)

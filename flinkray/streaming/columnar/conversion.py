@@ -75,7 +75,8 @@ def block_to_columns(
 
 
 def schema_of(kind: pa.DataType) -> pa.Schema:
-    """Return the schema of records of type *kind*: a column for each field, or one column."""
+    """Return the schema of records of the Arrow type *kind*: a column for each field of a struct;
+    for another type, one column ``value``."""
     if pa.types.is_struct(kind):
         return pa.schema([kind.field(place) for place in range(kind.num_fields)])
     return pa.schema([(SCALAR_COLUMN, kind)])

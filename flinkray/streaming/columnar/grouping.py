@@ -29,7 +29,8 @@ _LONG_GROUP = 256
 
 
 class Groups(NamedTuple):
-    """The records of a batch, sorted by group. Records of a group keep their order."""
+    """Where the records of each group are in a batch: the order that sorts the records by group,
+    and the run of each group in this order. Records of a group keep their order."""
 
     order: npt.NDArray[np.intp]
     """Index before sorting, of each sorted record."""
@@ -40,8 +41,7 @@ class Groups(NamedTuple):
 
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
-    """Return the number with which an aggregation begins: the sum, minimum or maximum of no
-    values."""
+    """Return the sum, minimum or maximum (*how*) of no values, with which an aggregation begins."""
     if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
@@ -60,7 +60,8 @@ def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
 
 
 def group(slots: Slots) -> Groups:
-    """Return the records sorted by group, in linear time. *slots*: the group of each record."""
+    """Return the order that sorts records by group, and where each group begins, in linear time.
+    *slots*: the group of each record."""
     order = stable_order(slots)
     ordered = slots.take(order)  # the same as slots[order], in half the time
     ends = np.flatnonzero(ordered[1:] != ordered[:-1])

@@ -133,7 +133,8 @@ NUMBER = "number"
 
 
 class AggregateTables(NamedTuple):
-    """The tables with the state of an :class:`AggregateState`, in memory or in a backend."""
+    """The two tables with the state of an :class:`AggregateState`: the first row of each key, and
+    its present aggregate. They are in memory, or in a backend."""
 
     numbers: ColumnarTable
     """The aggregates: one number for each key."""
@@ -147,8 +148,7 @@ class AggregateTables(NamedTuple):
         return self.numbers.keys
 
     def rows(self, key: str, field: str) -> dict[Any, Row]:
-        """Return for each key its first row with the present aggregate in the field *field*. This
-        is the last row that was put out for the key."""
+        """Return each key's latest result: its first row, with the present aggregate as *field*."""
         result: dict[Any, Row] = {}
         for batch, _ in self.first_rows:
             names = batch.schema.names
@@ -192,8 +192,8 @@ class AggregateState:
     def restored(
         cls, how: str, field: str, key: str, tables: AggregateTables
     ) -> AggregateState | None:
-        """Return the aggregate whose state is in *tables*.
-        None if the columns of the stored rows have no common type that keeps every key exact."""
+        """Return an aggregate that continues with the state in *tables*. None if the columns of the
+        stored rows have no common type that keeps every key exact."""
         schemas = [rows.batch.schema for rows in tables.first_rows]
         schema: pa.Schema | None = schemas[0]
         for other in schemas[1:]:
@@ -243,8 +243,8 @@ class AggregateState:
         )
 
     def fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return *batch* with the types of the state. The state's types become wider first if the
-        batch needs that. None: :meth:`aggregate` and :meth:`add` cannot take the batch."""
+        """Return *batch* converted to the column types of the state, which become wider first if
+        needed. None: no type holds both, so :meth:`aggregate` and :meth:`add` cannot take it."""
         if batch.schema == self.schema:
             return batch
         schema = wider_schema(self.schema, batch.schema)
@@ -308,8 +308,8 @@ class AggregateState:
         return _batch_of(columns, self.result_schema)
 
     def as_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as results: the row that each record would give if it were the first
-        record of its key."""
+        """Return *batch* with the columns and types of results: the results that its records would
+        give if each were the first record of its key."""
         value_type = self.result_schema.field(self._field).type
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[self._field] = columns[self._field].cast(value_type, safe=False)  # as sums wrap

@@ -160,14 +160,15 @@ class Panes:
                 self._unwrap_all(measure)
 
     def has_upper(self, measure: Measure) -> bool:
-        """Return whether the measure is a sum of integers that may be too large for 64 bits, so
-        that the sum of their upper halves (:attr:`Measure.upper`) is kept, too."""
+        """Return whether the upper halves (:attr:`Measure.upper`) are kept beside this measure,
+        because it is a sum of integers that may exceed 64 bits."""
         return measure.how == "sum" and measure.upper in self.kinds
 
     # --- adding records ---------------------------------------------------------------------------
 
     def add(self, columns: Columns, times: Times) -> None:
-        """Add a batch of records or of parts of panes. The batch must not be empty."""
+        """Add a batch of records, or of parts of panes from other tasks. *times*: the timestamps.
+        The batch must not be empty."""
         keys = self._keys.of_columns(columns)
         if keys is None:
             raise StreamError(
@@ -266,16 +267,16 @@ class Panes:
                 self._unwrap_all(measure)
 
     def _begin_upper(self, measure: Measure) -> None:
-        """Compute the upper halves of sums that had none until now: sums of integers of less than
-        64 bits, or sums restored from an earlier version of flinkray."""
+        """Fill in the upper halves of stored sums that had none: the sums were of integers of less
+        than 64 bits, or were restored from an earlier version of flinkray."""
         if measure.sum in self.kinds:
             for pane in self.table.namespaces.values():
                 pane.values(measure.name)[:] = upper_halves(pane.values(measure.sum.name))
                 pane.touch(np.flatnonzero(pane.present()))
 
     def _unwrap_all(self, measure: Measure) -> None:
-        """Compute what the sums of a measure would be if they had not wrapped at 64 bits, because
-        the sums are doubles from now on."""
+        """Replace stored integer sums, which may have wrapped at 64 bits, by doubles that have not
+        wrapped: the measure's sums are doubles from now on."""
         for pane in self.table.namespaces.values():
             total, upper = pane.values(measure.name), pane.values(measure.upper.name)
             were_integers = upper != 0
@@ -318,8 +319,8 @@ class Panes:
             ) from error
 
     def part(self, numbers: Sequence[int]) -> Columns:
-        """Return the panes numbered *numbers* as a record batch with a row for each key and pane,
-        to be sent to a task that combines such parts of several tasks."""
+        """Return the panes numbered *numbers* as columns with a row for each key and pane, whose
+        timestamp is the begin of the pane. A task combines such parts of several tasks."""
         slots, times, counts = [], [], []
         values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:
@@ -373,7 +374,7 @@ def is_part(batch: pa.RecordBatch) -> bool:
 
 
 def records_in(batch: pa.RecordBatch) -> int:
-    """Return the number of records in the batch, or from which its parts of panes were made."""
+    """Return the number of records in the batch, or of those from which its parts were made."""
     if not is_part(batch):
         return batch.num_rows  # type: ignore[no-any-return]
     return int(batch.column(1).to_numpy().sum())

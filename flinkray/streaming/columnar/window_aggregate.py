@@ -105,9 +105,9 @@ class WindowAggregateOperator(StreamOperator):
             self._panes.add(columns, times)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
-        """Remove and count late records. A record is late when the watermark has passed the end of
-        its last window or, if no window contains the record, its timestamp. The watermark is that
-        of the record's key group, because key groups may differ after a restore."""
+        """Count late records, and return (the other records, their timestamps). A record is late
+        when the watermark of its key group has passed the end of its last window or, if no window
+        contains the record, its timestamp. Watermarks of key groups may differ after a restore."""
         size, slide, offset = self._times
         last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
@@ -247,8 +247,8 @@ class KeyGroupWatermarks:
         self._assign = KeyGroupAssigner(state.max_parallelism, state.hash_of)
 
     def advance(self, watermark: int) -> None:
-        """Raise the watermark of every key group that is behind to *watermark*, the subtask's
-        watermark, which must be later than the earliest one."""
+        """Set the watermark of each key group to *watermark*, the subtask's new watermark, unless
+        the key group's is later already."""
         self.earliest = watermark
         if watermark >= self.latest:
             self.latest = watermark

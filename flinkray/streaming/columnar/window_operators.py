@@ -169,7 +169,7 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         return (_ColumnsPort(self, 0), _ColumnsPort(self, 1))
 
     def put_columns(self, place: int, columns: Columns) -> None:
-        """Keep rows of one of the inputs until their window ends."""
+        """Store rows of the input numbered *place* (0 or 1) until their window ends."""
         names = columns.batch.schema.names
         key = self._keys[place].field
         if key not in names:
@@ -271,9 +271,9 @@ class WindowBuffer:
         self._table = table
 
     def add(self, columns: Columns, watermark: int, keys: Sequence[Any] | None = None) -> int:
-        """Store rows whose windows have not ended at *watermark*. Returns the number of late rows.
-        *keys*: the key of each row, if keys are not a column. Raises StreamError if the rows have
-        no timestamps."""
+        """Store rows until their windows end; drop rows whose windows have ended at *watermark*,
+        and return their number. *keys*: the key of each row, if keys are not a column. Raises
+        StreamError if the rows have no timestamps."""
         times = columns.timestamps
         if times is None:
             raise no_timestamps("windows of event time need")

@@ -118,7 +118,8 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
 
     @abstractmethod
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """Return the accumulator with *value* added: a new one, or the same one, changed."""
+        """Return *accumulator* with *value* added: a new accumulator, or the same one after a
+        change."""
 
     @abstractmethod
     def get_result(self, accumulator: ACC) -> OUT:
@@ -398,7 +399,8 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC, Generic[K
         Every subtask gets every broadcast value."""
 
     def on_timer(self, timestamp: int, ctx: BroadcastTimerContext) -> Iterable[OUT | Tagged] | None:
-        """Called when a timer of ``process_element`` fires. Broadcast state can be read."""
+        """Called when a timer that ``process_element`` registered fires. Return its results.
+        Broadcast state can be read."""
         return None
 
 
@@ -557,5 +559,5 @@ class KeyedGroupFunction(Function, ABC, Generic[KEY, IN, OUT]):
         """Return the results for *values*, records of *key* in the order in which they arrived."""
 
     def on_timer(self, timestamp: int, ctx: TimerContext) -> Iterable[OUT | Tagged] | None:
-        """Called when a timer that this function registered fires."""
+        """Called when a timer that this function registered fires. Return its results."""
         return None

@@ -81,7 +81,8 @@ def global_aggregate_error(name: str, error: BaseException) -> GlobalAggregateEr
 
 
 def pickled_aggregand(name: str, value: object) -> bytes:
-    """Return a pickled value. Raises StreamError if the value cannot be pickled."""
+    """Return *value* pickled, to be added to the global aggregate *name*. Raises StreamError if the
+    value cannot be pickled."""
     try:
         return cloud_pickle.dumps(value)
     except Exception as error:
@@ -108,7 +109,7 @@ class GlobalAggregates:
     one aggregate must not run at the same time."""
 
     def __init__(self, largest_result: int | None = None) -> None:
-        """Create no aggregate yet. *largest_result*: most bytes of a pickled result. None: any."""
+        """Start without aggregates. *largest_result*: most bytes of a pickled result; None: any."""
         self._largest_result = largest_result
         self._accumulators: dict[str, bytes] = {}
 

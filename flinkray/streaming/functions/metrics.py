@@ -78,7 +78,7 @@ class Gauge(Metric):
         self._read = read
 
     def get_value(self) -> int:
-        """Call the function of the gauge, and return its number."""
+        """Return the gauge's present value, by calling the user's function."""
         return self._read()
 
 
@@ -129,7 +129,7 @@ class MetricGroup:
         return made
 
     def all(self) -> dict[str, Any]:
-        """Return every metric in this group and the groups inside, by full name. Thread-safe."""
+        """Return the metrics of this group and the groups inside, by dotted name. Thread-safe."""
         metrics, groups = tuple(self._metrics.items()), tuple(self._groups.values())
         found = {".".join((*self._path, name)): metric for name, metric in metrics}
         for group in groups:

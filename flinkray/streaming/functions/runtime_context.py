@@ -64,7 +64,7 @@ class CachedFileError(FlinkRayError):
 
 
 class KeyedStateStore:
-    """Gives functions the state of a key; window functions also that of a key and window."""
+    """Gives functions the state of the current key; in windows, also that of a key and window."""
 
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return value state: a single value for each key, or for each key and window."""
@@ -91,8 +91,8 @@ class KeyedStateStore:
         )
 
     def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
-        """Return the state of a descriptor of class *kind*; StateError for other classes.
-        A program's own store overrides the public methods instead."""
+        """Return the state that *descriptor* describes; StateError unless its class is *kind*. A
+        store that a program implements overrides the public methods instead."""
         raise NotImplementedError(f"{type(self).__name__} has no {descriptor.kind} state")
 
 

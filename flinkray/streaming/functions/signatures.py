@@ -122,8 +122,8 @@ def _called(function: Any, method: str) -> Iterator[Any]:
 
 
 def _declared_methods(kind: type) -> Iterator[Any]:
-    """Yield the methods of *kind* that a class of flinkray declares.
-    Other methods are never called."""
+    """Yield the methods of *kind* that a class of flinkray declares, also those that *kind*
+    overrides. Operators call no other methods."""
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] == "flinkray":
             for name in vars(base):

@@ -82,8 +82,8 @@ LASTING = VANISHED | frozenset(
 
 
 def is_lasting(error: KafkaException | KafkaError) -> bool:
-    """Return whether an error stays until somebody changes something, such as a permission.
-    Restarting the job does not help against these errors."""
+    """Return whether an error stays until a person changes something, such as a permission. Then a
+    restart of the job is useless."""
     told = error.args[0] if isinstance(error, KafkaException) else error
     return isinstance(told, KafkaError) and told.code() in LASTING
 
@@ -297,9 +297,9 @@ class KafkaCluster:
     # ----------------------------------------------------------------------------------------------
 
     def _asked(self, what: str, look: Callable[[], T]) -> T:
-        """Call *look* and return its result. While the cluster is not ready to answer, the call is
-        repeated until the time-out. *what*: name of the result, for errors. Raises StreamError if
-        the cluster refuses the query, UnavailableError after the time-out."""
+        """Return the result of *look*, a query. It is repeated while the cluster is not ready to
+        answer, up to the time-out. *what*: name of the result, for errors. Raises StreamError for
+        an error that lasts (:func:`is_lasting`), else UnavailableError."""
         pause = _FIRST_PAUSE
         deadline = self._clock.monotonic() + self._timeout
         while True:

@@ -137,8 +137,7 @@ class TransactionalSession:
         return self._histories[topic]
 
     def cause(self, error: KafkaException) -> KafkaError:
-        """Return the Kafka error behind *error*.
-        This is the error of a record that was not delivered, if there is one."""
+        """Return the Kafka error behind *error*: that of a failed delivery, if there is one."""
         told: KafkaError = self._producer.failure or error.args[0]
         return told
 
@@ -149,9 +148,8 @@ class TransactionalSession:
 
 class KafkaCommitter(Committer[KafkaCommittable]):
     """Commits the committables of writers, each in a transaction under the transactional id of its
-    writer.
-    *own*: transactional id for which a session begins at once, so that no transaction of an earlier
-    attempt stays open. None: no such id."""
+    writer. *own*: transactional id for which a session begins at once, so that no transaction of an
+    earlier attempt stays open. None: no such id."""
 
     def __init__(self, properties: Mapping[str, Any], own: str | None) -> None:
         self._properties = dict(properties)
@@ -225,8 +223,7 @@ MOST_RUNS = 16
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """Which committables of one writer, by number, were committed: all up to *up_to*, and those in
-    *beyond*."""
+    """Numbers of one writer's committed committables: all up to *up_to*, and those in *beyond*."""
 
     up_to: int = 0
     beyond: frozenset[int] = frozenset()
@@ -266,7 +263,7 @@ class CommitHistory:
 
     @staticmethod
     def parse(text: str) -> CommitHistory:
-        """Parse a stored history. Raises StreamError if the text is no history."""
+        """Return the history from its ``text()``. Raises StreamError for a text of another form."""
         runs = {}
         for entry in text.split():
             name, _, numbers = entry.partition(":")

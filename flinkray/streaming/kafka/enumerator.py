@@ -19,8 +19,8 @@ _LOOK_AT_ANSWER = 0.02
 
 
 class Found(NamedTuple):
-    """Result of one search for partitions: new partitions, and known partitions that do not exist
-    now."""
+    """Result of one search: new partitions, and known partitions that Kafka does not have any
+    more."""
 
     new: list[KafkaPartitionSplit]
     vanished: list[KafkaTopicPartition]
@@ -44,8 +44,8 @@ class PartitionFinder:
         self._stopping = stopping
 
     def find(self, known: frozenset[KafkaTopicPartition], is_first: bool) -> Found:
-        """Return new and vanished partitions.
-        Raises StreamError if the cluster does not answer, or if a partition has no offset."""
+        """Return partitions that are not in *known*, and those in *known* that do not exist any
+        more. Raises StreamError if the cluster does not answer, or if a partition has no offset."""
         there = self._partitions()
         new = [partition for partition in there if partition not in known]
         starting = self._starting if is_first else KafkaOffsetsInitializer.earliest()

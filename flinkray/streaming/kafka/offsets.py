@@ -89,7 +89,7 @@ class KafkaOffsetsInitializer(ABC):
     def resolve(
         self, partitions: list[KafkaTopicPartition], broker: PartitionOffsets
     ) -> dict[KafkaTopicPartition, int]:
-        """Return the offsets of all partitions.
+        """Return the offset that this initializer chooses for each of *partitions*.
 
         Raises:
             StreamError: a partition has no offset, and the strategy is NONE.

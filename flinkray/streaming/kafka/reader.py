@@ -40,7 +40,7 @@ Deserialize = Callable[[Message], Any]
 
 
 class _Reading(NamedTuple):
-    """Fetched records, and how many of them were emitted already (*position*)."""
+    """Fetched records of which the first *position* were emitted already."""
 
     fetched: Fetched
     position: int
@@ -273,7 +273,7 @@ class PartitionFetcher:
             self._changed.notify()
 
     def end(self, partition: KafkaTopicPartition) -> None:
-        """Stop fetching a partition. Fetched records can still be taken."""
+        """Fetch no more records of a partition. Records that were fetched can still be taken."""
         with self._changed:
             self._ended.append(partition)
 

@@ -113,7 +113,7 @@ class KafkaRecordSerializationSchemaBuilder(Generic[T]):
         return cast(KafkaRecordSerializationSchemaBuilder[U], self)
 
     def build(self) -> KafkaRecordSerializationSchema[T]:
-        """Build the schema. Raises StreamError if the topic or the value schema is missing."""
+        """Return the schema. Raises StreamError if the topic or the value schema is missing."""
         if not self._topic and self._selector is None:
             raise StreamError("records of Kafka need set_topic or set_topic_selector")
         if self._value is None:
@@ -182,7 +182,7 @@ class KafkaSinkBuilder(Generic[T]):
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder[T]:
-        """Set the delivery guarantee; by default there is none."""
+        """Set the delivery guarantee. Default: NONE, so records may be lost or repeated."""
         self._guarantee = DeliveryGuarantee(delivery_guarantee)
         return self
 

@@ -63,8 +63,8 @@ class Subscription:
 
 
 class ValueOfRecord:
-    """Function from a Kafka message to its deserialized value. Messages without a value
-    (tombstones) are left out."""
+    """Function that deserializes the value of a Kafka message. It returns None, which leaves the
+    message out, for a message without a value (a tombstone)."""
 
     def __init__(self, deserialize: Callable[[bytes], Any]) -> None:
         self._deserialize = deserialize
@@ -75,7 +75,8 @@ class ValueOfRecord:
 
 
 class WholeRecord:
-    """Deserializes a whole record, with key, headers and position."""
+    """Function that passes a Kafka message to the user's deserializer as a
+    :class:`KafkaConsumerRecord`."""
 
     def __init__(self, deserialize: Callable[[KafkaConsumerRecord], Any]) -> None:
         self._deserialize = deserialize

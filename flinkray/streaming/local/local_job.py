@@ -57,9 +57,8 @@ POLL_INTERVAL = 0.005
 
 
 class LocalJob:
-    """One run of a graph, without checkpoints. Sinks commit at the end of their input.
-    *clock*: gives processing time; a manual clock makes the run deterministic. None: the system
-    clock."""
+    """One run of a graph, without checkpoints. Sinks commit at the end of their input. *clock*:
+    gives processing time; a manual clock makes the run deterministic. None: the system clock."""
 
     def __init__(self, graph: StreamGraph, clock: WaitingClock | None = None) -> None:
         if not graph.nodes:
@@ -228,7 +227,7 @@ class LocalJob:
                 raise failure
 
     def run(self) -> None:
-        """Run to the end, or until :meth:`cancel`."""
+        """Do steps until all tasks have finished, or until :meth:`cancel`. Then close the job."""
         with rare_searches():
             while not self.finished and not self._cancelled:
                 self.advance()
@@ -266,8 +265,7 @@ class LocalJob:
         self._woken.set()
 
     def wake(self) -> None:
-        """End the job's wait for work, because a mailbox has new mail; may be called from any
-        thread."""
+        """End the job's wait for work, because there is new mail; may be called from any thread."""
         self._woken.set()
 
     def close(self) -> None:
@@ -289,7 +287,7 @@ def rare_searches() -> Iterator[None]:
 
 
 class _Rarely:
-    """Makes garbage collections rare while at least one program runs in this process."""
+    """Keeps garbage collections rare while at least one program runs in this process."""
 
     _lock = threading.Lock()
     _programs = 0
@@ -341,7 +339,8 @@ class LocalTask:
         self._context.run(self.task.open)
 
     def step(self) -> bool:
-        """Do everything that needs no waiting. Returns False if there was nothing to do."""
+        """Do a step of the task, or continue one that was stopped, until it would have to wait.
+        Returns False if there was nothing to do."""
         stack = self._paused
         if stack is None:
             stack = greenlet(self.task.step)
@@ -390,8 +389,8 @@ class LocalTask:
         self._wake()
 
     def close(self) -> None:
-        """Close the operators, and abandon a batch that is in progress. Another thread cannot do
-        the latter: the greenlet's own thread abandons the batch later."""
+        """Close the operators. A batch in progress is abandoned now or, if another thread calls
+        this method, later in the greenlet's own thread."""
         stack, self._paused = self._paused, None
         try:
             if stack is not None and self._thread == get_ident():
@@ -401,7 +400,7 @@ class LocalTask:
 
 
 class LocalSource:
-    """Connects the coordinator of a source with the source's readers, in a local job."""
+    """Connects a source's coordinator with the readers of all its tasks, in a local job."""
 
     def __init__(self, source: Source[Any], tasks: Sequence[StreamTask], clock: Clock) -> None:
         self._source = source
@@ -446,8 +445,8 @@ class LocalSource:
         return head
 
     def wake_up_times(self) -> Iterator[float | None]:
-        """Yield, for each reader and for the enumerator, the time of the clock in seconds at which
-        it has work to do next. None: that time is unknown."""
+        """Yield the times, in seconds of the clock, at which the enumerator and each reader that
+        may read have work to do next. None: a reader does not know its time."""
         waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)

@@ -35,8 +35,7 @@ def _nameless(directory: str) -> int:
 
 
 class SpillFile:
-    """A file without a name, in which a partition keeps its encoded buffers.
-    The file disappears with the process."""
+    """A file without a name for a partition's encoded buffers. It disappears with the process."""
 
     def __init__(self, directory: str) -> None:
         self._file = open(_nameless(directory), "w+b", 2**20)  # noqa: SIM115 - see close
@@ -127,7 +126,7 @@ class BlockingPartition(ResultPartition):
 
 
 class BlockingSubpartition(Subpartition):
-    """A subpartition whose buffers lie in the partition's file."""
+    """A subpartition of a :class:`BlockingPartition`; its buffers are in the partition's file."""
 
     def __init__(self, partition: BlockingPartition, file: SpillFile, index: int) -> None:
         super().__init__(partition, index)
@@ -191,8 +190,7 @@ class BlockingSubpartition(Subpartition):
         super().consumed(view)
 
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
-        """Forget a consumer that has failed.
-        The result stays, and another consumer can read it from the beginning."""
+        """Detach a consumer that has failed. The next consumer reads everything from the start."""
         self._forget(view)
 
     def _forget(self, view: SubpartitionView) -> None:

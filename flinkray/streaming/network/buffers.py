@@ -28,8 +28,7 @@ _BATCHES: Final = (Block, Columns)
 
 
 class Buffer:
-    """Elements of one subpartition that are sent together.
-    They are encoded, or objects if the consumer is in this process."""
+    """Elements of a subpartition that are sent together: encoded, or objects within a process."""
 
     __slots__ = (
         "descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size", "waiting",
@@ -81,26 +80,23 @@ class QueuedBarrier:
         self._is_given = False
 
     def give(self) -> Barrier | None:
-        """Return the barrier, which the caller passes to the task. None if the task has got it
-        before."""
+        """Return the barrier, for the caller to pass to the task; None if this was done before."""
         if self._is_given:
             return None
         self._is_given = True
         return self.barrier
 
     def reach(self) -> Barrier | None:
-        """Note that the task has taken all elements before the barrier in the queue.
-        Returns the barrier, which the caller passes to the task. None if the task has got it
-        before."""
+        """Note that the task has taken all elements before the barrier. Returns the barrier, for
+        the caller to pass to the task; None if this was done before."""
         self.is_reached = True
         return self.give()
 
 
 class WaitingBarrier:
-    """Follows a barrier that was written to all subpartitions, until each has sent the barrier. A
-    subpartition sends it at its place in the queue, or before waiting buffers, which it then
-    overtakes. Then *settled* is called with the overtaken elements. The partition's lock is held in
-    all methods except :meth:`tell`."""
+    """A barrier that was written to all subpartitions and may overtake buffers after a time-out.
+    When each subpartition has sent it, *settled* is called with the overtaken elements. The
+    partition's lock is held in all methods except :meth:`tell`."""
 
     def __init__(self, barrier: Barrier, subpartitions: int, settled: Settled) -> None:
         self.barrier = barrier
@@ -128,8 +124,8 @@ _SPLIT_ABOVE: Final = 16 * 2**20
 
 
 def in_pieces(element: Element, size: int) -> list[Element]:
-    """Split a batch of *size* bytes into pieces of about :data:`_SPLIT_ABOVE` bytes.
-    Smaller batches and elements that are no batches are returned whole."""
+    """Return a batch of *size* bytes in pieces of about :data:`_SPLIT_ABOVE` bytes. Smaller
+    batches, and elements that are no batches, are one piece."""
     if size <= _SPLIT_ABOVE or not isinstance(element, Block | Columns):
         return [element]
     rows = max(1, len(element) * _SPLIT_ABOVE // size)
@@ -137,5 +133,5 @@ def in_pieces(element: Element, size: int) -> list[Element]:
 
 
 def in_halves(element: Element) -> list[Element]:
-    """Split a batch of more than one record into two or more pieces."""
+    """Return a batch of several records, which is too large to be sent, in two or more pieces."""
     return in_pieces(element, 2 * _SPLIT_ABOVE)

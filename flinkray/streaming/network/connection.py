@@ -61,8 +61,8 @@ copied."""
 
 
 class ReceivingChannel(Protocol):
-    """The consuming end of a channel, to which a :class:`Connection` passes what arrives.
-    The connection's reading thread calls the methods."""
+    """Interface of a channel's consumer, which a :class:`Connection` calls, in its reading thread,
+    with what arrives from the producer."""
 
     def accepted(self, producer: str) -> None: ...
 
@@ -81,7 +81,8 @@ class ReceivingChannel(Protocol):
 
 
 class Producers(Protocol):
-    """Interface that serves other processes' requests for the partitions of this process."""
+    """Interface with which a :class:`Connection` passes on what consumers in another process
+    request from the partitions of this process."""
 
     def requested(
         self,
@@ -95,8 +96,7 @@ class Producers(Protocol):
         """Serve a request of the consumer at the other side for a subpartition."""
 
     def withdrawn(self, connection: Connection, channel: int) -> None:
-        """Cancel a request that the consumer at the other side has made, and that was not served
-        yet."""
+        """Cancel a request of the consumer at the other side that was not served yet."""
 
 
 class Connection:
@@ -264,7 +264,8 @@ class Connection:
     # --- receiving ----------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read frames until the connection ends, then fail the connection."""
+        """Handle all frames that arrive, until the connection ends. Then fail all its channels and
+        views, with the reason."""
         reason = "the connection was closed by the other side"
         reader = FrameReader(self._wire)
         try:
@@ -370,7 +371,8 @@ class Connection:
         self._producers.requested(self, number, partition_id, subpartition, credit, consumer)
 
     def serve(self, number: int, view: RemoteView, producer: str) -> None:
-        """Answer a request: register the view and tell the consumer the producer's name."""
+        """Register the view that answers the consumer's request for channel *number*, and tell the
+        consumer the producer's name. If the connection is lost already, the view fails."""
         with self._state:
             reason = self.lost_reason
             if reason is None:
@@ -383,10 +385,9 @@ class Connection:
     # --- the end ------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Ask the other side to end the connection; it ends if neither side uses it.
-        This side adds no channel until it has the answer, and the other side none after it has
-        agreed. If a request of the other side arrives meanwhile, it is served, and the other side
-        refuses."""
+        """If this side does not use the connection, offer the other side to end it; the connection
+        ends if the other side does not use it either. Until the answer this side adds no channel. A
+        request of the other side that arrives meanwhile is served; the offer is then refused."""
         with self._state:
             if self.is_leaving or self.lost_reason is not None or not self._is_unused():
                 return
@@ -443,8 +444,7 @@ class ByteSource(Protocol):
     """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
 
     def recv_into(self, view: memoryview) -> int:
-        """Wait for data, write it to *view*, and return the number of bytes. 0: the source has
-        ended."""
+        """Wait for data, write it to *view*, and return the number of bytes; 0 at the end."""
 
     def recv_exactly(self, view: memoryview) -> bool:
         """Fill *view*. Return False if the source ends before *view* is full."""
@@ -464,8 +464,7 @@ class FrameReader:
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive data until there are *count* unread bytes in memory.
-        Returns False if the source ends before."""
+        """Receive until *count* unread bytes are in memory. Returns False if the source ends."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]
@@ -480,8 +479,9 @@ class FrameReader:
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Return (kind, header, body, size) of the next frame. None: the source has ended. Raises
-        WireFormatError: the data is not a frame. OSError: the connection broke."""
+        """Return (kind, header, body, size) of the next frame. None: the source has ended, perhaps
+        within a frame. Raises WireFormatError: the data is not a frame. OSError: the connection
+        broke."""
         if not self._has(PREFIX.size):
             return None
         body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)

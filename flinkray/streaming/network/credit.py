@@ -27,7 +27,7 @@ class FloatingCredit:
         self.free = size
 
     def borrow(self, wanted: int) -> int:
-        """Lend up to *wanted* of the free credit and return the lent amount."""
+        """Take up to *wanted* bytes of the free credit. Returns how many bytes were taken."""
         lent = min(wanted, self.free)
         self.free -= lent
         return lent
@@ -37,8 +37,8 @@ class FloatingCredit:
 
 
 class ReceiverCredit:
-    """Keeps account of the credit in bytes that a consumer has granted to the producer of one
-    channel."""
+    """Keeps account of the bytes that a consumer has granted to the producer of one channel, has
+    received, and has taken."""
 
     __slots__ = (
         "_borrowed", "_exclusive", "backlog", "floating", "granted", "received", "taken",
@@ -61,7 +61,7 @@ class ReceiverCredit:
 
     @property
     def window(self) -> int:
-        """The most bytes that may be granted to the producer and not used by it."""
+        """How many bytes may at most be granted to the producer and not yet taken by the task."""
         return self._exclusive + self._borrowed
 
     @property
@@ -70,9 +70,8 @@ class ReceiverCredit:
         return self.received - self.taken
 
     def on_received(self, size: int, backlog: int) -> int:
-        """Account for a received buffer of *size* bytes.
-        Returns the floating credit in bytes to grant at once, because the producer has *backlog*
-        bytes to send."""
+        """Account for a received buffer of *size* bytes. Its producer has *backlog* more bytes to
+        send. Returns the bytes to grant for these now, borrowed from the floating credit."""
         self.received += size
         self.backlog = backlog
         missing = backlog - (self.granted - self.received)
@@ -99,6 +98,6 @@ class ReceiverCredit:
         return owed
 
     def close(self) -> None:
-        """Return the borrowed credit when the channel has ended."""
+        """Give the borrowed credit back to the gate, because the channel has ended."""
         self.floating.give_back(self._borrowed)
         self._borrowed = 0

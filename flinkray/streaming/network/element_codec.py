@@ -64,7 +64,7 @@ Description = tuple[Any, ...]
 
 
 class Encoded:
-    """Descriptions and data of encoded elements. The size in bytes is a multiple of 8."""
+    """Encoded elements: a description of each, and their data, a multiple of 8 bytes."""
 
     __slots__ = ("descriptions", "parts", "records", "size")
 
@@ -129,10 +129,9 @@ class ElementEncoder:
         self._needs_cloudpickle = False
 
     def encode(self, elements: Sequence[Element], known_schemas: set[int]) -> Encoded:
-        """Return the encoded elements of one subpartition.
-        *known_schemas*: numbers of the schemas that the receiver has; schemas that the receiver
-        needs are sent along and added. Raises UnpicklableRecordsError, and BatchTooLargeError if a
-        frame cannot hold the data."""
+        """Return the encoded elements of one subpartition. *known_schemas*: numbers of the schemas
+        that the receiver has; schemas that the receiver needs are sent along and added. Raises
+        UnpicklableRecordsError, and BatchTooLargeError if a frame cannot hold the data."""
         encoded = Encoded()
         for element in elements:
             kind = type(element)
@@ -271,15 +270,15 @@ def is_end_of_input(descriptions: Sequence[Description]) -> bool:
 
 
 def barrier_of(descriptions: Sequence[Description]) -> Barrier | None:
-    """Return the barrier of a buffer without data. None: the buffer holds something else."""
+    """Return the barrier that a buffer without data holds; None if it holds something else."""
     kind, *fields = descriptions[0]
     return Barrier(*fields) if kind == _BARRIER else None
 
 
 def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
-    """Return the numbers of the schemas that a receiver of encoded elements still needs.
-    These schemas are neither among the *descriptions* of the elements nor in *known*, the numbers
-    that the receiver has. All schemas of the elements are added to *known*."""
+    """Return the numbers of the schemas that a receiver of elements lacks: they are neither sent
+    among the elements (*descriptions*) nor in *known*, those that the receiver has. Adds all
+    schemas of the elements to *known*."""
     missing: list[int] = []
     for description in descriptions:
         if description[0] == _SCHEMA:
@@ -321,7 +320,7 @@ class ElementDecoder:
         return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
-        """Decode the elements of one buffer. Raises WireFormatError: the data does not match the
+        """Return the elements of one buffer. Raises WireFormatError: the data does not match the
         descriptions. UnreadableRecordsError: the records cannot be unpickled here."""
         elements: list[Element] = []
         at = 0

@@ -140,7 +140,7 @@ class NetworkEnvironment:
         return partition
 
     def release_partition(self, partition: ResultPartition) -> None:
-        """Remove a partition and free its data. Consumers that have not read all of it fail."""
+        """Remove a partition and free its data. Consumers that have not read it to its end fail."""
         self._registry.remove(partition)
         partition.release()
 
@@ -204,8 +204,8 @@ class NetworkEnvironment:
                 self._others.add(leaving)
 
     def _look_for_idle(self) -> None:
-        """Close the connections that were not used for ``connection_idle_timeout`` seconds, if the
-        other side does not use them either."""
+        """Offer to end the connections that were not used for ``connection_idle_timeout`` seconds;
+        each ends if the other side does not use it either."""
         with self._lock:
             connections = [*self._connections.values(), *self._others]
             known, self._idle_looks = self._idle_looks, {}
@@ -287,8 +287,8 @@ class NetworkEnvironment:
         credit: int,
         consumer: str,
     ) -> None:
-        """Serve a consumer's request, now or when the partition is added. Called by connections.
-        If the partition does not exist yet, NOT_FOUND is sent to the consumer."""
+        """Serve a consumer's request for a subpartition. Called by connections. If the partition
+        does not exist yet, send NOT_FOUND to the consumer, and serve the request later."""
 
         def serve(partition: ResultPartition) -> None:
             try:
@@ -323,7 +323,7 @@ class NetworkEnvironment:
         return self._transport.strangers
 
     def close(self) -> None:
-        """Close everything. Producers and consumers of open partitions fail."""
+        """Close all connections. All partitions fail, and so do their producers and consumers."""
         with self._lock:
             if self._is_closed:
                 return

@@ -6,7 +6,7 @@ from flinkray.core.errors import FlinkRayError
 
 
 class ChannelError(FlinkRayError):
-    """A channel between two tasks has broken."""
+    """Base class of errors: a channel between two tasks has broken."""
 
     retryable = True
 

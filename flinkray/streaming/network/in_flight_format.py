@@ -45,8 +45,8 @@ _PIECE: Final = Struct("<QIHxx")
 
 
 def encode_elements(elements: Iterable[InFlight]) -> bytes:
-    """Encode elements in their order. Raises UnpicklableRecordsError or BatchTooLargeError for
-    batches that have never left their process."""
+    """Return the elements as bytes, in their order. Raises UnpicklableRecordsError or
+    BatchTooLargeError for batches that have never left their process."""
     encoder = ElementEncoder()
     sources: dict[SchemaSource, tuple[int, set[int]]] = {}
     parts: list[Any] = [b""]

@@ -44,7 +44,8 @@ class _Requests:
         self._last: float | None = None
 
     def next_pause(self) -> float | None:
-        """Return the seconds to wait before the next request. None: give up."""
+        """Return the seconds to wait before the next request; the pauses grow. None: the longest
+        pause has passed, so give up."""
         if self._last is None:
             self._last = min(self._initial, self._longest)
         elif self._last < self._longest:
@@ -128,7 +129,7 @@ class RemoteInputChannel:
         )
 
     def not_found(self) -> None:
-        """Schedule another request: the process does not have the partition yet.
+        """Schedule another request, because the producer's process does not have the partition yet.
         After the last retry the gate fails with PartitionUnavailableError."""
         if self._is_served:
             return
@@ -143,8 +144,8 @@ class RemoteInputChannel:
             self._timers.call_at(self._timers.clock.monotonic() + pause, self._send_request)
 
     def accepted(self, producer: str) -> None:
-        """Note that the producer serves the channel.
-        *producer*: the producer's name, for errors."""
+        """Note that the producer *producer* (a name for errors) has accepted the request, so that
+        the request is not repeated any more."""
         self._is_served = True
         self._producer = producer
 
@@ -181,7 +182,7 @@ class RemoteInputChannel:
             self._gate.barrier_came(self._number, queued)
 
     def fail(self, reason: str) -> None:
-        """Make the gate fail, because the producer or the connection to it was lost."""
+        """Make the whole gate fail, because the producer or the connection to it was lost."""
         if not self._is_closed:
             self._gate.fail(ProducerLostError(self._producer, self._gate.consumer, reason))
 

@@ -32,19 +32,18 @@ class InputChannel(Protocol):
         They stay in the queue."""
 
     def was_given(self, barrier: QueuedBarrier, before: QueuedBarrier | None) -> None:
-        """Note that the task has got *barrier* before the elements that it has overtaken.
-        The barrier stays in the queue, where it divides these elements from later ones. *before*:
-        the barrier of the previous such call, which is removed from the queue; None: there was
-        none."""
+        """Note that the task has got *barrier* before the elements that it has overtaken. The
+        barrier stays in the queue, where it divides these elements from later ones. *before*: the
+        barrier of the previous such call, which is removed from the queue; None: there was none."""
 
     def restore(self, elements: Sequence[Element]) -> None:
-        """Give the task these elements before all elements that arrive from the producer."""
+        """Insert restored elements before everything that arrives from the producer."""
 
     def processed(self) -> None:
         """Tell the producer that the task has processed all data."""
 
     def close(self, reason: str | None) -> None:
-        """Close the channel. *reason*: why no more data is wanted. None: all data was read."""
+        """Close the channel. *reason*: why the task reads no more; None: it has read everything."""
 
     def metrics(self) -> ChannelMetrics: ...
 
@@ -87,9 +86,8 @@ class NetworkInputGate(InputGate):
             channel.request()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Register a callback that announces new elements.
-        It is called when :meth:`poll` can return an element (or raise) again after it returned
-        None. It may run in any thread and must not block."""
+        """Register a callback, called when :meth:`poll`, after it has returned None, would return
+        an element or raise. It may run in any thread and must not block."""
         self._on_available = callback
         if self.has_elements():
             callback()
@@ -157,7 +155,7 @@ class NetworkInputGate(InputGate):
         self.channels[channel].close(None)
 
     def close(self, reason: str = "the consumer ended") -> None:
-        """Read no more. Sends the reason to all producers that have not ended."""
+        """Read no more, and send *reason* to the producers of all channels that have not ended."""
         self._is_closed = True
         for number, channel in enumerate(self.channels):
             if self._open[number]:

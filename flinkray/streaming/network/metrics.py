@@ -10,9 +10,8 @@ from flinkray.streaming.functions.metrics import MetricGroup
 
 @dataclass(slots=True)
 class ChannelMetrics:
-    """Metrics of one channel, or the sum of the metrics of many channels.
-    The threads that move the data count without locks, so the numbers of one reading may not fit
-    exactly together."""
+    """Metrics of one channel, or the sum of the metrics of many channels. The threads that move the
+    data count without locks, so the numbers of one reading may not fit exactly together."""
 
     bytes: int = 0
     """Bytes that were sent (blocking result: written), or taken by the task.
@@ -44,7 +43,8 @@ Read = Callable[[], ChannelMetrics]
 
 
 def register_output(group: MetricGroup, read: Read) -> None:
-    """Register a partition's metrics in a task's group. *read* is the partition's ``metrics``."""
+    """Show a partition's metrics in its task's metric group. *read*: the partition's
+    ``metrics``."""
     group.gauge("numBytesOut", lambda: read().bytes)
     group.gauge("numRecordsOut", lambda: read().records)
     group.gauge("numBuffersOut", lambda: read().buffers)
@@ -55,7 +55,7 @@ def register_output(group: MetricGroup, read: Read) -> None:
 
 
 def register_input(group: MetricGroup, read: Read) -> None:
-    """Register the metrics of a gate in a task's group. *read* is the gate's ``metrics``."""
+    """Show a gate's metrics in the metric group of its task. *read*: the gate's ``metrics``."""
     group.gauge("numBytesIn", lambda: read().bytes)
     group.gauge("numRecordsIn", lambda: read().records)
     group.gauge("numBuffersIn", lambda: read().buffers)

@@ -173,7 +173,7 @@ class ResultPartition:
                 callback()
 
     def flush(self) -> None:
-        """Send the elements that wait to be sent together with others."""
+        """Send all elements that wait in buffers for others to be sent with them."""
         for subpartition in self.subpartitions:
             subpartition.flush()
 
@@ -197,7 +197,7 @@ class ResultPartition:
         self._on_change = callback
 
     def fail(self, reason: str) -> None:
-        """Fail the consumers: the task has failed or was cancelled."""
+        """Make the consumers fail with *reason*, because the task has failed or was cancelled."""
         self._end(
             PartitionReleasedError(f"partition {self.id} of {self.producer}: {reason}"), reason
         )
@@ -210,7 +210,7 @@ class ResultPartition:
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing can be written any more. None while writing is possible."""
+        """The error because of which nothing can be written any more; None: there is none."""
         return self._failure or self._unsent
 
     @property
@@ -222,7 +222,8 @@ class ResultPartition:
 
     @property
     def is_consumed(self) -> bool:
-        """Whether every consumer has read everything and does not need the producer any more."""
+        """Whether every consumer has read everything, so that the producer's process is not needed
+        any more."""
         return all(subpartition.is_consumed for subpartition in self.subpartitions)
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
@@ -247,13 +248,13 @@ class ResultPartition:
     # --- for subpartitions and views ----------------------------------------------------------
 
     def check(self) -> None:
-        """Raise :attr:`failure`, if there is one. Called by the writer."""
+        """Raise :attr:`failure`, if there is one. The writer calls this."""
         failure = self.failure
         if failure is not None:
             raise failure
 
     def consumer_lost(self, failure: Exception) -> None:
-        """Fail the partition: a consumer was lost before it had read everything."""
+        """Fail the partition with *failure*: a consumer was lost before it had read everything."""
         self._end(failure, str(failure))
 
     def _end(self, failure: Exception, reason: str) -> None:
@@ -290,8 +291,8 @@ class ResultPartition:
                 notify()
 
     def attach(self, view: SubpartitionView, index: int) -> bool:
-        """Attach a reader to a subpartition.
-        Return whether the view has to be notified. Raises the partition's failure, or ValueError:
+        """Make *view* the reader of a subpartition. Returns whether there is data already, so that
+        the caller has to call the view's ``notify``. Raises the partition's failure, or ValueError:
         the subpartition has another reader, or does not exist."""
         if not 0 <= index < len(self.subpartitions):
             raise ValueError(f"partition {self.id} has no subpartition {index}")
@@ -340,9 +341,8 @@ class SubpartitionView(Protocol):
     """Number of buffers that this view has taken. Used by results that are read several times."""
 
     def becomes_ready(self) -> bool:
-        """Note that the subpartition has data for this consumer.
-        Returns whether the caller has to call :meth:`notify`, after it has released the partition's
-        lock."""
+        """Note that the subpartition has data for this consumer. Returns whether the caller has to
+        call :meth:`notify`, after it has released the partition's lock."""
 
     def notify(self) -> None: ...
 
@@ -352,7 +352,7 @@ class SubpartitionView(Protocol):
         partition's lock."""
 
     def fail(self, reason: str) -> None:
-        """Tell the consumer that nothing more will come."""
+        """Tell the consumer that its input has failed and will not be complete."""
 
 
 class Subpartition:
@@ -451,8 +451,8 @@ class Subpartition:
         self.consumed(view)
 
     def _settle_waiting(self) -> list[WaitingBarrier]:
-        """Mark the barriers that wait here as sent without overtaking anything, because no data is
-        before them. Returns those that wait in no other subpartition either."""
+        """Mark the barriers that wait in this subpartition as sent: no data is before them to
+        overtake. Returns those that every other subpartition has sent, too."""
         settled = []
         with self._lock:
             for buffer in self._buffers:
@@ -576,7 +576,8 @@ class Subpartition:
 
     def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
         """Send a waiting barrier before the buffers in front of it, unless it was sent already.
-        Returns callbacks (or None) that the caller has to call after it has released the lock."""
+        Returns a list of callbacks that the caller has to call after it has released the lock; None
+        in the list: nothing to call."""
         for place, buffer in enumerate(self._buffers):
             if buffer.waiting is waiting:
                 waiting.leave(self.index, self._in_flight(place))
@@ -618,8 +619,8 @@ class Subpartition:
         partition.full += (self.queued >= self._most_queued) - was_full
 
     def _ready(self) -> Callable[[], None] | None:
-        """Note that there are new buffers for the view. Returns the callback that tells the view
-        so, which the caller has to call after it has released the lock. None: no call is needed."""
+        """Tell the view that there are new buffers. Returns a callback that the caller has to call
+        after it has released the lock; None: the view needs no call."""
         view = self.view
         if view is not None and self._buffers and view.becomes_ready():
             return view.notify
@@ -628,8 +629,9 @@ class Subpartition:
     # --- the view's; the lock is held ---------------------------------------------------------
 
     def attach(self, view: SubpartitionView) -> bool:
-        """Attach the reader. Return whether the view has to be notified.
-        Raises ValueError: another consumer reads or has read this subpartition."""
+        """Make *view* the reader. Returns whether there is data already, so that the caller has to
+        call the view's ``notify``. Raises ValueError: the subpartition has, or had, another
+        reader."""
         if self.view is not None or self.is_consumed:
             raise ValueError(
                 f"subpartition {self.index} of {self.partition.id} is read by another consumer"
@@ -657,9 +659,8 @@ class Subpartition:
         self._sent.add_buffer(buffer.records, buffer.data_size)
 
     def discard(self) -> list[SubpartitionView]:
-        """Drop the waiting buffers and detach the reader.
-        Returns a list with the reader's view, which the caller has to fail. The list is empty if
-        there is no reader, or the reader has read everything."""
+        """Drop the waiting buffers and detach the reader. Returns a list with the reader's view,
+        which the caller has to fail; empty without a reader, or if it has read everything."""
         self._open = []
         self._buffers.clear()
         self.queued = 0

@@ -146,8 +146,9 @@ class OwnedRegions:
         self._offer((segment.number, os.getpid(), segment.file, capacity, count, segment.token))
 
     def answered(self, number: int, is_mapped: bool) -> None:
-        """Handle the answer to an offer: whether the other side could map the segment.
-        A process in another container cannot map it."""
+        """Use an offered segment, or, if the other side could not map it (*is_mapped* False), close
+        it and use no shared memory any more: a process in another container cannot map any
+        segment."""
         with self._lock:
             segment = self._segments.get(number)
             if segment is None:
@@ -184,8 +185,8 @@ class OwnedRegions:
 
 
 class _Lease:
-    """Object to which all Arrow buffers of a region of shared memory refer. When the last buffer is
-    gone, it is deleted, and tells the owner that the region is free."""
+    """The owner of all Arrow buffers over a region of shared memory. When the last of them is gone,
+    Python deletes this object, which tells the producer that the region is free."""
 
     __slots__ = ("_memory", "_number", "_returned")
 
@@ -209,7 +210,7 @@ class MappedRegions:
         """Numbers of regions that are free again, to be sent to the owner."""
 
     def map(self, offer: Offer) -> bool:
-        """Map an offered segment. Return False if the owner's memory is not visible here."""
+        """Map an offered segment for reading. Returns False if this process cannot map it."""
         number, process, file, capacity, count, token = offer
         try:
             opened = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

@@ -57,8 +57,8 @@ class DataAddress:
 
 
 def data_protocol(process_name: str) -> str:
-    """Return the name that a client of this protocol asks for.
-    It differs from the name for RPC, so that each side refuses clients of the other protocol."""
+    """Return the name by which clients of this protocol ask for the process. RPC clients use
+    another name, so each side refuses clients of the other protocol."""
     return f"data of {process_name}"
 
 
@@ -70,9 +70,9 @@ def dial(
     tls: Tls | None,
     timeout: float,
 ) -> Wire:
-    """Connect to a process and do the handshake.
-    Each may take up to *timeout* seconds. Raises HandshakeError: another protocol or secret.
-    RpcConnectionError: the process does not run or answer."""
+    """Connect to a process, do the handshake, and return the connection. Each may take up to
+    *timeout* seconds. Raises HandshakeError: another protocol or secret. RpcConnectionError: the
+    process does not run or answer."""
     try:
         wire = _open(address, node_id, tls, timeout)
     except ssl.SSLError as error:

@@ -28,8 +28,8 @@ class DataTransport(Protocol):
         """Number of connected peers that have not yet proved that they belong to the cluster."""
 
     def dial(self, address: DataAddress, identity: str) -> Wire:
-        """Connect to the process at *address*; introduce this process as *identity*.
-        Raises RpcConnectionError."""
+        """Return a new connection to the process at *address*, to which this process introduces
+        itself as *identity*. Raises RpcConnectionError."""
 
     def close(self) -> None:
         """Stop accepting peers."""

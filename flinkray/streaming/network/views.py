@@ -16,10 +16,10 @@ from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
 class Sender(Protocol):
-    """The part of a connection that a :class:`RemoteView` uses to send."""
+    """Interface of a connection, with which a :class:`RemoteView` sends its buffers."""
 
     def enqueue(self, view: RemoteView, is_first: bool) -> None:
-        """Queue the view for its turn to send. *is_first*: before the other views."""
+        """Put the view into the queue of views with something to send. *is_first*: at its front."""
 
     def send(self, frame: bytes) -> None: ...
 
@@ -78,7 +78,7 @@ class RemoteView:
 
     @property
     def credit(self) -> int:
-        """The bytes that may be sent now; if negative, bytes that were sent without credit."""
+        """The bytes that may be sent now; negative if more was sent than was granted."""
         return self._credit
 
     def _pay(self, buffer: Buffer) -> None:
@@ -96,10 +96,9 @@ class RemoteView:
             self.notify()
 
     def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
-        """Take a buffer, and more of them until *most* bytes are reached.
-        Returns (frames, bytes, whether another buffer can be sent at once, whether that buffer is
-        sent before those of other channels). There are no frames if the buffers were discarded
-        meanwhile."""
+        """Take a buffer, and more of them until *most* bytes are reached. Returns (frames, bytes,
+        whether another buffer can be sent at once, whether that buffer is sent before those of
+        other channels). There are no frames if the buffers were discarded meanwhile."""
         subpartition = self._subpartition
         taken: list[tuple[Buffer, int, int]] = []
         total = 0
@@ -136,15 +135,16 @@ class RemoteView:
         self._subpartition.processed()
 
     def released(self, reason: str | None) -> None:
-        """Detach the view from its subpartition, because the consumer wants no more data.
-        *reason*: why; None: the consumer has received everything."""
+        """Detach the view, because the consumer has received everything (*reason* None). With a
+        *reason* the consumer does not want the rest; then as :meth:`lost`."""
         if reason is None:
             self._subpartition.consumed(self)
         else:
             self.lost(reason)
 
     def lost(self, reason: str) -> None:
-        """Fail the partition: this view's consumer was lost, or the connection to it."""
+        """Tell the subpartition that its consumer, or the connection, was lost. A pipelined
+        partition then fails; the result of a batch job stays for another consumer."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))
 
@@ -195,8 +195,8 @@ class LocalView:
                 self._barriers.remove(barrier)
 
     def take(self) -> tuple[list[Element], int]:
-        """Return the elements of the next buffer and its size in bytes.
-        An empty list: there is no buffer now. ``on_data`` is called when the next one is ready."""
+        """Return (elements of the next buffer, its size in bytes). If the list is empty, there is
+        no buffer now; ``on_data`` is called when the next one is ready."""
         subpartition = self._subpartition
         with self._lock:
             while self._barriers:
@@ -223,6 +223,7 @@ class LocalView:
         self._on_failure(reason)
 
     def release(self, reason: str) -> None:
-        """Fail the partition: the consumer wants no more data before it has read everything."""
+        """Tell the subpartition that its consumer does not want the rest of the data. A pipelined
+        partition then fails; the result of a batch job stays for another consumer."""
         producer = self._subpartition.partition.producer
         self._subpartition.lost(self, ConsumerLostError(producer, self._consumer, reason))

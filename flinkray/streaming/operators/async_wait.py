@@ -128,7 +128,7 @@ class AsyncWaitOperator(StreamOperator):
         self.context.turn.leave(self._put_out)
 
     def _put_out(self) -> None:
-        """Put out all results that may leave the queue. Raises the failure of a call."""
+        """Put out the results that the queue gives out now. Raises the error of a failed call."""
         if self._failure is not None:
             raise self._failure
         settled, queue = self._settled, self._queue
@@ -256,8 +256,8 @@ class AsyncWaitOperator(StreamOperator):
         self._tell()
 
     def _tell(self) -> None:
-        """Make the task's thread put out results, because one is complete.
-        Sends mail to the task, or only wakes the task if earlier mail was not run yet."""
+        """Make the task's thread put out results, because one is complete: send mail to the task,
+        or only wake the task if earlier mail was not run yet."""
         if self._is_mailed:
             self.context.turn.wake_up()
         else:
@@ -316,21 +316,20 @@ class AsyncQueue(ABC):
 
     @abstractmethod
     def mark(self, mark: Mark) -> None:
-        """Append a watermark or a status, behind all records that were added before."""
+        """Append a watermark or a change of the idle status, behind all records added before."""
 
     @abstractmethod
     def complete(self, call: AsyncCall) -> None:
-        """Note that a call has its results, so that :meth:`take` may return the call."""
+        """Note that *call* has its results, so that :meth:`take` may return the call."""
 
     @abstractmethod
     def take(self) -> AsyncCall | Mark | None:
-        """Remove and return the next record or mark (watermark or status). None if the next record
-        is not complete yet, or there is none."""
+        """Remove and return the next call or mark (watermark or status). None if the next call is
+        not complete yet, or the queue is empty."""
 
     @abstractmethod
     def calls(self) -> Iterator[AsyncCall]:
-        """Yield the calls in the queue, in an order in which they may be repeated after a
-        restore."""
+        """Yield the calls in the queue, in the order in which a restored task repeats them."""
 
 
 class OrderedQueue(AsyncQueue):
@@ -476,8 +475,7 @@ class EventLoopThread:
         return outcome[0]
 
     def end(self, close: Callable[[], Any]) -> None:
-        """Cancel all coroutines, wait for their end, call *close* in the thread, and end the
-        thread."""
+        """Cancel all coroutines, wait for them, call *close* in the thread, and end the thread."""
         try:
             self.call(self._cancel_all)
             self.call(close)

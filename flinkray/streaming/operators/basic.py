@@ -67,7 +67,7 @@ DROPPED: Any = _Dropped()
 
 
 def emit_kept(output: Output, block: Block, values: list[Any]) -> None:
-    """Put out the records of a block whose value is not :data:`DROPPED`."""
+    """Put out *values* in place of the block's records, without those that are :data:`DROPPED`."""
     chosen = [value is not DROPPED for value in values]
     kept = list(compress(values, chosen))
     if kept:

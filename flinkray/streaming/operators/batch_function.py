@@ -36,8 +36,8 @@ If the function returns None, the stage's result has no rows.
 
 
 class _StageInputs(Source[Any, ResultFileSplit]):
-    """The results in files that a Python stage reads, none or several.
-    The tasks divide the row groups of each result among them without an enumerator."""
+    """The source of a Python stage, which reads results in files, none or several. The tasks divide
+    the row groups of each result among them, without an enumerator."""
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
@@ -45,7 +45,7 @@ class _StageInputs(Source[Any, ResultFileSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[ResultFileSplit], clock: Clock
     ) -> SplitEnumerator[ResultFileSplit]:
-        """Create the enumerator of a stage without inputs, which has no splits."""
+        """Return an enumerator without splits; only a stage without inputs uses it."""
         return FixedSplitsEnumerator(context, ())
 
     def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
@@ -53,7 +53,7 @@ class _StageInputs(Source[Any, ResultFileSplit]):
 
 
 class _StageReader(SourceReader[ResultFileSplit]):
-    """Keeps the task's share of each input, in the order of the inputs."""
+    """Collects the shares of this task, one of each input, which its runner adds in their order."""
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
@@ -107,10 +107,11 @@ class BatchFunctionOperator(SourceOperator):
         return ""
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
-        """Write the next record batch. Returns its number of rows, or why there is none.
+        """Write the next record batch of the function. Returns its number of rows, or why there is
+        none.
 
         Raises:
-            StreamError: the function has returned or yielded something else.
+            StreamError: the function has returned or yielded other things than record batches.
         """
         if self._produced is None:
             shares = self.reader.shares
@@ -126,11 +127,11 @@ class BatchFunctionOperator(SourceOperator):
         return int(batch.num_rows)
 
     def _batches(self, returned: Any) -> Generator[pa.RecordBatch | pa.Table, None, None]:
-        """Yield what the function of a Python stage has returned: record batches and tables. Yields
-        nothing if the function has returned None.
+        """Yield the record batches and tables in *returned*, what the function of a Python stage
+        has returned; nothing if this is None.
 
         Raises:
-            StreamError: the function has returned something else.
+            StreamError: the function has returned or yielded something else.
         """
         if returned is None:
             return

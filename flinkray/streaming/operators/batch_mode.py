@@ -38,8 +38,8 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _TimelessOutput(Output):
-    """Passes records on, and drops watermarks and idle status: at the end of each key the operator
-    gets a last watermark, which must not end the stream."""
+    """Passes records on, and drops watermarks and idle status. For each key, the operator is given
+    a last watermark; it must not reach the operators behind."""
 
     def __init__(self, output: Output) -> None:
         self.__dict__.update(output.__dict__)
@@ -107,7 +107,7 @@ class _Port:
             self._end()
 
     def process_status(self, idle: bool) -> None:
-        """Ignore the status: in batch mode no watermark could be held back by an idle input."""
+        """Do nothing: in batch mode there are no watermarks that an idle input could hold back."""
 
 
 class SortedInputsOperator(_Reordering):
@@ -159,7 +159,8 @@ class SortedInputsOperator(_Reordering):
             self.output.emit_watermark(MAX_TIMESTAMP)
 
     def _process(self, port: Receiver, block: Block) -> None:
-        """Process a block in portions. A portion may hold the records of many keys."""
+        """Pass a block to *port* in portions, between which the task pauses. A portion may go on
+        with the records of the next key."""
         at = 0
         while at < len(block):
             end = min(len(block), at + self._left)
@@ -210,8 +211,8 @@ class BroadcastFirstOperator(_Reordering):
         )
 
     def take_in(self, batch: Records) -> None:
-        """Store records of the first input until the second input has ended; after that, pass them
-        on."""
+        """Take records of the first input: store them until the second input has ended, and pass
+        them on after that."""
         if self._is_waiting:
             self.kept.add(batch)
         elif isinstance(batch, Block):
@@ -277,7 +278,7 @@ class KeptBatches:
         self._batches, self._size = [], 0
 
     def take(self) -> Iterator[Records]:
-        """Yield all batches and close. Call this once, at the end."""
+        """Yield all batches in their order, then delete the file. Call this once, at the end."""
         if self._file is not None:
             self._file.seek(0)
             while True:

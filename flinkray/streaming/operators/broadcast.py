@@ -22,7 +22,7 @@ from flinkray.streaming.records.keying import Keys
 
 
 class BroadcastStates:
-    """The broadcast states whose descriptors the program passed to ``broadcast(...)``."""
+    """Gives a function broadcast states, but only those declared in ``broadcast(...)``."""
 
     def __init__(
         self, descriptors: tuple[MapStateDescriptor[Any, Any], ...], backend: OperatorStateBackend
@@ -42,7 +42,7 @@ class BroadcastStates:
 
 
 class _TimeOf:
-    """Base class that gives broadcast contexts the methods that return the time."""
+    """Base class of broadcast contexts: its methods return processing time and watermark."""
 
     _service: TimerService
 

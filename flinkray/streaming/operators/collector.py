@@ -19,8 +19,7 @@ from flinkray.streaming.time.turn import Portion
 
 
 class _Nowhere:
-    """Stands in where there is no context: accepts a record's timestamp and key, and ignores
-    them."""
+    """A context that is not needed: its timestamp and key can be set, without effect."""
 
     __slots__ = ("key", "record_timestamp")
 
@@ -120,8 +119,8 @@ class Collector:
                 values = self._values
 
     def begin(self, origin: Origin | None = None) -> int:
-        """Prepare for the results of a batch or of timers. Returns how many records or timers to
-        process first (a portion)."""
+        """Prepare for the results of a batch (from *origin*) or of timers. Returns the size of the
+        first portion: how many records or timers to process before others have their turn."""
         self._origin = origin
         self._limit = self._portion.begin()
         return self._limit

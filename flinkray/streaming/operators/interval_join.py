@@ -19,7 +19,7 @@ _RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")
 
 
 class JoinContext:
-    """The timestamps of the pair that a join function gets."""
+    """Context of a join function: has the timestamps of both records of the present pair."""
 
     def __init__(self) -> None:
         self.left = self.right = 0

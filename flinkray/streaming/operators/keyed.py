@@ -102,8 +102,8 @@ class ReduceOperator(KeyedFunctionOperator):
         self.output.emit(block.with_values(results))
 
     def reduce_block(self, block: Block) -> list[Any]:
-        """Reduce a block into the state. Returns the reduced value after each record.
-        The returned values are copies: changes to them do not reach the state."""
+        """Reduce the records of a block into the state. Returns, for each record, a copy of the
+        reduced value of its key after it."""
         reduce, context, load = self._reduce, self.key_context, self._values.get_to_change
         own = self.context.own
         keys = self.keys.of_block(block)
@@ -126,7 +126,7 @@ class ReduceOperator(KeyedFunctionOperator):
         return results
 
     def emit_all(self) -> None:
-        """Put out the value of each key, and remove it from the state."""
+        """Put out the reduced value of each key, and remove all values from the state."""
         results = [self._values.take(key) for key in self._values.places()]
         for begin, end in Portion(self.context.clock, self.context.turn).of(len(results)):
             times = [MAX_TIMESTAMP] * (end - begin)

@@ -92,8 +92,8 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             rows.put(key, row)
 
     def fired_until(self, timestamp: int) -> None:
-        """Note that the table has been read and no record waits any more. Put out the watermark and
-        the idle status that were held back."""
+        """Put out the watermark and the idle status that were held back, and ask the sources to go
+        on: the table was read to its end, and no record waits any more."""
         self._is_read = True
         self._room.free()
         if self._watermark is not None:
@@ -146,16 +146,15 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         return (self._look_up(value, None if row is None else self._own(row)),)
 
     def take_watermark(self, timestamp: int) -> None:
-        """Put out the records' watermark. Until the table has ended, only keep the latest
-        watermark."""
+        """Put out a watermark of the records or, before the table has ended, only store it."""
         if self._is_read:
             self.output.emit_watermark(timestamp)
         else:
             self._watermark = timestamp
 
     def take_status(self, idle: bool) -> None:
-        """Put out the idle status of the records' input. Until the table has ended, only keep the
-        status: while records may wait, operators behind this one must not advance without them."""
+        """Handle the idle status of the records' input: put it out or, before the table has ended,
+        only store it, since operators behind this one must not advance while records wait."""
         if self._is_read:
             self.output.emit_status(idle)
         else:
@@ -171,8 +170,8 @@ class _Records(InputPort):
 
 
 class _Table(InputPort):
-    """The input port of a look-up's table.
-    Ignores all watermarks but the last one, which ends the table."""
+    """The input port of a look-up's table. The last watermark ends the table; all others are
+    ignored."""
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_TIMESTAMP:

@@ -52,7 +52,8 @@ class ChainingStrategy(Enum):
 
 
 class Receiver(Protocol):
-    """Takes batches and time: an operator's input, or a writer to another task."""
+    """Interface of what takes batches, watermarks and idle status: an operator's input, or a writer
+    that sends them to other tasks."""
 
     def process_block(self, block: Block) -> None: ...
     def process_columns(self, columns: Columns) -> None: ...
@@ -157,8 +158,8 @@ class OperatorContext:
 
     @property
     def own(self) -> Callable[[Any], Any]:
-        """The function that copies mutable results of user code. With object reuse, it returns its
-        argument unchanged."""
+        """The function that copies results of user code which user code could still change. With
+        object reuse, it copies nothing."""
         return _shared if self.object_reuse else own
 
     @property
@@ -175,7 +176,7 @@ class OperatorContext:
 
 @dataclass(frozen=True)
 class OperatorState:
-    """The state of one operator's subtask at a point in time."""
+    """The state that one subtask of an operator has in a checkpoint, or is restored from."""
 
     keyed: SnapshotStream | None = None
     operator: OperatorSnapshot | None = None
@@ -183,7 +184,8 @@ class OperatorState:
 
 
 class OperatorStateCapture:
-    """An :class:`OperatorState` that is not written yet. The task continues while it is written."""
+    """The state of an operator's subtask at one moment. The task continues to change its state
+    while the capture is written."""
 
     def __init__(
         self,
@@ -265,7 +267,7 @@ class StreamOperator:
 
     @property
     def selectors(self) -> Sequence[Any]:
-        """The functions that the operator calls for the keys of records."""
+        """The user's functions that this operator calls to get the keys of records."""
         return ()
 
     def all_selectors(self) -> Iterable[Any]:
@@ -310,8 +312,8 @@ class StreamOperator:
         """Release resources; also called after a failure."""
 
     def read(self, block: Block) -> Iterator[Any]:
-        """Return an iterator over a block's values.
-        Error messages show the last value that was read."""
+        """Return an iterator over a block's values. If processing fails, the error names the value
+        that the iterator returned last."""
         values = block.values
         # An iterator over a range does not show whether it is exhausted.
         records = iter(list(values) if isinstance(values, range) else values)
@@ -322,7 +324,7 @@ class StreamOperator:
 
     @property
     def takes_columns(self) -> bool:
-        """Whether the operator handles columns without turning them into rows."""
+        """Whether the operator overrides :meth:`process_columns`: columns need not become rows."""
         return type(self).process_columns is not StreamOperator.process_columns
 
     def process_block(self, block: Block) -> None:
@@ -354,7 +356,7 @@ class StreamOperator:
         return ()
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """Capture the state at this moment, to be written later. Called between two batches.
+        """Return a capture of the present state, to be written later. Called between two batches.
         *since*: id of an earlier checkpoint; only later changes of keyed state are captured. None:
         all of it is captured."""
         keyed = None
@@ -363,10 +365,9 @@ class StreamOperator:
         return OperatorStateCapture(keyed, self.operator_state.capture(), self.files())
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
-        """Restore the state of earlier subtasks. Called between setup and open.
-        *checkpoint_id*: the checkpoint of which the keyed state is, if it is exactly this subtask's
-        state. Then later captures may hold only the changes since this checkpoint. None: the state
-        comes from other subtasks or key groups."""
+        """Restore *states*, which earlier subtasks have written. Called between setup and open.
+        *checkpoint_id*: if the keyed state is exactly this subtask's state in a checkpoint, the id
+        of this checkpoint; later captures may then hold only the changes since. None: otherwise."""
         if self.keyed_state is not None:
             keyed = (s.keyed for s in states if s.keyed is not None)
             self.keyed_state.restore(keyed, checkpoint_id)

@@ -128,7 +128,8 @@ class KeyedRecordContext(TimerContext):
 
 
 class TimelessOperator(FunctionOperator):
-    """Base of operators whose function can ask for the time, but has no timers."""
+    """Base of operators of streams without keys, whose function can ask for the time but set no
+    timers."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -196,8 +197,7 @@ class WithTimers(StreamOperator, ABC):
         self.fired_until(timestamp)
 
     def fired_until(self, timestamp: int) -> None:
-        """Put out the watermark *timestamp*. Called when all event-time timers up to it have
-        fired."""
+        """Put out the watermark *timestamp*, because all event-time timers up to it have fired."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
@@ -219,7 +219,7 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
     def process_keyed(
         self, process: Callable[[Any, Any], Any], keys: Sequence[Any], block: Block
     ) -> None:
-        """Put out the results of *process* for each record of the block."""
+        """Call *process* with each record of the block and its key, and put the results out."""
         self.results.of_each(
             process, self.read(block), block, self.record_context, keys, self.key_context
         )

@@ -140,13 +140,13 @@ class SourceOperator(StreamOperator):
 
     @property
     def has_rest(self) -> bool:
-        """Whether a part of the last batch was not put out yet. No checkpoint can be taken until it
-        was."""
+        """Whether the last batch was put out only in part. Until the rest was put out, no
+        checkpoint can be taken."""
         return self._rest is not None
 
     def emit_next(self, most: int = BLOCK_RECORDS) -> NoRecords | int:
-        """Put out one batch. Returns its number of records, or why there is none.
-        *most*: greatest number of records if they are values. Columns are put out whole."""
+        """Put out the next batch, or the rest of the last one. Returns its number of records, or
+        why there is none. *most*: largest number of Python values; columns are put out whole."""
         polled: Block | Columns | NoRecords
         if self._rest is None:
             if self.paused:

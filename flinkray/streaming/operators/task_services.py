@@ -28,7 +28,7 @@ class CommitLog(Protocol):
 
 
 class UnloggedCommits(CommitLog):
-    """Commit log that stores nothing, for programs that never run a part again."""
+    """A commit log that stores nothing, for runs in which no part of the job is ever repeated."""
 
     def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
         return committables
@@ -109,6 +109,5 @@ class TaskServices:
         self, data_set_id: IntermediateDataSetID
     ) -> Callable[[pa.RecordBatch | pa.Table], None] | None:
         """Return the function that writes rows to the task's part of a file result. It blocks.
-        None: nobody reads the result.
-        """
+        None: nobody reads the result."""
         return None

@@ -45,8 +45,8 @@ class _Emitter(WatermarkOutput):
             self._operator.put_out_watermark(timestamp)
 
     def end(self) -> None:
-        """Note that the input has ended, so that no further watermark is put out.
-        The operator itself puts out the last watermark."""
+        """Note that the input has ended: later watermarks of the generators are ignored. The
+        operator itself puts out the last watermark."""
         self.last = MAX_TIMESTAMP
         self.mark_active()
 
@@ -64,7 +64,7 @@ class _Emitter(WatermarkOutput):
 
 
 class _TimeOfSplit:
-    """Holds the watermark generator of one split, or of all records that belong to no split."""
+    """The watermark generator of one split, or of all records without a split, with its output."""
 
     def __init__(self, generator: WatermarkGenerator, output: PartialWatermark, now: int) -> None:
         self.generator = generator
@@ -94,7 +94,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether watermarks are aligned. If so, the operator must run in its source's task."""
+        """Whether the source waits for slower sources (watermark alignment). If so, the operator
+        must run in the source's task."""
         return self._progressive and self._strategy.alignment is not None
 
     @property
@@ -171,8 +172,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._forget(split_id)
 
     def _follow_splits(self) -> None:
-        """Create a new watermark generator if the source has begun another split since the last
-        call."""
+        """Make a new watermark generator if the source has begun another split meanwhile."""
         begun = self.context.splits.begun
         if begun == self._begun or not self._strategy.waits_for_splits:
             return

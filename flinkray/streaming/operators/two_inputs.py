@@ -26,7 +26,8 @@ from flinkray.streaming.time.combined_watermarks import CombinedWatermark, Valve
 
 
 class InputPort:
-    """Receives the batches and watermarks of one input, for an operator with two inputs."""
+    """One input of an operator with two inputs: passes its batches and watermarks on to the
+    operator."""
 
     takes_columns = False
 
@@ -59,8 +60,7 @@ class TwoInputs(StreamOperator):
         return (InputPort(self, 0), InputPort(self, 1))
 
     def take_time(self, result: ValveOutput) -> None:
-        """Pass on what has changed in the time of both inputs together: the least watermark, or
-        whether both are idle."""
+        """Process a change of the combined time of both inputs: least watermark, or idle status."""
         result.tell(
             self.process_watermark,
             lambda idle: self.context.turn.then(lambda: self.process_status(idle)),

@@ -53,9 +53,9 @@ class ConvertingReceiver:
 
 
 class OperatorCopies:
-    """Makes a copy of an operator and of its user function for each subtask, as tasks on a cluster
-    have them. Of an operator with ``shared`` only the operator itself is copied: its function
-    belongs to the client's process."""
+    """Makes each subtask's own copy of an operator with its user function, so that subtasks in one
+    process share nothing. A ``shared`` operator is copied without its function, which belongs to
+    the client's process."""
 
     def __init__(self) -> None:
         self._pickled: dict[str, bytes] = {}
@@ -145,7 +145,9 @@ class ChainBuilder:
         return [writer for _, writer in sorted(self._writers.items())]
 
     def build(self, place: int = 0) -> StreamOperator:
-        """Build the operator at index *place* of the plan, and all operators chained behind it."""
+        """Return the operator at index *place* of the plan, after all operators chained behind it
+        were built and connected. All of them are added to ``operators``, the first operator of the
+        chain first."""
         planned = self._plan.operators[place]
         operator = self._copy_of(planned)
         first = len(self.operators)
@@ -209,8 +211,8 @@ class ChainBuilder:
 
 
 def prepared_partitioner(result: PlannedResult, channels: int, producer: int) -> StreamPartitioner:
-    """Return a copy of the partitioner of *result*, set up for the subtask *producer*.
-    Its random choices are the same in every run."""
+    """Return a copy of the partitioner of *result*, set up for the subtask *producer* with
+    *channels* channels. Its random choices are the same in every run."""
     partitioner = result.partitioner
     if partitioner.functions:
         partitioner = pickle.loads(cloud_pickle.dumps(partitioner))
@@ -221,8 +223,8 @@ def prepared_partitioner(result: PlannedResult, channels: int, producer: int) ->
 
 
 def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
-    """Return the consumer's subtasks to which a producer's subtask writes (SPEC appendix B).
-    These are all subtasks, or a few if the partitioner is pointwise."""
+    """Return the consumer's subtasks to which the producer's subtask *producer* sends records over
+    *edge* (SPEC appendix B): all, or a few if the partitioner is pointwise."""
     sources, targets = edge.source.parallelism, edge.target.parallelism
     if not edge.partitioner.pointwise:
         return range(targets)
@@ -234,7 +236,8 @@ def channel_targets(edge: StreamEdge, producer: int) -> Sequence[int]:
 
 
 def pointwise_producers(sources: int, targets: int, consumer: int) -> range:
-    """Return the producers that a consumer's subtask reads from."""
+    """Return the indices of the producer's subtasks that the subtask *consumer* reads from, if the
+    producer has *sources* and the consumer *targets* subtasks."""
     if sources >= targets:
         return range(consumer * sources // targets, (consumer + 1) * sources // targets)
     only = consumer * sources // targets

@@ -18,8 +18,8 @@ from flinkray.streaming.sinks.output_format import GlobalFormat, OutputFormatOpe
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """Says where one output of an operator goes: to another operator of the chain, or to another
-    chain."""
+    """Says where one output of an operator goes: to another operator of the same chain, or (as a
+    result of the chain) to the tasks of another chain."""
 
     tag_id: str | None
     """Tag of the side output; None: the main output."""
@@ -47,7 +47,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True)
 class PlannedResult:
-    """Describes results that leave the chain for the tasks of another chain."""
+    """One result of a chain: records for the tasks of another chain, and how they are divided."""
 
     edge: int
     """Number of the edge in the graph."""
@@ -80,12 +80,13 @@ class ChainPlan:
 
     @property
     def is_source(self) -> bool:
-        """Whether the chain's head reads splits of a source, and no other chain."""
+        """Whether the chain begins with a source and so reads from no other chain."""
         return isinstance(self.operators[0].operator, SourceOperator)
 
 
 def global_formats(plan: ChainPlan) -> list[GlobalFormat]:
-    """Return a new :class:`GlobalFormat` for each operator of the chain that needs one."""
+    """Return a new :class:`GlobalFormat` for each operator of the chain whose output format has
+    methods to be called once for all subtasks."""
     return [
         GlobalFormat(planned.name, planned.operator.format, plan.job_parameters)
         for planned in plan.operators

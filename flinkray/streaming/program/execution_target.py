@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExecutionTarget:
-    """Says where the program that ``flinkray run`` executes is to run."""
+    """Says where and with which settings ``flinkray run`` runs the jobs of a program."""
 
     cluster: Any = None
     """Client of the cluster; None: the program runs in this process."""
@@ -28,7 +28,7 @@ _present = ExecutionTarget()
 
 
 def execution_target() -> ExecutionTarget:
-    """Return where programs of this process run now; :func:`running_at` changes it."""
+    """Return where programs of this process run now, as set by :func:`running_at`."""
     return _present
 
 

@@ -75,7 +75,7 @@ class StreamNode:
 
 @dataclass
 class StreamGraph:
-    """A whole program, with its nodes in topological order."""
+    """The graph of a whole program: its nodes, each after the nodes that it reads from."""
 
     job_name: str
     nodes: list[StreamNode] = field(default_factory=list)
@@ -200,7 +200,7 @@ class StreamGraph:
 
 @dataclass
 class Chain:
-    """A chain of operators, of which each task runs one copy."""
+    """Operators that run together: each task of the chain runs a copy of all of them."""
 
     head: StreamNode
     nodes: list[StreamNode]

@@ -45,7 +45,8 @@ class Transformation:
 
 @dataclass(eq=False)
 class OperatorTransformation(Transformation):
-    """An operator with any number of inputs. Several transformations at one input are a union."""
+    """A step of a program with an operator. If several transformations are given for one input,
+    their union is its input."""
 
     operator: StreamOperator = field(kw_only=True)
     inputs: list[Transformation] = field(default_factory=list)
@@ -100,8 +101,8 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """The place that an input comes from: an operator, its output (*tag_id* None: the main output),
-    and the partitioner of the records."""
+    """Where the records of an input come from: the operator (*node*), its output (*tag_id* None:
+    the main output), and how they are partitioned."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None

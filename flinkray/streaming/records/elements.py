@@ -114,7 +114,7 @@ class Columns:
         return int(self.batch.num_rows)
 
     def to_block(self) -> Block:
-        """Convert the records to Python values: rows with the batch's field names.
+        """Return the records as Python values: rows with the batch's field names, or single values.
         Raises StreamError: a map has a key more than once."""
         columns = list(map(python_values, self.batch.columns))
         if self.scalar:
@@ -151,7 +151,8 @@ class Watermark:
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Says that a channel is idle, or active again. Watermarks of idle channels are ignored."""
+    """Says that the sender of this channel is idle, or active again. While it is idle, receivers do
+    not wait for its watermarks."""
 
     idle: bool
 
@@ -182,8 +183,8 @@ class Barrier:
 
     @property
     def overtakes_at(self) -> int | None:
-        """When the alignment time-out passes, so that the barrier overtakes elements in flight, in
-        milliseconds since 1970. None: the barrier has no time-out; it overtakes from the start
+        """When the barrier begins to overtake elements in flight, because its alignment time-out
+        passes: milliseconds since 1970. None: no time-out; it overtakes from the start
         (*unaligned*) or never."""
         if self.unaligned or self.savepoint or self.alignment_timeout is None:
             return None
@@ -191,8 +192,7 @@ class Barrier:
 
     @property
     def may_overtake(self) -> bool:
-        """Whether the barrier may overtake elements in flight, which then belong to the
-        checkpoint."""
+        """Whether the barrier may overtake elements in flight, which the checkpoint then stores."""
         return self.unaligned or self.overtakes_at is not None
 
 

@@ -23,7 +23,7 @@ class SchemaSource(Protocol):
     were sent in the channel."""
 
     def schema(self, number: int) -> pa.Schema:
-        """Return the schema with this number, which was sent before. Thread-safe."""
+        """Return the schema *number*, which was sent in the channel before. Thread-safe."""
 
 
 class EncodedElements:

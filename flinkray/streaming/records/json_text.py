@@ -46,21 +46,23 @@ _EXACT = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_number, object
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. A number with a fraction or an exponent becomes a float, or a Decimal if a float
-    would lose digits. NaN and infinities are accepted as Python writes them. Raises ValueError: the
-    text is not JSON, or an object has a name more than once."""
+    """Return the value of a JSON text. A number with a fraction or an exponent becomes a float, or
+    a Decimal if a float would lose digits. NaN and infinities are accepted as Python writes them.
+    Raises ValueError: the text is not JSON, or an object has a name more than once."""
     return _PYTHON.decode(text)
 
 
 def parse_exact_json(message: bytes) -> Any:
-    """Parse JSON. Each number with a fraction or an exponent becomes a Decimal.
-    Raises ValueError: the message is not JSON (NaN is not), or an object repeats a name."""
+    """Return the value of a JSON text. Each number with a fraction or an exponent becomes a
+    Decimal. Raises ValueError: the message is not JSON (NaN is not), or an object repeats a
+    name."""
     text = message.decode(json.detect_encoding(message), "surrogatepass")
     return _EXACT.decode(text)
 
 
 def as_python(value: Any) -> Any:
-    """Convert a value of :func:`parse_exact_json` to the value that :func:`parse_json` returns."""
+    """Convert Decimals in *value*, a result of :func:`parse_exact_json`, to floats if these keep
+    all digits. The result is that of :func:`parse_json` for the same text."""
     if isinstance(value, Decimal):
         return _number(str(value))
     if isinstance(value, dict):

@@ -92,8 +92,8 @@ class KeySorter:
         self._entries, self._size = [], 0
 
     def by_key(self) -> Iterator[tuple[Any, Iterator[Entry]]]:
-        """Yield each key with its records in order of time. Records with the same time keep their
-        order. Consume the records of a key before the next key."""
+        """Yield (key, its records in order of time) for each key. Records with the same time keep
+        their order. Take all records of a key before the next key."""
         self._entries.sort(key=_ORDER)
         runs = [*map(_read, self._runs), iter(self._entries)]
         for _, entries in groupby(heapq.merge(*runs, key=_ORDER), key=itemgetter(0)):

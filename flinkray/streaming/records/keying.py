@@ -52,7 +52,7 @@ class Keys:
 
     @property
     def functions(self) -> Sequence[Any]:
-        """Functions to open before keys are selected, and to close at the end."""
+        """The user's function to open before keys are selected, and to close at the end, if any."""
         return (self.selector,) if isinstance(self.selector, Function) else ()
 
     @property
@@ -61,9 +61,8 @@ class Keys:
         return stable_hash if self._kind is None else self._kind.hash_of
 
     def of_value(self, value: Any) -> Any:
-        """Return the key of a value.
-        Raises UnsupportedKeyError if the key cannot be a key of state, or does not fit the declared
-        type."""
+        """Return the key of a value. Raises UnsupportedKeyError if the key cannot be a key of
+        state, or does not fit the declared type."""
         key = self._of(value)
         return own_key(key) if self._kind is None else self._kind.value_of(key)
 
@@ -113,9 +112,9 @@ class Keys:
         return records
 
     def of_columns(self, columns: Columns) -> pa.Array | None:
-        """Return the key column.
-        None: keys come from a function, or the column does not exist. Raises StreamError: columns
-        of this type cannot be keys. UnsupportedKeyError: a value does not fit the declared type."""
+        """Return the column of keys. None: keys come from a function, or the column does not exist.
+        Raises StreamError: columns of this type cannot be keys. UnsupportedKeyError: a value does
+        not fit the declared type."""
         if self.field is None or self.field not in columns.batch.schema.names:
             return None
         column = columns.batch.column(self.field)
@@ -135,8 +134,7 @@ class Keys:
 
 
 def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
-    """Return the user functions of several key selections, each once, so that they can be
-    opened."""
+    """Return the user functions of several key selections, each once, to be opened and closed."""
     functions = (function for keys in all_keys if keys is not None for function in keys.functions)
     return tuple({id(function): function for function in functions}.values())
 

@@ -56,7 +56,8 @@ class StreamPartitioner(ABC):
         return ()
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
-        """Configure the partitioner before the first batch."""
+        """Set the number of channels, the number of key groups, and the seed of random choices.
+        Called once, before the first batch."""
         self.channels = channels
 
     @abstractmethod
@@ -80,14 +81,14 @@ class _WholeBatch(StreamPartitioner):
 
 
 class ForwardPartitioner(_WholeBatch):
-    """Sends records to the consumer that has the producer's subtask index."""
+    """Sends all records to the consumer's subtask with the same index as the producer's subtask."""
 
     name = "FORWARD"
     pointwise = True
 
 
 class GlobalPartitioner(_WholeBatch):
-    """Sends all records to the first consumer."""
+    """Sends all records to the first subtask of the consumer."""
 
     name = "GLOBAL"
 
@@ -129,7 +130,7 @@ class _RoundRobin(StreamPartitioner):
 
 
 class RebalancePartitioner(_RoundRobin):
-    """Sends records to all consumers in turn, starting at a random consumer."""
+    """Sends records to all subtasks of the consumer in turn; a random subtask is the first."""
 
     name = "REBALANCE"
 
@@ -139,7 +140,7 @@ class RebalancePartitioner(_RoundRobin):
 
 
 class RescalePartitioner(_RoundRobin):
-    """Sends records in turn to the consumers connected to this producer, starting at the first."""
+    """Sends records in turn to the subtasks of the consumer that this subtask is connected to."""
 
     name = "RESCALE"
     pointwise = True
@@ -316,7 +317,7 @@ class KeyGroupPartitioner(_ByChannel):
 
 
 class ShufflePartitioner(_ByChannel):
-    """Sends each record to a random consumer."""
+    """Sends each record to a random subtask of the consumer."""
 
     name = "SHUFFLE"
 
@@ -377,7 +378,7 @@ def _is_below(channels: int, chosen: Any) -> bool:
 
 
 class BroadcastPartitioner(StreamPartitioner):
-    """Sends every record to every consumer."""
+    """Sends every record to every subtask of the consumer."""
 
     name = "BROADCAST"
 

@@ -63,8 +63,7 @@ class Row:
 
     @staticmethod
     def of(fields: list[str] | None, values: list[Any]) -> Row:
-        """Create a row of the two lists, without copying them: the caller must not use them any
-        more."""
+        """Create a row of the two lists themselves: the caller must not use them any more."""
         row = _new(Row)
         _set(row, "_fields", fields)
         _set(row, "_values", values)

@@ -77,8 +77,8 @@ def _rounds_decimals(kind: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def as_wide(batch: pa.RecordBatch, schema: pa.Schema, key: str | None = None) -> pa.RecordBatch:
-    """Convert the batch to a wider schema with the same columns. Raises ArrowInvalid: a value of
-    the column *key* would change, or a value does not fit its new type."""
+    """Return the batch with the types of *schema*, a wider schema with the same columns. Raises
+    ArrowInvalid: a value of the column *key* would change, or a value does not fit its new type."""
     if batch.schema == schema:
         return batch
     arrays = [

@@ -32,7 +32,7 @@ class FileFormat(ABC):
     suffix: str
 
     def of_type(self, type_info: TypeInformation | None) -> FileFormat:
-        """Return the format to use for records of the declared type: this format, or one for that
+        """Return a format for records of the declared type: this format, or a variant for that
         type. *type_info* None: the type is unknown."""
         return self
 
@@ -42,12 +42,13 @@ class FileFormat(ABC):
 
 
 class OtherColumnsError(Exception):
-    """A file cannot hold records with these columns, so a new file must begin with them."""
+    """A file cannot hold records with these columns; they have to be written to a new file."""
 
 
 class PartFile(ABC):
-    """A file that is being written. A write method raises OtherColumnsError, and has then written
-    nothing, if the file cannot hold the records. They are then written to the next file."""
+    """A file of a sink that is being written. If it cannot hold some records because of their
+    columns, the write method writes none of them and raises OtherColumnsError; the sink then
+    finishes the file and writes the records to the next one."""
 
     @abstractmethod
     def write(self, block: Block) -> None: ...
@@ -61,12 +62,12 @@ class PartFile(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Write everything to the disk and close the file."""
+        """Write everything to the disk and close the file, which is complete and durable then."""
 
     def go_on_from(self, other: PartFile) -> None:  # noqa: B027 - most have nothing to take over
-        """Take over the schema of *other*, the file before this one. It was finished because the
-        next records have other columns. This file begins with these records, and its schema gets
-        the columns of both. Called before anything is written."""
+        """Take over the schema of *other*, the file before this one, which was finished because the
+        next records have other columns. The schema of this file then has the columns of both.
+        Called before anything is written."""
 
     def abandon(self) -> None:
         """Close the file without completing it, because it will be removed."""

@@ -61,12 +61,12 @@ class RollingPolicy:
         return RollingPolicy()
 
     def is_full(self, size: int) -> bool:
-        """Return whether a file of *size* bytes is full."""
+        """Return whether *size* bytes have reached the limit, so that a new file begins."""
         return self.part_size is not None and size >= self.part_size
 
     def is_due(self, age: int, inactive: int) -> bool:
-        """Return whether a file must be closed, because of its age or because it was not written.
-        *age*, *inactive*: milliseconds since the file was begun and since the last record."""
+        """Return whether a file must be closed because it is too old, or was not written for too
+        long. *age*, *inactive*: milliseconds since the file was begun and since its last record."""
         too_old = self.rollover_interval is not None and age >= self.rollover_interval
         forgotten = self.inactivity_interval is not None and inactive >= self.inactivity_interval
         return too_old or forgotten
@@ -116,7 +116,7 @@ class BucketAssigner(ABC):
         """Return the bucket as a relative path. Empty: the sink's own folder."""
 
     def bucket_of_batch(self, context: BucketContext) -> str | None:
-        """Return the bucket of a whole batch. None: each record may have another bucket."""
+        """Return the bucket for all records of a batch. None: the bucket depends on the record."""
         return None
 
     @staticmethod
@@ -176,7 +176,7 @@ _PATTERN = re.compile(r"(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|'(?P<quoted>
 
 
 def _strftime(java: str) -> str:
-    """Translate a date format from Java's notation (numbers only) to Python's."""
+    """Return the date format *java*, in Java's notation (numbers only), in Python's notation."""
 
     def translated(match: re.Match[str]) -> str:
         field, quoted = match["field"], match["quoted"]

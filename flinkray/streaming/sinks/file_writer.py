@@ -50,8 +50,8 @@ class _Names(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """Identity of the attempt that writes a file. It is a part of the file's name while the file is
-    written."""
+    """Identifies the attempt of a subtask that writes a file. While the file is in progress, its
+    name contains this."""
 
     job_id: str
     operator_id: str
@@ -74,8 +74,8 @@ class _Attempt(NamedTuple):
 
     @staticmethod
     def in_name(name: str) -> _Attempt | None:
-        """Return the attempt that wrote a file, as the *name* of the file says.
-        None if the file is not in progress, or has a name of another form."""
+        """Return the attempt that is stated in *name*, the name of a file in progress. None: *name*
+        is of another form."""
         if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
             return None
         found = re.fullmatch(
@@ -90,10 +90,9 @@ class _Attempt(NamedTuple):
     def comes_after(self, other: _Attempt, parallelism: int) -> bool:
         """Return whether *other* is an earlier attempt of this subtask, or of a subtask that no
         longer exists and that this subtask replaces. Then the files in progress of *other* may be
-        removed.
-        In one case the result is wrong: *other* hangs before it begins, while another JobMaster
-        restarts its job from the same checkpoint. The restarted attempt then misses its file, and
-        fails."""
+        removed. In one case the result is wrong: *other* hangs before it begins, while another
+        JobMaster restarts its job from the same checkpoint. The restarted attempt then misses its
+        file, and fails."""
         is_mine = other.subtask_index % parallelism == self.subtask_index
         return is_mine and other[:2] == self[:2] and other[3:] < self[3:]
 

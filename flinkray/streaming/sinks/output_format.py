@@ -34,9 +34,8 @@ class OutputFormat(ABC, Generic[IT]):
     """
 
     def configure(self, parameters: Mapping[str, str]) -> None:
-        """Take settings from the job's parameters (``set_global_job_parameters``).
-        Called once for each copy, before all other methods.
-        """
+        """Take settings from the job's parameters (``set_global_job_parameters``). Called once for
+        each copy, before all other methods."""
         return
 
     @abstractmethod
@@ -92,8 +91,7 @@ class CleanupWhenUnsuccessful(ABC):
     @abstractmethod
     def try_cleanup_on_error(self) -> None:
         """Remove what this subtask has written, as far as possible. Called after ``close`` if
-        ``open``, ``write_record`` or ``close`` has failed. Errors are only logged.
-        """
+        ``open``, ``write_record`` or ``close`` has failed. Errors are only logged."""
 
 
 class OutputFormatOperator(StreamOperator):
@@ -157,8 +155,7 @@ class OutputFormatOperator(StreamOperator):
 
 class GlobalFormat:
     """A copy of an output format whose methods are called once for all subtasks of its operator.
-    All methods may raise whatever the format raises.
-    """
+    All methods may raise whatever the format raises."""
 
     def __init__(
         self, operator: str, output_format: OutputFormat, parameters: Mapping[str, str]
@@ -172,13 +169,13 @@ class GlobalFormat:
         self._is_configured = False
 
     def initialize(self, parallelism: int) -> None:
-        """Prepare the output, if the format is an InitializeOnMaster."""
+        """Call ``initialize_global`` of the format, if it is an InitializeOnMaster."""
         output_format = self._configured()
         if isinstance(output_format, InitializeOnMaster):
             output_format.initialize_global(parallelism)
 
     def finalize(self, parallelism: int) -> None:
-        """Finish the output, if the format is a FinalizeOnMaster."""
+        """Call ``finalize_global`` of the format, if it is a FinalizeOnMaster."""
         output_format = self._configured()
         if isinstance(output_format, FinalizeOnMaster):
             output_format.finalize_global(parallelism)
@@ -191,8 +188,8 @@ class GlobalFormat:
 
 
 def is_global(operator: StreamOperator) -> bool:
-    """Return whether the operator has an output format with methods that are called once for all
-    subtasks."""
+    """Return whether the operator's output format has methods to be called once for all subtasks:
+    it is an InitializeOnMaster or a FinalizeOnMaster."""
     return isinstance(operator, OutputFormatOperator) and isinstance(
         operator.format, (InitializeOnMaster, FinalizeOnMaster)
     )

@@ -23,8 +23,9 @@ from flinkray.streaming.sinks.sink import Sink, SinkWriter, T, WriterContext
 
 
 class PrintOperator(LastOperator):
-    """Writes each value as a line to standard output, like Flink.
-    Several subtasks write ``name:2> value``. On a cluster the task may send the lines instead."""
+    """Writes each value as a line to standard output, as Flink does. If there are several subtasks,
+    their numbers precede the values: ``name:2> value``. On a cluster the lines may be sent to the
+    client instead."""
 
     def __init__(
         self, identifier: str | None = None, type_info: TypeInformation | None = None

@@ -34,7 +34,7 @@ class SinkUnavailableError(SinkError, UnavailableError):
 
 
 class FencedSinkError(SinkError, SuppressRestartsError):
-    """Raised when another job writes in place of this job, which fails for good."""
+    """Raised when another job has replaced this job as the writer. This job fails for good."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class StatefulSinkWriter(SinkWriter[CommitT], Generic[CommitT, StateT]):
 
 
 class CommitOutcome(Enum):
-    """The outcome of a :class:`CommitRequest`, as the committer has reported it."""
+    """How a commit has ended, as the committer has reported it to the :class:`CommitRequest`."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
@@ -167,7 +167,8 @@ class CommitRequest(Generic[CommitT]):
         self.outcome, self.reason = CommitOutcome.FAILED, reason
 
     def begin_attempt(self) -> None:
-        """Reset the outcome. If it was RETRY, count a retry. Called before each commit."""
+        """Set the outcome to COMMITTED, which it stays unless the committer reports another one,
+        and count a retry if the last outcome was RETRY. Called before each commit."""
         if self.outcome is CommitOutcome.RETRY:
             self._number_of_retries += 1
         self.outcome, self.reason = CommitOutcome.COMMITTED, None
@@ -200,13 +201,12 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def not_done(self) -> list[Committed]:
-        """Return committables that were committed, but whose data was not yet read at its
-        destination.
-        A savepoint keeps them together with pending committables."""
+        """Return committables that were committed, but whose data was not read yet where it was
+        committed. A savepoint keeps them together with pending committables."""
 
     @abstractmethod
     def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:
-        """Yield the committables' files for a savepoint. The files are not deleted before
+        """Yield the files of *committables*, for a savepoint. They stay until
         :meth:`delete_done`."""
 
     @abstractmethod
@@ -216,7 +216,8 @@ class CommitterWithFiles(Committer[CommitT]):
 
     @abstractmethod
     def delete_done(self) -> None:
-        """Delete files that are not needed any more. Called when a checkpoint is complete."""
+        """Delete the files of data that was committed and that its destination has read. Called
+        when a checkpoint is complete."""
 
 
 class Sink(ABC, Generic[T, CommitT]):

@@ -50,7 +50,7 @@ _PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-
 
 class CommitterOperator(LastOperator):
     """Commits the committables of completed checkpoints, and keeps the others in its state.
-    *at_end*: the job takes no checkpoints: commit everything when all writers have finished."""
+    *at_end*: the job takes no checkpoints, so all is committed when all writers have finished."""
 
     def __init__(self, sink: Sink[Any], at_end: bool = False) -> None:
         self.sink = sink
@@ -219,9 +219,9 @@ _STATES: ListStateDescriptor[Any] = ListStateDescriptor("writer-states")
 
 
 class SinkWriterOperator(StreamOperator):
-    """Emits :class:`CommittableMessage` before barriers and at the end of the input.
-    Watermarks and status are not forwarded. *prepares_with_checkpoints*: False: emit only at the
-    end of the input."""
+    """Runs a sink's writer and sends its committables to the committer
+    (:class:`CommittableMessage`) before each barrier and at the end of the input.
+    *prepares_with_checkpoints* False: only at the end."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class SinkWriterOperator(StreamOperator):
 
 
 class CommittableMessage(NamedTuple):
-    """A message from a writer's operator to a committer's operator."""
+    """A committable on its way from its writer's operator to a committer's operator."""
 
     checkpoint_id: int | None
     """Id of the checkpoint that the committable was prepared for. None: the end of the input."""
@@ -361,7 +361,7 @@ class CommittableCollector:
         ]
 
     def completed(self, checkpoint_id: int) -> None:
-        """Mark a checkpoint as complete. Ids increase."""
+        """Note that a checkpoint is complete, so that its committables are due. Ids increase."""
         self._completed = max(self._completed, checkpoint_id)
 
     def _is_due(self, pending: _Pending) -> bool:
@@ -369,8 +369,8 @@ class CommittableCollector:
 
     def due(self, again: bool = False) -> list[CommitRequest[Any]]:
         """Return the requests to commit now, in order: those of completed checkpoints or, with
-        *in_order*, those of the earliest one.
-        *again*: also those that were tried without success."""
+        *in_order*, only those of the earliest one. *again*: also those that were tried without
+        success; otherwise, with *in_order*, they hold back all later ones."""
         due = sorted(filter(self._is_due, self._pending), key=lambda pending: pending.place)
         if self._in_order:
             if due and not again and due[0].waits:
@@ -383,8 +383,8 @@ class CommittableCollector:
         return [one.request for one in chosen]
 
     def settle(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """Remove the committables of *requests*, whose commit was tried, from this collector.
-        Requests that are to be retried stay."""
+        """Forget the committables of *requests*, whose commit was tried. Requests that are to be
+        retried stay."""
         tried = set(map(id, requests))
         left = []
         for pending in self._pending:
@@ -400,17 +400,17 @@ class CommittableCollector:
 
     @property
     def awaits_checkpoint(self) -> bool:
-        """Whether some committables are committed only with a later checkpoint."""
+        """Whether there are committables whose checkpoint is not complete yet."""
         return not all(map(self._is_due, self._pending))
 
     @property
     def is_retrying(self) -> bool:
-        """Whether a due committable was tried without success."""
+        """Whether a committable waits for a retry, after its commit was tried without success."""
         return any(pending.waits for pending in self._pending)
 
     @property
     def most_retries(self) -> int:
-        """The largest number of retries of a committable that is still not committed; 0 if there is
-        none."""
+        """The largest number of retries of a committable that is not committed; 0 if none is
+        left."""
         waiting = (one.request.number_of_retries for one in self._pending if one.waits)
         return max(waiting, default=0)

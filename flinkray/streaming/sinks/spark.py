@@ -35,9 +35,8 @@ _MOST_HELD = 8 << 20
 
 class SparkEpochSink(Sink[object, EpochPart]):
     """Writes rows to Parquet files before each checkpoint. When the checkpoint is complete, its
-    rows (an *epoch*) are published to a Spark stage.
-    *vertex_id*, *name*: id and name of the stage. *is_read*: whether a stream reads the stage's
-    output."""
+    rows (an *epoch*) are published to a Spark stage. *vertex_id*, *name*: id and name of the stage.
+    *is_read*: whether a stream reads the stage's output."""
 
     commits_in_order = True
 
@@ -54,8 +53,7 @@ class SparkEpochSink(Sink[object, EpochPart]):
         self._location, self._published = location, published
 
     def _locate(self, stages: StageLocations | None) -> None:
-        """Set the stage's directories. *stages* None, outside of the processes of a cluster: do
-        nothing."""
+        """Set the stage's directories as *stages* says. None, outside of a cluster: do nothing."""
         if stages is not None:
             self.locate(stages.epochs(self.vertex_id), stages.published(self.vertex_id))
 
@@ -282,7 +280,8 @@ def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:
-    """Convert timestamps to microseconds. Raises SinkError if a timestamp has nanoseconds."""
+    """Return the table with its timestamps in microseconds. Raises SinkError if a timestamp has a
+    rest of nanoseconds."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             try:

@@ -48,14 +48,14 @@ class Slice(NamedTuple):
 
 
 def slices(length: int, parts: int) -> list[Slice]:
-    """Divide *length* records into *parts* nearly equal slices. Empty slices are left out."""
+    """Return up to *parts* nearly equal slices, none of them empty, that cover *length* records."""
     bounds = [length * part // parts for part in range(parts + 1)]
     return [Slice(start, end) for start, end in pairwise(bounds) if end > start]
 
 
 class SliceReader(SequentialReader[Slice]):
-    """Reads slices of data in memory. *read* returns the records from one position up to
-    another."""
+    """Reads slices of data in memory. *read*: returns the records from one position up to another
+    one."""
 
     def __init__(self, context: ReaderContext, read: Callable[[int, int], Block | Columns]) -> None:
         super().__init__(context)
@@ -150,7 +150,7 @@ class ArrowSource(SlicedSource[Row]):
 
 
 class _ColumnsReader(SliceReader):
-    """Reads batches of *batch_rows* rows: column batches pay off only if they are large."""
+    """Reads batches of *batch_rows* rows, whatever the task asks for: small columns are slow."""
 
     def __init__(
         self,
@@ -213,8 +213,8 @@ class IteratorSource(Source[T, IteratorSplit]):
 
 
 def _iterable(made: Any) -> Any:
-    """Return *made*, which the user's function has returned.
-    Raises StreamError if it is not iterable."""
+    """Check that *made*, which the user's function has returned, is iterable, and return it. Raises
+    StreamError if it is not."""
     if not (hasattr(made, "__iter__") or hasattr(made, "__getitem__")):
         raise StreamError(
             "the function of an IteratorSource must return an iterator: it returned "
@@ -234,8 +234,8 @@ class ThreadedIteratorReader(SequentialReader[SplitT]):
         """Number of records of the current split that were read."""
 
     def begin(self, make_iterator: Callable[[], Iterator[Any]], offset: int) -> None:
-        """Begin to read a split. *offset*: number of records that the iterator leaves out, because
-        they were read before a restart."""
+        """Begin to read a split with an iterator, in a thread. *offset*: number of records read
+        before a restart, which the iterator has left out."""
         self.offset = offset
         self._reading = ReadingThread(make_iterator, self.context.wake)
 

@@ -49,8 +49,8 @@ END_OF_SPLITS: Final = b""
 
 @dataclass
 class _Reader:
-    """What the coordinator knows of one reader, an attempt of a subtask.
-    The events sent to the reader are numbered from 0."""
+    """What the coordinator knows of one reader, an attempt of a subtask. The events for the reader
+    (splits, and that no split follows) are numbered from 0."""
 
     restored_from: int
     """Id of the checkpoint that the attempt was restored from, or of a later completed one."""
@@ -96,8 +96,8 @@ class _Reader:
 
     @property
     def limit(self) -> int:
-        """The number of events that the reader may have now, counted from its first event.
-        Events after the cut of a checkpoint wait until the reader has taken its snapshot."""
+        """Up to which number the reader may get events now. Events after the cut of a checkpoint
+        wait until the reader has taken its snapshot."""
         pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
         return min(pending, default=self.end)
 
@@ -145,9 +145,9 @@ class _Reader:
 
 
 def _refuse_unknown(reader: _Reader, subtask: int, position: int) -> None:
-    """Raise UnavailableError if the reader has received more events than this coordinator knows:
-    *position* is the number of received events. Otherwise a split that the reader has could be
-    given to another reader."""
+    """Raise UnavailableError if *position*, the number of events that the reader has received, is
+    larger than the number of events known here: a split that the reader has could be given to
+    another one."""
     if position > reader.end:
         raise UnavailableError(
             f"reader {subtask} has received {position} events, but the coordinator of the source "
@@ -224,8 +224,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         """Guards the state of the readers. Never held while user code runs."""
 
     def start(self, source: Source[Any], parallelism: int) -> None:
-        """Create the enumerator.
-        Raises StateMigrationError: the enumerator's state cannot be read any more."""
+        """Create or restore the enumerator, start it, and tell it of the readers that are known
+        already. Raises StateMigrationError: the enumerator's state cannot be read any more."""
         self._parallelism = parallelism
         progress, self._gone_on_from = self._gone_on_from, None
         if progress is not None and progress.parallelism not in (0, parallelism):
@@ -248,9 +248,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._announce_again()
 
     def _announce_again(self) -> None:
-        """Tell a restored enumerator of the known readers and of their split requests that were not
-        answered. If the number of these requests is uncertain, it tells of too many, not too few.
-        """
+        """Tell a restored enumerator of the known readers, and repeat their split requests that
+        were not answered: rather too many than too few, if their number is uncertain."""
         for subtask, reader in list(self._readers.items()):
             if not reader.is_added:
                 continue
@@ -342,8 +341,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
         """Note that an attempt of a subtask starts from a checkpoint (0: a new start). Splits that
         earlier attempts got after that checkpoint go back to the enumerator. The attempt may
-        already have reported, and the call may be repeated. Raises StreamError if the state at that
-        checkpoint is not known any more."""
+        already have reported, and the call may be repeated. Raises UnavailableError if the state at
+        that checkpoint is not known any more."""
         if self._enumerator is None:
             self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
             return
@@ -352,9 +351,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._give_back(back, subtask)
 
     def _note_reset(self, reset: SubtaskReset) -> None:
-        """Note a reset until there is an enumerator that can take the reader's splits back.
-        If there are no such splits, the reader is reset at once, because a finished task never
-        reports again."""
+        """Reset a reader before there is an enumerator. If splits of it have to go back, the reset
+        waits for the enumerator; else it is done at once, because a finished task never reports
+        again."""
         with self._lock:
             reader = self._readers.get(reset.subtask)
             if reader is None:  # the attempt takes no snapshot for the cuts before
@@ -375,8 +374,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return bool(self._resets)
 
     def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
-        """Begin an attempt from a checkpoint. Return the encoded splits that go back to the
-        enumerator: an empty list if this attempt or a later one has already begun."""
+        """Replace what is known of a subtask's reader by a new attempt, which starts from a
+        checkpoint. Returns the encoded splits that go back to the enumerator: none if this attempt
+        or a later one is known."""
         reader = self._reader(subtask)
         if reader.attempt is not None and attempt <= reader.attempt:
             return []
@@ -396,8 +396,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return self._enumerator
 
     def events(self, subtask: int, attempt: int, position: int) -> tuple[Any, ...] | None:
-        """Return the events for the reader from *position* on.
-        None: the reader was replaced, or has confirmed later events."""
+        """Return the events for the reader, from number *position* on, that it may get now. None: a
+        later attempt has replaced the reader, or the reader has confirmed later events already."""
         with self._lock:
             reader = self._readers.get(subtask)
             if reader is None or reader.attempt != attempt or position < reader.confirmed:
@@ -433,8 +433,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
     @property
     def changes(self) -> int:
-        """Number of changes of the progress until now. The caller stores the progress again when it
-        has grown."""
+        """How often the progress has changed. If this has grown, the caller stores the progress."""
         return self._changes
 
     def progress(self) -> SourceProgress:
@@ -459,8 +458,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             )
 
     def kept(self, progress: SourceProgress) -> None:
-        """Note that *progress*, a result of :meth:`progress`, was stored outside of this process.
-        From now on readers may get the events in it."""
+        """Note that *progress*, a result of :meth:`progress`, was stored outside of this process,
+        so that readers may get the events in it."""
         with self._lock:
             for state in progress.readers:
                 reader = self._readers.get(state.subtask)
@@ -468,9 +467,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
                     reader.kept = max(reader.kept, state.confirmed + len(state.events))
 
     def keep_no_more(self) -> None:
-        """Stop waiting until progress is stored elsewhere: from now on, readers get all events at
-        once.
-        Called when progress cannot be stored elsewhere any more."""
+        """Give readers all events at once from now on, without waiting for :meth:`kept`, because
+        progress cannot be stored elsewhere any more."""
         self._is_kept = False
 
     # --- time ---------------------------------------------------------------------------------
@@ -505,8 +503,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return state
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
-        """Note that the checkpoint is complete.
-        A failed job restarts from this checkpoint or from a later one."""
+        """Forget the cuts up to this checkpoint, which is complete, and tell the enumerator."""
         if checkpoint_id <= self._restored_from:
             return
         with self._lock:
@@ -519,7 +516,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Note that the checkpoint was aborted, perhaps before its cut. No job restarts from it."""
+        """Forget the cut of a checkpoint that was aborted, perhaps before its cut: events do not
+        wait for the cut any more."""
         with self._lock:
             self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
             self._changes += 1

@@ -63,8 +63,7 @@ class CsvOptions:
 
 def names_of(path: str, options: CsvOptions) -> list[str] | None:
     """Return the column names of a file: those of *options*, else of its first line. None: the file
-    is empty.
-    Raises StreamError: two columns have the same name, or the file is not text."""
+    is empty. Raises StreamError: two columns have the same name, or the file is not text."""
     with (
         Reading(path, "CSV", options.encoding),
         open_text(path, options.encoding) as file,
@@ -110,7 +109,8 @@ def find_classes(
 
 
 def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
-    """Return the schema of a source, with columns in the order in which they were found."""
+    """Return the schema of a source: the columns in *found*, in this order, with the declared type
+    or the type that follows from the classes of the fields."""
     declared_types = options.column_types
     return pa.schema(
         [(name, declared_types.get(name, type_of(classes))) for name, classes in found.items()]
@@ -123,10 +123,9 @@ def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
 def read_csv(
     path: str, schema: pa.Schema, options: CsvOptions, is_of_all: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file with the columns of the source's schema.
-    Missing columns are null. *is_of_all*: whether the types in the schema were found from all
-    fields. Raises StreamError: the file is not CSV, has other columns, or a field does not fit its
-    column's type."""
+    """Yield the rows of a file with the columns of the source's schema. Missing columns are null.
+    *is_of_all*: whether the types in the schema were found from all fields. Raises StreamError: the
+    file is not CSV, has other columns, or a field does not fit its column's type."""
     names = names_of(path, options)
     if names is None:
         return
@@ -398,8 +397,8 @@ def _trimmed(column: pa.StringArray) -> pa.StringArray:
 
 
 def _exactly(name: str, texts: pa.StringArray) -> Classes:
-    """Return the classes of texts that have the form of the class *name*, after their values were
-    checked. For example, numbers that a double does not hold exactly are of class text."""
+    """Return the classes of texts that look like the class *name*, as their values tell: for
+    example, numbers of which a double would lose digits are of class text."""
     try:
         if name == INTEGER:
             texts.cast(pa.int64())
@@ -438,14 +437,14 @@ def _are_exact(texts: pa.StringArray) -> bool:
 
 
 def _times(texts: pa.StringArray) -> pa.Array:
-    """Convert texts to times of day. Raises ArrowInvalid for a text that is no time."""
+    """Return texts as times of day. Raises ArrowInvalid for a text that is no time."""
     days = pc.binary_join_element_wise("1970-01-01T", texts, "")
     return days.cast(pa.timestamp("us")).cast(pa.time64("us"))
 
 
 def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type from :func:`type_of`.
-    Raises ArrowInvalid: a field has a class that the type does not hold."""
+    """Return a column of texts as *kind*, a type from :func:`type_of`. Raises ArrowInvalid: a field
+    has a class that the type does not hold."""
     if pa.types.is_string(kind):
         return column
     held = next(held for one, held in _TYPES if one == kind)
@@ -455,7 +454,7 @@ def converted(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type that all its fields are known to have."""
+    """Return a column of texts as *kind*, a type that all its fields are known to fit."""
     if pa.types.is_string(kind):
         return column
     convert = _times if pa.types.is_time(kind) else lambda texts: texts.cast(kind)
@@ -468,9 +467,9 @@ def cast(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 
 def declared(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """Convert a column to a type that the user has declared.
-    Fractions may be rounded. Raises ArrowInvalid: a field is no value of the type.
-    ArrowNotImplementedError: the type has no text form."""
+    """Return a column of texts as *kind*, a type that the user has declared. Fractions may be
+    rounded. Raises ArrowInvalid: a field is no value of the type. ArrowNotImplementedError: the
+    type has no text form."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column.cast(kind)
     if pa.types.is_decimal(kind):

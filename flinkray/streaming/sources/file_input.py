@@ -61,8 +61,8 @@ def shown(path: str) -> str:
 
 
 def compression_of(path: str) -> str:
-    """Return the suffix of the name that tells the compression, such as ``.gz``. Empty: the file is
-    not compressed. Raises StreamError: the compression is not supported."""
+    """Return the ending of the name that says how the file is compressed, such as ``.gz``; empty if
+    it is not. Raises StreamError: the compression is not supported."""
     end = Path(path).suffix.lower()
     if end in _REFUSED:
         raise StreamError(
@@ -73,7 +73,7 @@ def compression_of(path: str) -> str:
 
 
 def check_encoding(encoding: str) -> str:
-    """Return the name of the encoding. Raises StreamError if Python has no such text encoding."""
+    """Return *encoding*. Raises StreamError if Python has no such text encoding."""
     try:
         "".encode(encoding)
     except (LookupError, TypeError) as error:
@@ -82,8 +82,8 @@ def check_encoding(encoding: str) -> str:
 
 
 def open_bytes(path: str) -> pa.NativeFile:
-    """Open a file and decompress it. Concatenated compressed members are read as one.
-    Raises StreamError: the compression is not supported."""
+    """Return a file object over the decompressed content of a file. Concatenated compressed members
+    are read as one. Raises StreamError: the compression is not supported."""
     end = compression_of(path)
     if end == _XZ:
         return pa.PythonFile(lzma.open(os.fsencode(path)), mode="r")
@@ -92,7 +92,7 @@ def open_bytes(path: str) -> pa.NativeFile:
 
 
 def encoding_of(path: str, encoding: str | None) -> str:
-    """Return the encoding of the byte order mark, or else the given one, or else UTF-8."""
+    """Return the encoding that the file's byte order mark says, else *encoding*, else UTF-8."""
     with open_bytes(path) as file:
         start = file.read(4)
     marked = (name for mark, name in _MARKS if start.startswith(mark))
@@ -104,14 +104,16 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def open_as_utf8(path: str, encoding: str | None = None) -> pa.NativeFile:
-    """Open the text of a file as UTF-8, for Arrow, which skips a byte order mark."""
+    """Return a file object over the text of a file as UTF-8 bytes, decompressed, for Arrow. A byte
+    order mark is left in, since Arrow skips it."""
     found = encoding_of(path, encoding)
     file = open_bytes(path)
     return file if _is_utf8(found) else pa.transcoding_input_stream(file, found, "utf-8")
 
 
 def open_text(path: str, encoding: str | None = None, errors: str = "strict") -> TextIO:
-    """Open the text of a file, without a byte order mark. Line ends are not changed."""
+    """Return a file object over the text of a file, decompressed and without a byte order mark.
+    Line ends are not changed."""
     found = encoding_of(path, encoding)
     decode = "utf-8-sig" if codecs.lookup(found).name == "utf-8" else found
     if not compression_of(path):
@@ -237,8 +239,8 @@ def _after(text: str, line: int, column: int) -> tuple[int, int]:
 
 
 def is_packed(path: str) -> bool:
-    """Return whether a Parquet file was compressed as a whole: its name has the suffix of a
-    compression, and it does not begin like a Parquet file."""
+    """Return whether a Parquet file was compressed as a whole after it was written: the ending of
+    its name says so, and its first bytes are not those of a Parquet file."""
     with open(path, "rb") as file:
         return file.read(4) != _PARQUET and bool(compression_of(path))
 

@@ -221,12 +221,13 @@ class FileEnumeratorProvider:
 
     @staticmethod
     def default_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """Return the kind that divides large files in Flink; here a split is a whole file."""
+        """Return the kind of enumerator that divides large files in Flink; here a split is a whole
+        file."""
         return FileEnumeratorProvider(splittable=True)
 
     @staticmethod
     def default_non_splittable_file_enumerator() -> FileEnumeratorProvider:
-        """Return the kind with a split for each file."""
+        """Return the kind of enumerator that makes one split of each file."""
         return FileEnumeratorProvider(splittable=False)
 
 
@@ -331,8 +332,8 @@ def _size(path: str) -> int:
 
 
 def _limit(sizes: Sequence[int], most: int) -> int:
-    """Return how many bytes to examine of each file at most, so that all files together have about
-    *most* bytes."""
+    """Return the most bytes to examine of each file, so that all files (of *sizes* bytes) together
+    have about *most* bytes."""
     left, number = most, len(sizes)
     for size in sorted(sizes):
         if size * number > left:
@@ -407,7 +408,7 @@ def _raise(error: OSError) -> None:
 
 
 class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
-    """Creates a split for each file. A watched directory is searched repeatedly."""
+    """Hands out a split for each file. With *interval*, looks for new files again and again."""
 
     def __init__(
         self,

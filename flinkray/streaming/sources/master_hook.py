@@ -58,9 +58,8 @@ class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
         """
 
     def close(self) -> None:
-        """Release resources. Called when the job ends or continues with another hook. Not called
-        if the process of the hook dies, or if a call of a hook has not returned.
-        """
+        """Release resources. Called when the job ends or continues with another hook. Not called if
+        the process of the hook dies, or if a call of a hook has not returned."""
 
 
 class WithMasterCheckpointHook(ABC, Generic[HookStateT]):

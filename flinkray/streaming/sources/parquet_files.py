@@ -99,9 +99,8 @@ def _with_nanoseconds(
     declared: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
     """Return the batch with 96-bit timestamps in microseconds, or in nanoseconds if that is
-    declared.
-    *batch*: has them in microseconds. *exact*: has the same columns in nanoseconds, which overflow
-    without an error. Raises StreamError for a time that the unit does not hold."""
+    declared. *batch*: has them in microseconds. *exact*: has the same columns in nanoseconds, which
+    overflow without an error. Raises StreamError for a time that the unit does not hold."""
     for name in exact.schema.names:
         place = batch.schema.get_field_index(name)
         micros, nanos = batch.column(place), exact[name]
@@ -124,7 +123,7 @@ def _with_nanoseconds(
 
 
 def _times_in(array: pa.Array) -> list[pa.Array]:
-    """Return the timestamp arrays of a column, including those in its lists, structs and maps."""
+    """Return the arrays of timestamps in *array*: itself, or those in its lists, structs, maps."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         return [array]

@@ -60,7 +60,7 @@ Polled = Block | Columns | OfSplit | NoRecords
 
 
 class StageLocations(Protocol):
-    """Locations in the cluster's storage where Spark stages of the job and streams meet."""
+    """Says where, in the cluster's storage, streams and Spark stages of the job exchange data."""
 
     def published(self, vertex_id: JobVertexID) -> str:
         """Return the location where a Spark stage publishes what a stream reads."""
@@ -132,16 +132,18 @@ class SourceReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:
-        """Called when no split follows.
-        After the last record, :meth:`poll` has to return END_OF_INPUT."""
+        """Note that the reader has all its splits, so that :meth:`poll` returns END_OF_INPUT after
+        their last record."""
 
     @abstractmethod
     def poll(self, max_records: int) -> Polled:
-        """Return the next batch of about *max_records* records, or why there is none."""
+        """Return the next batch of about *max_records* records, or (:class:`NoRecords`) why there
+        is none."""
 
     def next_poll_time(self) -> float | None:
-        """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: on any event,
-        and at least every few milliseconds. Infinity: when splits were added."""
+        """Return when to poll again after NOTHING_NOW, in seconds of the clock. None: whenever the
+        task is woken, and at least every few milliseconds. Infinity: not before splits were
+        added."""
         return None
 
     @abstractmethod
@@ -182,7 +184,7 @@ class SourceReaderWithFiles(SourceReader[SplitT]):
 
 
 class EnumeratorContext(ABC, Generic[SplitT]):
-    """Interface through which an enumerator reaches its readers."""
+    """Interface with which an enumerator assigns splits to readers and says that none follows."""
 
     @abstractmethod
     def current_parallelism(self) -> int:
@@ -222,17 +224,17 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits of a failed reader, and hand them out again."""
+        """Take back splits that a failed reader has not read to their ends; hand them out again."""
 
     def add_reader(self, subtask: int) -> None:
-        """Register a reader that has started."""
+        """Called when a reader has started, also for each further attempt of its subtask."""
 
     def next_discovery_time(self) -> float | None:
         """Return when :meth:`discover` is to be called, in seconds of the clock. None: never."""
         return None
 
     def discover(self) -> None:
-        """Look for new splits."""
+        """Look for new splits. Called when the time from :meth:`next_discovery_time` has come."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
@@ -245,7 +247,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def restore(self, checkpoint: Any) -> None:
-        """Continue from a snapshot. Called before :meth:`start`."""
+        """Continue from a result of :meth:`snapshot_state`. Called before :meth:`start`."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Called when the checkpoint is complete: earlier checkpoints are never restored."""
@@ -336,16 +338,15 @@ class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
 
 
 class SourceHold:
-    """Switch that stops one task from reading its source; used by that task's thread.
-    Meanwhile barriers of checkpoints are still sent, and records that were read flow on to the
-    sinks."""
+    """Stops one task from reading its source while ``is_held`` is true. Barriers are still sent,
+    and records that were read flow on to the sinks. Only the task's thread uses it."""
 
     def __init__(self) -> None:
         self.is_held = True
         """Whether the source must not be read. True until :meth:`tell` says otherwise."""
 
     def tell(self, is_held: bool) -> None:
-        """Stop the reading of the source (*is_held* True), or let it go on."""
+        """Set whether the source must not be read."""
         self.is_held = is_held
 
 
@@ -363,7 +364,7 @@ class SplitsToRead:
 
 
 class SequentialReader(SourceReader[SplitT]):
-    """Reads one split to its end, then requests the next one."""
+    """Base class of readers that read one split to its end, and then request the next one."""
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)

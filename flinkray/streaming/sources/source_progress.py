@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @message
 class AssignedSplit:
-    """A split that goes back to the enumerator if its reader goes back to a checkpoint."""
+    """A split that was assigned to a reader after the last complete checkpoint. It goes back to the
+    enumerator if the reader restarts from a checkpoint before the assignment."""
 
     number: int
     """Number of the event that assigned the split."""
@@ -51,7 +52,8 @@ class ReaderState:
 
 @message
 class SubtaskReset:
-    """A reset of a reader that waits for an enumerator to take back the reader's splits."""
+    """A reset of a reader to a checkpoint. It waits until there is an enumerator, which takes back
+    the splits that the reader got after the checkpoint."""
 
     subtask: int
     attempt: int
@@ -96,15 +98,15 @@ class EnumeratorState:
 
 
 def write_enumerator_state(state: Any) -> EnumeratorState:
-    """Serialize the state of an enumerator. Raises StateError if it cannot be stored."""
+    """Return the state of an enumerator, serialized. Raises StateError if it cannot be stored."""
     writer = _serializer().writer()
     data = writer.write_element(state)
     return EnumeratorState(writer.snapshot(), data)
 
 
 def read_enumerator_state(stored_state: EnumeratorState) -> Any:
-    """Deserialize the state of an enumerator.
-    Raises StateMigrationError, with the reason, if it cannot be read any more."""
+    """Return the state that :func:`write_enumerator_state` was given. Raises StateMigrationError,
+    with the reason, if it cannot be read any more."""
     _serializer().check(stored_state.serializer)
     ((state,),) = _serializer().read_elements([stored_state.data])
     return state

@@ -42,9 +42,8 @@ LOOK_INTERVAL = 0.2
 
 
 class PublishedSplitsEnumerator(SplitEnumerator[PublishedSplitT]):
-    """Hands out splits in order, each as soon as it is published.
-    A reader that asks for a split before that waits. Waiting readers are served in the order of
-    their requests."""
+    """Hands out splits in order, each as soon as it is published. A reader that asks for a split
+    before that waits. Waiting readers are served in the order of their requests."""
 
     def __init__(self, context: EnumeratorContext[PublishedSplitT], clock: Clock) -> None:
         super().__init__(context)
@@ -57,7 +56,8 @@ class PublishedSplitsEnumerator(SplitEnumerator[PublishedSplitT]):
 
     @abstractmethod
     def find_splits(self) -> list[PublishedSplitT] | None:
-        """Return the next splits in order. Empty: not published yet. None: no split follows."""
+        """Return the splits that follow those found before, in order. Empty: they are not published
+        yet. None: no split follows."""
 
     def handle_split_request(self, subtask: int) -> None:
         self._waiting[subtask] = None
@@ -291,8 +291,9 @@ class _SparkReader(SequentialReader[SparkSplit]):
         return file
 
     def _published_anew(self) -> PublishedPartition | None:
-        """Return this job's own copy of the partition that the savepoint's split refers to.
-        None if this job's Spark stage has not published the partition yet."""
+        """Return the partition, as this job's Spark stage has published it, that the split of a
+        savepoint refers to. None if it is not published yet. Raises an error if this stage
+        publishes other data."""
         split, published = self._split, self._published
         publication = published.publication()
         if publication is None:

@@ -230,7 +230,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
 
 
 class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles[MicroBatchSplit]):
-    """Reads micro-batches. Deletes a file after it was read and a later checkpoint is complete."""
+    """Reads micro-batches. A file that was read is deleted when the next checkpoint is complete."""
 
     def __init__(
         self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert

@@ -58,7 +58,7 @@ class StreamTaskOutput(Protocol):
         """Return whether the output has room for more results. False: the readers are too slow."""
 
     def flush_when_idle(self) -> None:
-        """Send results that wait for others. Called when no result follows at the moment."""
+        """Send results that wait to be sent with others; no result follows at the moment."""
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None: ...
     def cancelled_barrier(self, checkpoint_id: int) -> None: ...
@@ -75,7 +75,7 @@ class StreamTaskOutput(Protocol):
 
 
 class StreamTaskInput:
-    """One input of the task's head: the operator's port and the valve over the input's channels."""
+    """An input of the task: the receiver of its batches (*port*), and its channels' watermarks."""
 
     def __init__(self, port: Receiver, channels: int) -> None:
         self.port = port
@@ -184,8 +184,8 @@ class StreamTask:
     # --- steps --------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do all work that is possible without waiting. Returns False if there was nothing to
-        do."""
+        """Run mail and due timers, then do one portion of a batch or of unfinished work. Never
+        waits. Returns False if there was nothing to do."""
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
@@ -221,8 +221,7 @@ class StreamTask:
         return False
 
     def has_room(self) -> bool:
-        """Return whether the task may put results out: all outputs have room, because their readers
-        keep up."""
+        """Return whether all outputs of the task can take results. False: a reader is too slow."""
         return all(writer.has_room() for writer in self._writers)
 
     def _default_action(self) -> bool:
@@ -245,8 +244,8 @@ class StreamTask:
         return True
 
     def _read_sign(self) -> bool:
-        """Read and process the next element, which is a barrier or an end, because all data was
-        processed already. Returns False if none has arrived."""
+        """Process the next barrier or end in the input, after all data was processed. Returns False
+        if nothing has arrived."""
         polled = self.gate.poll()
         if polled is None:
             return False
@@ -343,7 +342,8 @@ class StreamTask:
 
     @property
     def alignment_seconds(self) -> float:
-        """Seconds that the alignment of the last checkpoint took; from any thread."""
+        """For how many seconds the task waited, at the last checkpoint, from the first to the last
+        barrier. May be read from any thread."""
         return self._barriers.alignment_seconds
 
     @property
@@ -414,8 +414,8 @@ class StreamTask:
             self.perform_checkpoint(barrier)
 
     def perform_checkpoint(self, barrier: Barrier, is_last: bool = False) -> None:
-        """Take the task's snapshot for a checkpoint and send the barrier on, between two portions
-        of work, or after all input (*is_last*)."""
+        """Take the task's snapshot for a checkpoint and send the barrier to the next tasks; do
+        nothing if the task takes no part. *is_last*: all input was processed."""
         if not self.checkpoints.awaits(barrier.checkpoint_id):
             return
         if barrier.drains and not self.has_ended:

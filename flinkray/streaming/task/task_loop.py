@@ -21,7 +21,7 @@ POLL_INTERVAL = 0.005
 
 
 class SplitRequests(Protocol):
-    """Sends requests of a task's reader to the enumerator of its source."""
+    """Interface with which a task asks the enumerator of its source for splits."""
 
     def request_split(self) -> None:
         """Ask for one more split, which comes through the task's mailbox."""
@@ -96,14 +96,14 @@ class TaskLoop:
         return self._stopwatch() if self._ended is None else self._ended
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait until *is_done* returns true, which is checked after each signal.
-        Called in the middle of a batch, or when the task has ended."""
+        """Wait until *is_done* returns true; it is called again after each signal. Used in the
+        middle of a batch, or when the task has ended."""
         while not is_done():
             self._check()
             self._wait()
 
     def end(self) -> None:
-        """Note that the task has ended: from now on :meth:`elapsed` returns the same time."""
+        """Stop the time that :meth:`elapsed` returns, because the task has ended."""
         self._ended = self._stopwatch()
 
     def post(self, mail: Callable[[], None]) -> None:
@@ -113,8 +113,8 @@ class TaskLoop:
             self._task.mailbox.put(mail)
 
     def told(self, events: Sequence[bytes]) -> None:
-        """Pass events of the source's enumerator on to the task's reader; may be called from any
-        thread."""
+        """Make the task hand *events* of its source's enumerator to its reader. May be called from
+        any thread."""
         self.post(lambda: self._tell_reader(events))
 
     def give_all(self, splits: Sequence[object]) -> None:
@@ -149,8 +149,8 @@ class TaskLoop:
         self._waited += self._stopwatch() - begun
 
     def _longest_wait(self) -> float:
-        """Return the most seconds to wait for a signal: until the next timer or poll is due.
-        -1: without limit."""
+        """Return for how many seconds the task may wait for a signal, before a timer or a poll of
+        the source is due; -1: without limit."""
         if self._task.is_stopping:
             return -1
         now = self._clock.time()

@@ -13,7 +13,7 @@ Mail = Callable[[], None]
 
 
 class MailboxClosedError(FlinkRayError):
-    """Raised when the task takes no more mail, because it has ended or is ending."""
+    """Raised when the mailbox of a task refuses mail, because the task has ended or is ending."""
 
     retryable = True
 
@@ -25,10 +25,9 @@ class _State(Enum):
 
 
 class TaskMailbox:
-    """Functions (mail) that any thread puts in and that the task's thread runs.
-    An open mailbox takes mail. A quiesced mailbox takes no new mail, but the mail in it can still
-    be taken. A closed mailbox has no mail. Mail with priority is taken first; of such mail the
-    latest one."""
+    """Functions (*mail*) that any thread puts in and that the task's thread runs. When *quiesced*,
+    the mailbox refuses new mail, and the mail in it can still be taken; when *closed*, it is empty.
+    Mail with priority is taken first, the latest such mail before earlier."""
 
     def __init__(self) -> None:
         self._mail: deque[Mail] = deque()

@@ -27,8 +27,8 @@ class _Channel:
 
 @dataclass(frozen=True)
 class ValveOutput:
-    """What has changed by a call of a valve: the watermark and the idle status to put out.
-    None in a field: no new watermark, or no change of the status."""
+    """What has changed for several channels or inputs together by one of their watermarks or
+    status: the watermark and the idle status to put out. None in a field: it has not changed."""
 
     watermark: int | None = None
     idle: bool | None = None
@@ -65,8 +65,8 @@ class WatermarkValve:
         return self._last
 
     def watermark(self, channel: int, timestamp: int) -> ValveOutput:
-        """Process a watermark of a channel. A watermark that does not advance is ignored. So is a
-        watermark of an idle channel, except the last."""
+        """Process a watermark of a channel and return what has changed for the input. A watermark
+        that does not advance is ignored. So is a watermark of an idle channel, except the last."""
         state = self._channels[channel]
         is_last = timestamp == MAX_TIMESTAMP
         if (state.idle and not is_last) or timestamp <= state.watermark:
@@ -79,7 +79,8 @@ class WatermarkValve:
         return ValveOutput(self._advance_to_least())
 
     def status(self, channel: int, idle: bool) -> ValveOutput:
-        """Process a change of a channel's idle status. It is ignored after the channel's end."""
+        """Process the idle status of a channel; ignored if the channel has ended. Returns what has
+        changed for the input: a watermark to put out, or the input's idle status."""
         state = self._channels[channel]
         if state.idle == idle or state.has_ended:
             return NOTHING
@@ -113,11 +114,10 @@ class WatermarkValve:
 
 
 class CombinedWatermark:
-    """The least watermark of the inputs that are neither idle nor ended; when all inputs have
-    ended, the last watermark. It never goes back. It does not advance, and all inputs together
-    count as idle, while every input that has not ended is idle, and afterwards until the watermark
-    of an input that becomes active again is as late. A :class:`WatermarkValve` does not wait for
-    that, because its channels bring the same stream."""
+    """The least watermark of several inputs, without those that are idle or have ended. It never
+    goes back. If all are idle, they count as idle together and the watermark stands still, until an
+    input is active whose watermark is as late. (A :class:`WatermarkValve` does not wait for that.)
+    When all have ended, it is the last watermark."""
 
     def __init__(self, inputs: int) -> None:
         self._watermarks = [MIN_TIMESTAMP] * inputs
@@ -126,13 +126,15 @@ class CombinedWatermark:
         self._is_idle = False
 
     def watermark(self, number: int, timestamp: int) -> ValveOutput:
-        """Process a watermark of an input, which makes the input active."""
+        """Process a watermark of input *number*, which makes the input active. Returns what has
+        changed for all inputs together."""
         self._idle[number] = False
         self._watermarks[number] = max(timestamp, self._watermarks[number])
         return self._update()
 
     def status(self, number: int, idle: bool) -> ValveOutput:
-        """Process a change of an input's idle status. False: the input is active."""
+        """Process the idle status of input *number*; *idle* False: it is active. Returns what has
+        changed for all inputs together."""
         self._idle[number] = idle
         return self._update()
 
@@ -150,7 +152,8 @@ class CombinedWatermark:
 
 
 class PartialWatermark(WatermarkOutput):
-    """The watermark output of one split; keeps its latest watermark and its idle status."""
+    """The output of one split's watermark generator: stores the latest watermark and the idle
+    status, and reports changes."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.watermark = MIN_TIMESTAMP
@@ -185,7 +188,8 @@ class WatermarkMultiplexer:
         self._is_deferred = False
 
     def register(self, split_id: str | None) -> PartialWatermark:
-        """Register a split. None stands for all records that belong to no split."""
+        """Return the watermark output of a split, which now counts. None stands for all records
+        that belong to no split."""
         return self._partial.setdefault(split_id, PartialWatermark(self._changed))
 
     def release(self, split_id: str | None) -> None:
@@ -194,8 +198,8 @@ class WatermarkMultiplexer:
             self._changed()
 
     def deferred(self, update: Callable[[], None]) -> None:
-        """Run *update*, which may change watermarks of several splits. They are combined once,
-        after *update*."""
+        """Run *update*, in which watermarks of several splits may change. The combined watermark is
+        put out once, after *update*."""
         self._is_deferred = True
         try:
             update()

@@ -52,8 +52,8 @@ class ProcessingTimeService:
         self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
     ) -> ScheduledCallback:
         """Schedule *callback*, which is called with *timestamp* (milliseconds since the epoch) when
-        that time has come.
-        *also_after_end*: the callback may also run after the end of the input."""
+        that time has come. Returns an object that can cancel it. *also_after_end*: the callback may
+        also run after the end of the input."""
         scheduled = ScheduledCallback(timestamp, callback, also_after_end)
         if not self._quiesced and (also_after_end or not self._input_has_ended):
             heapq.heappush(self._heap, (timestamp, next(self._order), scheduled))
@@ -85,14 +85,14 @@ class ProcessingTimeService:
         return fired > 0
 
     def input_ended(self) -> None:
-        """Note that the input has ended: cancel all callbacks that must not run after the end."""
+        """Cancel the callbacks that must not run after the end of the input, which has come."""
         self._input_has_ended = True
         for _, _, scheduled in self._heap:
             if not scheduled.also_after_end:
                 scheduled.cancel()
 
     def quiesce(self) -> None:
-        """Note that the task ends: drop all callbacks, and accept no more."""
+        """Drop all callbacks and ignore new ones, because the task ends."""
         self._quiesced = True
         self._heap.clear()
 

@@ -86,15 +86,14 @@ class InternalTimerService:
             self._schedule(following)
 
     def advance_watermark(self, timestamp: int) -> bool:
-        """Fire a portion of the event-time timers up to *timestamp*.
-        Timers that callbacks register up to *timestamp* fire, too. Returns whether all timers have
-        fired. If not, this method must be called again."""
+        """Fire a portion of the event-time timers up to *timestamp*, also those that callbacks
+        register. Returns False if more may be left; then this method must be called again."""
         self.current_watermark = timestamp
         return self._fire(self._event, timestamp, self._on_event_time)
 
     def fire_all_processing_time_timers(self) -> bool:
-        """Fire a portion of the processing-time timers, whether or not their time has come. Returns
-        False if there were none."""
+        """Fire a portion of the processing-time timers, even before their times. Returns False if
+        there were none; until then this method must be called again."""
         any_timers = self._processing.first() is not None
         if any_timers:
             self._fire(self._processing, MAX_TIMESTAMP, self._on_processing_time)
@@ -104,7 +103,7 @@ class InternalTimerService:
         return any_timers
 
     def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> bool:
-        """Fire a portion of a queue's timers up to *until*. Returns whether all of them have fired.
+        """Fire a portion of a queue's timers up to *until*. Returns False if more may be left.
         Raises StateError: a key was changed while it had timers."""
         context = self._context
         left = most = self._portion.begin()
@@ -134,7 +133,7 @@ class InternalTimerService:
         return _count(self._processing, namespace)
 
     def resume(self) -> None:
-        """Schedule the callback for the timers that were restored."""
+        """After a restore: schedule a call for the earliest restored processing-time timer."""
         first = self._processing.first()
         if first is not None:
             self._schedule(first)

@@ -54,13 +54,13 @@ class Portion:
         return self._monotonic() - self._turn.paused
 
     def begin(self) -> int:
-        """Begin a portion. Returns its size."""
+        """Begin a portion. Returns the number of items that it may consist of."""
         self._begun = self._now()
         return self.size
 
     def end(self, done: int) -> int:
-        """Note that *done* items were processed. Returns the size of the next portion, which begins
-        now."""
+        """Note that *done* items of the portion were processed, and begin the next portion. Returns
+        the number of items that the next one may consist of."""
         now = self._now()
         taken = now - self._begun
         self._begun = now
@@ -84,8 +84,8 @@ class Portion:
         return few > 0 and many >= 3 * few and slow < 2 * quick
 
     def of(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of portions that together are *count* items. The caller processes a
-        portion before it asks for the next one."""
+        """Yield (begin, end) of one portion after another, together *count* items. The time until
+        the caller asks for the next portion determines its size."""
         at = 0
         while at < count:
             end = min(count, at + self.begin())
@@ -130,20 +130,19 @@ class Turn:
         self.wake()
 
     def leave(self, work: Callable[[], None]) -> None:
-        """Note *work* that is left to be done, before other unfinished work.
-        The task does it after mail and timers, when results have room. Only for the first operator
-        of a task and for mail."""
+        """Put *work* in front of the unfinished work, which the task does after mail and timers,
+        when results have room. Only for the first operator of a task and for mail."""
         self._unfinished.appendleft(work)
 
     def then(self, work: Callable[[], None]) -> None:
-        """Do *work* now. If there is unfinished work, *work* is done after it."""
+        """Do *work* now; or, if there is unfinished work, after the unfinished work."""
         if self._unfinished:
             self._unfinished.append(work)
         else:
             work()
 
     def go_on(self) -> None:
-        """Do one portion of the unfinished work."""
+        """Do the first piece of the unfinished work, which may :meth:`leave` more work."""
         self._unfinished.popleft()()
 
 

@@ -44,7 +44,8 @@ class AlignmentGroups:
         self._watermarks: dict[str, dict[str, int]] = {}
 
     def report(self, group: str, member: str, watermark: int) -> int:
-        """Store a member's watermark. Returns the least watermark of its group."""
+        """Store a member's watermark, and return the least watermark of all members in its
+        group."""
         members = self._watermarks.setdefault(group, {})
         members[member] = watermark
         return min(members.values())
@@ -58,7 +59,7 @@ class AlignmentGroups:
 
 
 class AlignedMember:
-    """A member of an alignment group: the stream of one source subtask."""
+    """One source subtask's stream in an alignment group, whose slower members it waits for."""
 
     def __init__(self, alignment: Alignment, name: str, report: Report) -> None:
         self.alignment = alignment
@@ -70,7 +71,8 @@ class AlignedMember:
 
     @property
     def ahead(self) -> bool:
-        """Whether this member is too far ahead of its group, so that its source must wait."""
+        """Whether this member's watermark is ahead of the group's by more than the drift, so that
+        its source must wait."""
         return not self.idle and self._watermark is not None and self._watermark > self._allowed
 
     def on_watermark(self, timestamp: int) -> None:
@@ -86,8 +88,7 @@ class AlignedMember:
             self._tell(self._watermark)
 
     def leave(self) -> None:
-        """Report to the group that the input has ended, so that no member waits for this one any
-        more."""
+        """Report the greatest time, so that no member waits for this one: its input has ended."""
         self._tell(MAX_TIMESTAMP)
 
     def _tell(self, watermark: int) -> None:
@@ -122,7 +123,7 @@ class TaskAlignment:
         return any(member.ahead for member in self._members)
 
     def announce(self, group: str, least: int) -> None:
-        """Set the least watermark of a group. Ignored if the task has no member in the group."""
+        """Tell the task's members of *group*, if any, the least watermark in the group."""
         for member in self._members:
             if member.alignment.group == group:
                 member.on_least(least)

@@ -17,7 +17,7 @@ from flinkray.streaming.time.watermark_alignment import Alignment
 
 
 class TimestampAssigner(ABC):
-    """Reads the event time of a record, for a watermark strategy."""
+    """Interface of a user's class that returns the event time of each record."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -26,7 +26,7 @@ class TimestampAssigner(ABC):
 
 
 class WatermarkOutput(ABC):
-    """Takes the watermarks of a generator."""
+    """Interface to which a watermark generator puts out watermarks, and whether it is idle."""
 
     @abstractmethod
     def emit_watermark(self, timestamp: int) -> None:
@@ -42,15 +42,16 @@ class WatermarkOutput(ABC):
 
 
 class WatermarkGenerator(ABC):
-    """Makes watermarks, for records or periodically."""
+    """Interface of a user's class that makes watermarks: for each record, periodically, or both."""
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Called for each record, with its timestamp."""
+        """Called for each record, with its timestamp. May put a watermark out to *output*."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called every auto-watermark interval of processing time."""
+        """Called at each auto-watermark interval of processing time. May put a watermark out to
+        *output*."""
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):

@@ -25,7 +25,8 @@ _Pane = tuple[TimeWindow, int, dict[Any, Any]]
 
 
 def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
-    """Create the fastest operator that does what *spec* says."""
+    """Return the operator for *spec*: a faster one for tumbling and sliding event-time windows with
+    their default trigger, else a :class:`WindowOperator`."""
     if (
         isinstance(spec.assigner, _TimeWindows)
         and spec.assigner.is_aligned

@@ -67,7 +67,7 @@ class WindowAssigner(_Contexts, ABC, Generic[T, W]):
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether windows end by watermarks, and not by processing time."""
+        """Return whether windows end by event time (watermarks). False: by processing time."""
 
 
 class MergingWindowAssigner(WindowAssigner[T, W]):
@@ -178,7 +178,8 @@ class SlidingProcessingTimeWindows(_Sliding):
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Returns the gap that ends a session, for each record."""
+    """Interface of a user's class that returns, for a record, the gap after which its session
+    ends."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:

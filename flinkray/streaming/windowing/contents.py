@@ -49,25 +49,23 @@ class WindowContents(ABC):
 
     @abstractmethod
     def first(self, value: Any) -> Any:
-        """Return an entry that combines values of a block for a place without contents; it has
-        *value* now. Further values are added by :meth:`folder`; :meth:`store` puts the entry into
-        the table."""
+        """Begin to combine records of a block for a place without contents: return the entry for
+        *value*. :meth:`folder` adds further records, and :meth:`store` puts the entry into the
+        table."""
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """Return an entry (:meth:`first`) that combines *value* and further values of a block with
-        the contents of *place*. MISSING if the place has no contents."""
+        """Return an entry (:meth:`first`) that adds *value* to the contents of *place* once it is
+        stored. MISSING if the place has no contents."""
 
     @abstractmethod
     def folder(self) -> Fold:
-        """Return a function that returns an entry (:meth:`first`) with one more value of the block
-        added."""
+        """Return a function of (record, entry) that returns the entry with the record added."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
-        """Store the contents of *window*: *entries* has the combined values of a block for each
-        key.
-        Entries that are lists are appended to the contents, other entries replace them."""
+        """Put *entries*, for each key the combined records of a block, into the table as contents
+        of *window*. Lists are appended to the stored contents; other entries replace them."""
 
     @abstractmethod
     def read(self, table: Any, place: Any) -> Sequence[Any]:
@@ -218,7 +216,7 @@ class AggregateContents(_FoldedContents):
 
 
 class WindowEvaluation(ABC):
-    """Calls the user's window function, if there is one; base class for each kind of function."""
+    """Base class: makes a window's results of its elements, mostly with a window function."""
 
     function: Any = None
 
@@ -232,7 +230,7 @@ class WindowEvaluation(ABC):
 
 
 class PassOn(WindowEvaluation):
-    """Stands for the window function of windows that have none: the elements are the results."""
+    """The evaluation of windows without a window function: the elements are the results."""
 
     def results(self, key: Any, context: Any, elements: Sequence[Any]) -> Iterable[Any] | None:
         return elements

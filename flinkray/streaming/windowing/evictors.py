@@ -17,7 +17,7 @@ class TimestampedValue(NamedTuple):
 
 
 class Evictor(ABC):
-    """Removes records from a window."""
+    """Removes records from a window before or after the window function sees them."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any) -> list[TimestampedValue]:

@@ -226,7 +226,7 @@ class WindowOperator(WithTimers):
     ) -> None:
         """Do what a trigger has decided: evaluate the window, remove its contents, both or nothing.
         *state_window*: the window under which the contents are stored. *ends*: the caller removes
-        the window next, so its contents need not be kept."""
+        the window next, so evaluating may remove its contents."""
         if result is TriggerResult.CONTINUE:
             return
         if result.is_fire():
@@ -264,7 +264,8 @@ class WindowOperator(WithTimers):
     # --- time ---------------------------------------------------------------------------------
 
     def is_late(self, window: Any) -> bool:
-        """Return whether the window was removed already, so that a record for it is late."""
+        """Return whether the watermark has passed the cleanup time of the window: the window was
+        removed, and records for it are late."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
 
     def would_be_late(self, timestamp: int | None) -> bool:
@@ -343,8 +344,8 @@ class _Collected(MergeCallback[Any]):
 
 
 class MergingWindowSet:
-    """The windows of one key that were not removed yet. *table*: for each key, a map from each
-    window to the window under which its contents are stored (its state window)."""
+    """The windows of one key that were not removed yet, for windows that merge. *table* stores, for
+    each key, a map from each window to its state window, under which its contents are stored."""
 
     def __init__(self, assigner: MergingWindowAssigner, table: MapTable, key: Any) -> None:
         self._assigner = assigner
@@ -473,9 +474,8 @@ class FunctionContext(WindowContext[Any]):
     def __init__(
         self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
     ) -> None:
-        """Make the context of the window functions of an operator.
-        *merges*: whether windows can merge. If so, ``window_state`` is refused, because a merge
-        would lose that state."""
+        """Make the context of the window functions of an operator. *merges*: whether windows can
+        merge. If so, ``window_state`` is refused, because a merge would lose that state."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None

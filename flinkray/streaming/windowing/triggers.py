@@ -21,7 +21,7 @@ W = TypeVar("W", contravariant=True, default=Any)
 
 
 class TriggerResult(Enum):
-    """The decision of a trigger about a window."""
+    """What a trigger has decided: to evaluate the window, remove its contents, both, or neither."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
@@ -86,15 +86,17 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
     def on_element(
         self, element: T, timestamp: int, window: W, ctx: TriggerContext
     ) -> TriggerResult:
-        """Called when a record was put into the window."""
+        """Called when a record was put into the window. Return what to do with the window."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """Called when a processing-time timer of this trigger fires."""
+        """Called when a processing-time timer of this trigger fires. Return what to do with the
+        window."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """Called when an event-time timer of this trigger fires."""
+        """Called when an event-time timer of this trigger fires. Return what to do with the
+        window."""
 
     def can_merge(self) -> bool:
         """Return whether the trigger can be used with windows that merge."""
@@ -110,8 +112,7 @@ class Trigger(_Contexts, ABC, Generic[T, W]):
 
 
 class _Continuing(Trigger):
-    """Base class of triggers: without timers and state, and never fires, as far as a subclass does
-    not override methods."""
+    """Base class of triggers that override some methods. The others do nothing and do not fire."""
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE

@@ -48,7 +48,8 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the window of size *window_size* that contains *timestamp*."""
+        """Return the start of the window that contains *timestamp*, of windows of *window_size*
+        that are aligned to the epoch plus *offset*."""
         return timestamp - (timestamp - offset) % window_size
 
     @staticmethod
@@ -63,8 +64,7 @@ class TimeWindow(NamedTuple):
 
 
 class CountWindow(NamedTuple):
-    """A window of a fixed number of records. The windows of a key are numbered; *id* is the
-    number."""
+    """The window of a fixed number of a key's records; *id*: number of the window."""
 
     id: int
 
