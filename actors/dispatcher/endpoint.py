@@ -530,8 +530,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     def _note_that_it_has_run(self, job: ManagedJob) -> None:
         """Begin to store that tasks of the job were deployed, unless this is stored already.
-        If all masters of the job die, the next JobMaster then counts a restart. The information
-        comes with heartbeats, so a job that ends before the next heartbeat costs no write.
+        If the job's JobMaster and SlotPool die, the next JobMaster then counts a restart. The
+        information comes with heartbeats: a job that ends before the next one costs no write.
         """
         if job.has_run:
             return

@@ -122,9 +122,10 @@ class BatchJob:
     ) -> Stage:
         """Add a stage that runs PySpark.
 
-        ``function(spark, *frames)`` is given a DataFrame for each input.
+        ``function(spark, *frames)`` gets a DataFrame for each input. It returns the DataFrame that
+        is the stage's result, or None if there is no result.
 
-        Stages of equal parallelism and profile run in the same slots, one after the other.
+        Stages of equal parallelism, *cpu* and *memory* run in the same slots, one after the other.
 
         Args:
             parallelism: number of slots = number of Spark executors.

@@ -101,7 +101,7 @@ class _Adder:
 
 
 @pytest.mark.ray
-def test_ray_actors_methods_and_remote_functions_can_be_sent(ray_cluster: None) -> None:
+def test_functions_that_use_ray_actors_or_tasks_can_be_sent(ray_cluster: None) -> None:
     kind: Any = ray.remote(num_cpus=0)(_Adder)
     actor = kind.remote()
     method = actor.add

@@ -246,9 +246,9 @@ class RowsToLines:
 
 
 def fields_of(value: Any, names: list[str]) -> list[Any]:
-    """Return the fields of a row, dictionary or tuple, in the order of *names*. A field that a
-    dictionary lacks is None. Raises ValueError: a row has other fields, or a tuple another number
-    of fields. TypeError: the value is no row, dictionary or tuple."""
+    """Return the fields of a row, dictionary or tuple, in the order of *names*. Missing
+    fields of a dictionary are None, its other fields are left out. Raises ValueError: a row has
+    other fields, or a tuple or list another number. TypeError: the value is none of these."""
     if isinstance(value, Row):
         values = value.values_by(names)
     elif isinstance(value, dict):

@@ -61,7 +61,7 @@ class ColumnAggregate:
 
     @property
     def measure(self) -> Measure | None:
-        """The number that is kept for the aggregate. None: only the count of records is needed."""
+        """Which number is kept per key and pane: how, of which column. None: only the count is."""
         if self.column is None:
             return None
         return Measure("sum" if self.how == "mean" else self.how, self.column)

@@ -63,8 +63,8 @@ class Receiver(Protocol):
 
 class Output:
     """The receivers of an operator's main output and of its side outputs.
-    The values of a block belong to the receiver, which may change them. If there are several
-    receivers, each gets a copy of the values."""
+    The values of a block belong to the receiver, which may change them. Several receivers get
+    copies, unless objects are reused."""
 
     def __init__(
         self,

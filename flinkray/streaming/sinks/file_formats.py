@@ -118,7 +118,7 @@ class TextPart(PartFile):
 
 
 class TextFormat(FileFormat):
-    """Writes one value per line, as ``print()`` does."""
+    """Writes one value per line, in Java's notation, as ``stream.print()`` does."""
 
     suffix = "txt"
 

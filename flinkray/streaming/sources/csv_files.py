@@ -123,9 +123,9 @@ def csv_schema(found: dict[str, Classes], options: CsvOptions) -> pa.Schema:
 def read_csv(
     path: str, schema: pa.Schema, options: CsvOptions, is_of_all: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file with the columns of the source's schema. Missing columns are null.
-    *is_of_all*: whether the types in the schema were found from all fields. Raises StreamError: the
-    file is not CSV, has other columns, or a field does not fit its column's type."""
+    """Yield a file's rows in the source's schema, as batches. Missing columns are null.
+    *is_of_all*: the types were found from all fields, so fields are not checked again. Raises
+    StreamError: the file is not CSV, has other columns, or a field does not fit its type."""
     names = names_of(path, options)
     if names is None:
         return

@@ -70,8 +70,8 @@ class SimulationStory:
         return "\n".join(self.lines())
 
     def end(self, last: int) -> Iterator[str]:
-        """Yield the last *last* lines as texts, but of each kind only three (lines of a process
-        that differ only in the numbers of calls)."""
+        """Yield the last *last* lines as texts, in the order of time. Of lines of one process that
+        differ only in the numbers by which calls are identified, only the latest three count."""
         kinds: Counter[tuple[str, str]] = Counter()
         shown: list[tuple[float, str, str]] = []
         left_out: dict[int, int] = {}

@@ -99,7 +99,7 @@ async def test_restart_is_counted_when_all_masters_of_a_job_without_checkpoints_
 
 
 @on_cluster(configuration=PULSE)
-async def test_death_of_all_masters_of_a_job_that_never_got_slots_counts_as_no_restart(
+async def test_death_of_job_master_and_slot_pool_before_slots_counts_no_restart(
     cluster: ChaosCluster,
 ) -> None:
     job_id = await cluster.submit(scripted_job(RUNS))
