@@ -38,7 +38,7 @@ from flinkray.actors.task_process.channel_finder import ProducerStates
 from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResources
 from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
 from flinkray.actors.task_process.partitions import ResultPartitions
-from flinkray.actors.task_process.stream_task_thread import StreamTaskRun
+from flinkray.actors.task_process.stream_task_run import StreamTaskRun
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.task_files import TaskFiles

@@ -23,7 +23,7 @@ from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
-from flinkray.actors.task_process.stream_task_thread import (
+from flinkray.actors.task_process.stream_task_run import (
     ClusterTaskServices,
     StreamTaskContext,
     StreamTaskRun,

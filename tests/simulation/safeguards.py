@@ -40,7 +40,7 @@ from flinkray.actors.task_executor.resource_manager_registration import Resource
 from flinkray.actors.task_executor.slot_offering import SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_results import TaskResults
-from flinkray.actors.task_process import stream_task_thread
+from flinkray.actors.task_process import stream_task_run
 from flinkray.actors.task_process.coordinator_clients import SplitClient
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.checkpoint import state_files
@@ -716,7 +716,7 @@ def _ends_uncommitted() -> AbstractContextManager[object]:
         def awaits_checkpoint(self) -> bool:
             return not self._is_stopped and super().awaits_checkpoint
 
-    return patch.object(stream_task_thread, "StreamTask", Uncommitted)
+    return patch.object(stream_task_run, "StreamTask", Uncommitted)
 
 
 def _drains_nothing() -> AbstractContextManager[object]:

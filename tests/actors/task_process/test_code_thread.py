@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.task_process.task_runtime import CodeThread
+from flinkray.actors.task_process.code_thread import CodeThread
 
 log = logging.getLogger("tests of code threads")
 
@@ -90,7 +90,7 @@ async def test_import_of_a_module_is_interrupted_only_after_it_has_ended(
 
 TRACED = """
 import asyncio, sys, threading
-from flinkray.actors.task_process.task_runtime import CodeThread
+from flinkray.actors.task_process.code_thread import CodeThread
 
 async def main():
     await CodeThread(lambda: None, "returns").returned
