@@ -363,7 +363,7 @@ def _from_any_process(reported: Any) -> Any:
 
 
 def _reconciling_without(what: str) -> Switch:
-    from flinkray.actors.job_master.task_deployer import DeploymentReconciliation
+    from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 
     def wrap(heartbeat: Any) -> Any:
         def found(self: Any, resource_id: Any, running: Any) -> Any:

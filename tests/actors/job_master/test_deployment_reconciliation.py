@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.actors.job_master.task_deployer import (
+from flinkray.actors.job_master.deployment_reconciliation import (
     DeploymentReconciliation,
     Differences,
 )

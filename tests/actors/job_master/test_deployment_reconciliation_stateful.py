@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from flinkray.actors.job_master.task_deployer import DeploymentReconciliation
+from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID, ResourceID
 from tests.actors.resource_cluster import GRAPH
 
