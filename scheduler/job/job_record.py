@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.exception_history import ExceptionHistory
 from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
+from flinkray.scheduler.job.job_status import JobStatusMachine
 from flinkray.scheduler.job.transition_loop import Step
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.job_info import (
@@ -25,7 +26,6 @@ from flinkray.scheduler.reports.job_info import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.scheduler.shared.story import Story
 
 _CAUSES_KEPT = 16
 """Number of restart causes that are kept, equal to the entries in the exceptions history."""
@@ -248,81 +248,3 @@ class JobRecord:
             num_rows=None if result is None else result.num_rows,
             schema_json=None if result is None else result.schema_json,
         )
-
-
-_ANY_END = (JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.SUSPENDED)
-
-_LEGAL: dict[JobStatus, tuple[JobStatus, ...]] = {
-    JobStatus.INITIALIZING: (JobStatus.CREATED, *_ANY_END),
-    JobStatus.CREATED: (JobStatus.RECONCILING, JobStatus.RUNNING, *_ANY_END),
-    JobStatus.RECONCILING: (JobStatus.RUNNING, *_ANY_END),
-    JobStatus.RUNNING: (JobStatus.RESTARTING, JobStatus.FINISHED, *_ANY_END),
-    JobStatus.RESTARTING: (JobStatus.RUNNING, *_ANY_END),
-    JobStatus.FAILING: (JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED),
-    JobStatus.CANCELLING: (JobStatus.CANCELED, JobStatus.FAILING, JobStatus.SUSPENDED),
-    JobStatus.FAILED: (),
-    JobStatus.CANCELED: (),
-    JobStatus.FINISHED: (),
-    JobStatus.SUSPENDED: (),
-}
-
-
-class JobStatusMachine:
-    """Holds the status of a job, and allows only legal changes.  Times are monotonic seconds."""
-
-    def __init__(self, subject: str, now: float) -> None:
-        self.status = JobStatus.INITIALIZING
-        self.entered = {JobStatus.INITIALIZING: now}
-        """Status -> time when the status was last entered."""
-        self.story = Story(subject, limit=200)
-
-    def enter(self, status: JobStatus, now: float, cause: str = "") -> None:
-        """Change the status of the job.
-
-        Raises:
-            IllegalTransitionError: the current status does not allow this status; the text contains
-                the history of the job.
-        """
-        if status not in _LEGAL[self.status]:
-            raise self.story.illegal(f"go from {self.status.name} to {status.name}")
-        text = f"{self.status.name} -> {status.name}"
-        self.story.add(now, f"{text}: {cause}" if cause else text)
-        self.status = status
-        self.entered[status] = now
-
-
-_CONCURRENT_KEPT = 16
-"""Largest number of concurrent failures per entry: a lost node can fail thousands of tasks."""
-
-
-class ExceptionHistory:
-    """Keeps the newest failures, oldest first; 16 by default, as Flink's
-    ``web.exception-history-size``. Each entry led to a restart or to the job's end.  Its
-    ``concurrent`` failures occurred until then."""
-
-    def __init__(self, size: int = 16) -> None:
-        self._entries: deque[ExceptionEntry] = deque(maxlen=size)
-
-    def add(self, failure: Failure, timestamp: float) -> None:
-        """Add a failure as a new entry.  *timestamp* is in seconds since the epoch."""
-        self._entries.append(_entry(failure, timestamp))
-
-    def add_concurrent(self, failure: Failure, timestamp: float) -> None:
-        """Add a concurrent failure to the last entry, or as an entry if there is none."""
-        if not self._entries:
-            self.add(failure, timestamp)
-            return
-        root = self._entries[-1]
-        if len(root.concurrent) < _CONCURRENT_KEPT:
-            concurrent = (*root.concurrent, _entry(failure, timestamp))
-            self._entries[-1] = replace(root, concurrent=concurrent)
-
-    @property
-    def entries(self) -> tuple[ExceptionEntry, ...]:
-        return tuple(self._entries)
-
-
-def _entry(failure: Failure, timestamp: float) -> ExceptionEntry:
-    return ExceptionEntry(
-        timestamp, failure.text, failure.traceback, failure.task, failure.location
-    )

@@ -1,4 +1,4 @@
-"""Execution attempts and job status: states, times, stories."""
+"""Execution attempts: states, times, stories."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
-from flinkray.scheduler.job.job_record import JobStatusMachine
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.states import ExecutionState
 from tests.scheduler.builders import GRAPH, VERTEX, allocated_slot, spark_job
 
 ATTEMPT = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 0), 0)
@@ -124,14 +123,3 @@ def test_past_attempts_are_not_found_in_the_execution_graph() -> None:
     assert graph.find(old.attempt_id) is None
     beyond = ExecutionAttemptID(GRAPH, ExecutionVertexID(VERTEX, 9), 0)
     assert graph.find(beyond) is None
-
-
-def test_leaving_a_final_job_status_raises_an_error_with_the_past_transitions() -> None:
-    status = JobStatusMachine("job j", 0.0)
-    status.enter(JobStatus.CREATED, 1.0)
-    status.enter(JobStatus.RUNNING, 2.0)
-    status.enter(JobStatus.FINISHED, 3.0)
-    with pytest.raises(
-        IllegalTransitionError, match=r"(?s)job j cannot .*2\.000 s: CREATED -> RUN"
-    ):
-        status.enter(JobStatus.RUNNING, 4.0)

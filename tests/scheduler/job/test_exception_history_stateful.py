@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flinkray.scheduler.job.job_record import ExceptionHistory
+from flinkray.scheduler.job.exception_history import ExceptionHistory
 from flinkray.scheduler.reports.job_info import ExceptionEntry
 from flinkray.scheduler.shared.failure import Failure
 
