@@ -116,7 +116,6 @@ if TYPE_CHECKING:
     from flinkray.state_reader.writer import BootstrapError
     from flinkray.streaming.errors import (
         FileNotReadyError,
-        OperatorError,
         StreamError,
         UnavailableError,
         UnpicklableRecordsError,
@@ -129,6 +128,7 @@ if TYPE_CHECKING:
     )
     from flinkray.streaming.functions.runtime_context import CachedFileError
     from flinkray.streaming.network import BatchTooLargeError
+    from flinkray.streaming.operator_errors import OperatorError
     from flinkray.streaming.operators.look_up import DuplicateKeyError
     from flinkray.streaming.sinks.sink import (
         FencedSinkError,
@@ -313,7 +313,7 @@ __getattr__ = lazy_door(
         "NoResourceAvailableError": "core.errors",
         "NoSuchBucketError": "checkpoint.errors",
         "NonDeterministicSourceError": "file_results.published",
-        "OperatorError": "streaming.errors",
+        "OperatorError": "streaming.operator_errors",
         "PipelineNotFoundError": "client.pipeline_loader",
         "ProcessExistsError": "core.errors",
         "QueryCheckpointError": "file_results.query_checkpoint",

@@ -8,7 +8,7 @@ from typing import TypeVar
 from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcService
 from flinkray.rpc.wire import codec
-from flinkray.streaming.errors import OperatorError, operator_error
+from flinkray.streaming.operator_errors import OperatorError, operator_error
 
 T = TypeVar("T")
 

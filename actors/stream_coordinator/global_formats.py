@@ -16,7 +16,7 @@ from flinkray.core.ids import JobVertexID
 from flinkray.core.recurring_errors import outlook_of
 from flinkray.rpc import RpcService
 from flinkray.scheduler.job.coordinator_events import GlobalFormatsCall
-from flinkray.streaming.errors import OperatorError, operator_error
+from flinkray.streaming.operator_errors import OperatorError, operator_error
 from flinkray.streaming.program.chain_plan import global_formats
 from flinkray.streaming.sinks.output_format import GlobalFormat
 from flinkray.user_code import load_function

@@ -19,7 +19,8 @@ from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint
 from flinkray.rpc.time_limit import retrieve, within
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
-from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
+from flinkray.streaming.errors import StreamError, UnavailableError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sources.master_hook import (
     MasterTriggerRestoreHook,
     WithMasterCheckpointHook,

@@ -20,7 +20,8 @@ from flinkray.core import cloud_pickle
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.rpc.time_limit import within
-from flinkray.streaming.errors import OperatorError, UnavailableError
+from flinkray.streaming.errors import UnavailableError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sources.coordinator import (
     END_OF_SPLITS,
     NO_MORE_SPLITS,

@@ -14,8 +14,8 @@ from flinkray.core.error_text import message_of, summary_of, traceback_of
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import ResultPartitionID
 from flinkray.core.recurring_errors import ProgramError, outlook_of
-from flinkray.streaming.errors import OperatorError
 from flinkray.streaming.network import ChannelError, PartitionReleasedError
+from flinkray.streaming.operator_errors import OperatorError
 
 T = TypeVar("T")
 

@@ -36,7 +36,6 @@ from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import MemoryInputGate, RecordWriter
-from flinkray.streaming.errors import operator_error
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
 from flinkray.streaming.network import (
     ChannelError,
@@ -51,6 +50,7 @@ from flinkray.streaming.network import (
     register_input,
     register_output,
 )
+from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.task_services import (

@@ -16,12 +16,8 @@ from flinkray.core.errors import (
 from flinkray.core.ids import JobID
 from flinkray.core.recurring_errors import ProgramError, outlook_of, program_error_of, will_recur
 from flinkray.state.disk import StateStorageError
-from flinkray.streaming.errors import (
-    FileNotReadyError,
-    OperatorError,
-    StreamError,
-    UnavailableError,
-)
+from flinkray.streaming.errors import FileNotReadyError, StreamError, UnavailableError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sinks.sink import SinkError, SinkUnavailableError
 
 

@@ -25,7 +25,7 @@ from flinkray.datastream import (
 from flinkray.datastream.batch_job import Stage
 from flinkray.datastream.common import RestartStrategies
 from flinkray.datastream.connectors.file_system import Encoder, FileSink
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.conftest import TWO_SLOTS

@@ -23,7 +23,8 @@ from flinkray.datastream.formats.csv import (
     CsvSchema,
     CsvSchemaBuilder,
 )
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.records.number_text import java_double, java_float
 from flinkray.streaming.sources.files import FileSplit
 from tests.streaming.sources.reading import batch_of, reader_of, rest_of

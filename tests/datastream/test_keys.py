@@ -41,7 +41,8 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Configuration, Row, Time, Types
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sinks.simple import CallbackSink
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

@@ -17,7 +17,7 @@ from flinkray.core.errors import JobCancelledError
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.common import JobStatus, WatermarkStrategy
 from flinkray.datastream.connectors import CallbackSink, FileSink, IteratorSource
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.waiting import wait_until
 
 

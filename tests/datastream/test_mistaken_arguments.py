@@ -18,7 +18,8 @@ from flinkray.datastream.common import Configuration, Encoder, Types
 from flinkray.datastream.connectors import DataGeneratorSource, FileSink, FileSource, ParquetFormat
 from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.functions import KeyedProcessFunction, ProcessFunction
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from tests.streaming.sources.reading import read
 
 Wrong = Any

@@ -42,7 +42,8 @@ from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink, FixedSplitsEnumerator, IteratorSource
 from flinkray.datastream.state import ArrayStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.conftest import TWO_SLOTS

@@ -25,7 +25,7 @@ from flinkray.datastream.common.io import (
     OutputFormat,
 )
 from flinkray.datastream.connectors import DataGeneratorSource
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until

@@ -54,7 +54,7 @@ from flinkray.datastream.window import (
     Trigger,
     TumblingEventTimeWindows,
 )
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing import DataStreamTestSinkFunction
 from tests.datastream.pyflink_streams import PAIR, Collect, RememberMap, results
 

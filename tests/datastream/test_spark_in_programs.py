@@ -25,7 +25,8 @@ from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 from flinkray.spark.gateway import EPOCHS, PARTITIONS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame
 from flinkray.spark.shared_session import GUEST_PROFILE, take_request
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.graph import operator_id_of
 from flinkray.streaming.sinks.sink import SinkError

@@ -22,7 +22,8 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Row, Types
 from flinkray.datastream.connectors import CallbackSink, IteratorSource
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 
 
 def environment(parallelism: int = 1) -> StreamExecutionEnvironment:

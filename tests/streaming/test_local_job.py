@@ -16,9 +16,10 @@ from flinkray.streaming.channels import (
     MemoryInputGate,
     MergingWriter,
 )
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
 from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.operators.basic import MapOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from flinkray.core import cloud_pickle
 from flinkray.core.error_text import summary_of, traceback_of
 from flinkray.core.errors import FlinkRayError
-from flinkray.streaming.errors import StreamError, text_of, user_frames
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.functions import AggregateFunction
+from flinkray.streaming.operator_errors import user_frames
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")

@@ -22,9 +22,10 @@ from flinkray.core.clock import Clock
 from flinkray.core.garbage_collection import RARELY, YOUNG
 from flinkray.core.ids import JobID
 from flinkray.streaming.channels import MemoryChannel, MemoryInputGate, MergingWriter
-from flinkray.streaming.errors import OperatorError, StreamError, operator_error, user_frames
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.global_aggregates import LocalGlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.operator_errors import OperatorError, operator_error, user_frames
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
     ChainBuilder,

@@ -26,7 +26,7 @@ from flinkray.state.operator_state import (
 )
 from flinkray.state.snapshots import SnapshotStream, StateCapture
 from flinkray.state.table import StateTable
-from flinkray.streaming.errors import Reading, text_of
+from flinkray.streaming.errors import text_of
 from flinkray.streaming.functions.global_aggregates import (
     GlobalAggregateManager,
     LocalGlobalAggregateManager,
@@ -34,6 +34,7 @@ from flinkray.streaming.functions.global_aggregates import (
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
+from flinkray.streaming.operator_errors import Reading
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.sources.source import SourceHold, SplitsToRead

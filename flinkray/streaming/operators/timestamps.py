@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.errors import StreamError, reading_at
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import reading_at
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.time.combined_watermarks import PartialWatermark, WatermarkMultiplexer

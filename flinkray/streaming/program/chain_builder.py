@@ -15,9 +15,10 @@ from flinkray.core.error_text import summary_of
 from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
-from flinkray.streaming.errors import Reading, StreamError
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.global_aggregates import GlobalAggregateManager
 from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.operator_errors import Reading
 from flinkray.streaming.operators.operator import OperatorContext, Output, Receiver, StreamOperator
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, PlannedResult

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from flinkray.state.key_group_assignment import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.state.key_values import are_plain, as_key, can_change, own_key
-from flinkray.streaming.errors import Reading, StreamError
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import Function
 from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
+from flinkray.streaming.operator_errors import Reading
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 

@@ -28,8 +28,9 @@ from flinkray.state.key_group_assignment import (
     stable_hash,
 )
 from flinkray.state.key_values import are_plain
-from flinkray.streaming.errors import Reading, StreamError, reading_at
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import Function
+from flinkray.streaming.operator_errors import Reading, reading_at
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 

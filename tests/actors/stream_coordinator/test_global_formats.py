@@ -16,7 +16,7 @@ from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.common.io import FinalizeOnMaster, InitializeOnMaster, OutputFormat
 from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.job.coordinator_events import GlobalFormatsCall
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.virtual_time import on_virtual_time
 
 STORY: list[str] = []

@@ -15,7 +15,7 @@ from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import LocalRpcService, RpcEndpoint
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sources.coordinator import END_OF_SPLITS
 from flinkray.streaming.sources.source import (
     Boundedness,

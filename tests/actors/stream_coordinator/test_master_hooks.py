@@ -32,7 +32,8 @@ from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.scheduler.checkpoints.failures import StateRestoreError
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.streaming.errors import OperatorError, StreamError, UnavailableError
+from flinkray.streaming.errors import StreamError, UnavailableError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sources.generated import DataGeneratorSource
 from flinkray.streaming.sources.master_hook import (
     MasterTriggerRestoreHook,

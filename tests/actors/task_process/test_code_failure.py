@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flinkray.actors.task_process.code_failure import CodeFailure
 from flinkray.core.errors import SuppressRestartsError
-from flinkray.streaming.errors import operator_error
+from flinkray.streaming.operator_errors import operator_error
 
 
 def raised_from(cause: BaseException) -> BaseException:

@@ -11,14 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.streaming.errors import (
-    UnpicklableRecordsError,
-    UnreadableRecordsError,
-    operator_error,
-)
+from flinkray.streaming.errors import UnpicklableRecordsError, UnreadableRecordsError
 from flinkray.streaming.network import BatchTooLargeError, WireFormatError, element_codec
 from flinkray.streaming.network.buffers import in_halves, in_pieces
 from flinkray.streaming.network.element_codec import SCATTER_FROM, ElementDecoder, ElementEncoder
+from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.records.elements import Block, Columns, Element, Origin, Watermark, together
 from flinkray.streaming.records.row import Row, RowKind
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.errors import OperatorError, operator_error
+from flinkray.streaming.operator_errors import OperatorError, operator_error
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import Columns, Watermark, WatermarkStatus
 from flinkray.streaming.records.keying import Keys

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flinkray.streaming.errors import OperatorError, StreamError, operator_error
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.async_functions import (
     NO_RETRY_STRATEGY,
     AsyncFunction,
@@ -19,6 +19,7 @@ from flinkray.streaming.functions.async_functions import (
     AsyncRetryStrategy,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operator_errors import OperatorError, operator_error
 from flinkray.streaming.operators import async_wait
 from flinkray.streaming.operators.async_wait import AsyncWaitOperator
 from flinkray.streaming.operators.operator import OperatorState

@@ -12,7 +12,8 @@ from flinkray.core.ids import IntermediateDataSetID
 from flinkray.datastream import Types
 from flinkray.streaming.columnar import arrow_batches
 from flinkray.streaming.columnar.arrow_batches import SerializeBatchesOperator, deserialized
-from flinkray.streaming.errors import StreamError, operator_error
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.task_services import ResultsReceiver, TaskServices
 from flinkray.streaming.records.row import Row

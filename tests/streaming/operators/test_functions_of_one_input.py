@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import StateError
-from flinkray.streaming.errors import StreamError, operator_error
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -18,6 +18,7 @@ from flinkray.streaming.functions.functions import (
     SinkFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.operators.basic import (
     FilterOperator,
     FlatMapOperator,

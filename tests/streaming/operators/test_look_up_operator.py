@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.errors import operator_error
+from flinkray.streaming.operator_errors import operator_error
 from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator
 from flinkray.streaming.operators.task_services import LookUpRoom, TaskServices
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus

@@ -34,7 +34,8 @@ from flinkray.datastream.connectors import (
     RollingPolicy,
     Sink,
 )
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sinks.file_formats import FileFormat, PartFile, TextFormat
 from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
 from flinkray.streaming.sinks.sink import CommitOutcome, SinkError

@@ -27,7 +27,8 @@ from flinkray.checkpoint.storage import state_writer
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import Epochs, PublishedBatches, ResultSchemaError
 from flinkray.state.operator_state import StateFile
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Columns
 from flinkray.streaming.records.row import Row

@@ -11,7 +11,8 @@ import pytest
 
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.datastream.common.io import InputFormat
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.input_format import InputFormatSource, InputFormatSplit
 from flinkray.streaming.sources.source import EnumeratorContext

@@ -18,7 +18,8 @@ from flinkray.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.time.watermarks import PerElementWatermarks
 from tests.streaming.kafka.brokers import Broker
 

@@ -11,7 +11,7 @@ import pytest
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.file_results import FileResultLostError, ResultDirectory, ResultWriter, share_of
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources.result_files import ResultFileSplit, ResultFilesSource
 from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, ReaderContext

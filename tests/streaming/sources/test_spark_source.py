@@ -17,7 +17,8 @@ from flinkray.file_results import (
     PublishedPartitions,
 )
 from flinkray.streaming.columnar.conversion import batch_of_type
-from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW
 from flinkray.streaming.sources.spark import LOOK_INTERVAL, SparkSource, SparkSplit
 from flinkray.testing.manual_clock import ManualClock

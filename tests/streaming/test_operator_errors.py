@@ -21,7 +21,7 @@ from flinkray.datastream import (
 from flinkray.datastream.connectors import CallbackSink, IteratorSource
 from flinkray.datastream.state import ReducingStateDescriptor
 from flinkray.datastream.window import EventTimeSessionWindows
-from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.manual_clock import ManualClock
 
 Build = Callable[[Any], Any]
