@@ -26,7 +26,7 @@ from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import MASTER_HOOK
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.sources.source import SourceHold
-from flinkray.streaming.task.task_loop import TaskLoop
+from flinkray.streaming.task.task_thread import TaskLoop
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
 
 log = logging.getLogger(__name__)

@@ -65,7 +65,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput, closing
-from flinkray.streaming.task.task_loop import TaskLoop
+from flinkray.streaming.task.task_thread import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingClock
 
 log = logging.getLogger(__name__)

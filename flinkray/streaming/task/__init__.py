@@ -2,6 +2,6 @@
 
 __all__ = [
     "task",
-    "task_loop",
     "task_mailbox",
+    "task_thread",
 ]

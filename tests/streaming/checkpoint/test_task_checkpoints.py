@@ -33,7 +33,7 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
-from flinkray.streaming.task.task_loop import TaskLoop
+from flinkray.streaming.task.task_thread import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 

@@ -30,8 +30,8 @@ from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.streaming.sinks.sink_operators import SinkWriterOperator
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, close_all, closing
-from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
+from flinkray.streaming.task.task_thread import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService, WaitingSystemClock
 from flinkray.streaming.time.turn import TARGET, Portion, Turn
 from flinkray.testing.manual_clock import ManualClock
