@@ -23,7 +23,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     ReclaimSlot,
     SlotManagerAction,
 )
-from flinkray.scheduler.resources.worker_events import (
+from flinkray.scheduler.resources.worker_registration import (
     apply_report,
     give_from_node,
     group_failed,

@@ -1,4 +1,5 @@
-"""Updates the SlotManager's tracker when workers and worker groups come and go."""
+"""Registers TaskExecutors and worker groups in the SlotManager's tracker, and records failed
+starts."""
 
 from __future__ import annotations
 
