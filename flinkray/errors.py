@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from flinkray.spark.jvm import SparkStartError
     from flinkray.spark.publishing import UnsupportedSparkTypeError
     from flinkray.spark.result import InvalidStageResultError
-    from flinkray.spark.shared_session import (
+    from flinkray.spark.session_requests import (
         SparkSessionEndedError,
         SparkSessionMismatchError,
     )
@@ -329,8 +329,8 @@ __getattr__ = lazy_door(
         "RpcTimeoutError": "core.errors",
         "SinkError": "streaming.sinks.sink",
         "SinkUnavailableError": "streaming.sinks.sink",
-        "SparkSessionEndedError": "spark.shared_session",
-        "SparkSessionMismatchError": "spark.shared_session",
+        "SparkSessionEndedError": "spark.session_requests",
+        "SparkSessionMismatchError": "spark.session_requests",
         "SparkStartError": "spark.jvm",
         "StateError": "state.errors",
         "StateMigrationError": "state.errors",

@@ -39,7 +39,7 @@ from flinkray.spark.gateway import (
     attempt_name,
     spark_driver_process,
 )
-from flinkray.spark.shared_session import HELD_SESSION, take_request
+from flinkray.spark.session_requests import HELD_SESSION, take_request
 
 _UNTIL_NOTED = 5.0
 """Longest wait in seconds, before a driver is stopped, until its reports are noted.

@@ -16,7 +16,7 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
     spark_drivers_of_job,
 )
-from flinkray.spark.shared_session import SparkSessionEndedError, session_graph
+from flinkray.spark.session_requests import SparkSessionEndedError, session_graph
 
 log = logging.getLogger(__name__)
 

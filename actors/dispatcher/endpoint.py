@@ -82,7 +82,7 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.reports.spans import JOB_SUBMISSION, Attribute, Span, brief
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.spark.shared_session import session_held_by
+from flinkray.spark.session_requests import session_held_by
 
 log = logging.getLogger(__name__)
 

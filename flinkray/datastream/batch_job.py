@@ -35,7 +35,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
+from flinkray.spark.session_requests import GUEST_PROFILE, guest_configuration
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.operators.batch_function import BatchFunction, BatchFunctionOperator

@@ -18,7 +18,7 @@ from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProg
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.jvm import SparkStartError, quiet_gateway_logging
 from flinkray.spark.progress import StatusStore, progress_of_stages
-from flinkray.spark.shared_session import check_session, thread_name
+from flinkray.spark.session_requests import check_session, thread_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

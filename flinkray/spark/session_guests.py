@@ -27,7 +27,7 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
 )
 from flinkray.spark.jvm import Jvm
-from flinkray.spark.shared_session import SparkSessionEndedError, thread_name
+from flinkray.spark.session_requests import SparkSessionEndedError, thread_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -45,7 +45,7 @@ from flinkray.spark.result import (
     user_failure,
 )
 from flinkray.spark.session_guests import HeldSparkSession, SessionGuests
-from flinkray.spark.shared_session import HeldSession
+from flinkray.spark.session_requests import HeldSession
 from flinkray.spark.stage_code import SparkFunction
 from flinkray.spark.standalone_host import StandaloneHost
 from flinkray.user_code import UserCodeError, load_function

@@ -10,7 +10,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart
 from flinkray.scheduler.shared.states import JobStatus
-from flinkray.spark.shared_session import GUEST_PROFILE, HELD_SESSION, guest_configuration
+from flinkray.spark.session_requests import GUEST_PROFILE, HELD_SESSION, guest_configuration
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from tests.actors.bad_moments import NODE, on_cluster

@@ -24,7 +24,7 @@ from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 from flinkray.spark.gateway import EPOCHS, PARTITIONS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame
-from flinkray.spark.shared_session import GUEST_PROFILE, take_request
+from flinkray.spark.session_requests import GUEST_PROFILE, take_request
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.operators.source import SourceOperator

@@ -38,7 +38,7 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.job_master_reports import job_master_of
 from flinkray.spark.session_guests import SessionGuests, SparkSessionDesk
-from flinkray.spark.shared_session import SparkSessionEndedError
+from flinkray.spark.session_requests import SparkSessionEndedError
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
 from flinkray.testing.waiting import eventually

@@ -15,7 +15,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionGuest
 from flinkray.spark.guest import GuestJobs
 from flinkray.spark.session_guests import EXPECTED, GuestBook, SessionGuests, end_process
-from flinkray.spark.shared_session import SparkSessionEndedError
+from flinkray.spark.session_requests import SparkSessionEndedError
 
 IDLE = 300.0
 

@@ -12,7 +12,7 @@ from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID,
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
-from flinkray.spark.shared_session import (
+from flinkray.spark.session_requests import (
     GUEST_PROFILE,
     HeldSession,
     SparkSessionMismatchError,
