@@ -43,7 +43,7 @@ from flinkray.scheduler.resources.slot_manager_actions import (
     StartWorkerGroup,
 )
 from flinkray.scheduler.shared.slots import SlotOffer, SlotReport, SlotStatus, WorkerLocation
-from flinkray.scheduler.slots.logical_slots import (
+from flinkray.scheduler.slots.execution_slot_allocator import (
     ExecutionSlotAllocator,
     LogicalSlotAllocated,
 )

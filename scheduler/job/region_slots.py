@@ -23,14 +23,13 @@ from flinkray.scheduler.job.job_scheduler_actions import AdoptSlots
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
-from flinkray.scheduler.slots.logical_slots import (
+from flinkray.scheduler.slots.execution_slot_allocator import (
     ExecutionSlotAllocator,
-    FailPayload,
-    LogicalSlot,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
+from flinkray.scheduler.slots.logical_slots import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
     HeldSlot,
     ReturnSlots,

@@ -8,7 +8,7 @@ the next request, under the same AllocationID) or receives :class:`SlotsLost`.
 
 A request is for one physical slot.  The JobMaster decides which subtasks share the slot
 (:mod:`flinkray.scheduler.slots.slot_sharing`,
-:mod:`flinkray.scheduler.slots.logical_slots`); the pool only uses the subtasks' ids in
+:mod:`flinkray.scheduler.slots.execution_slot_allocator`); the pool only uses the subtasks' ids in
 explanations.
 
 Order: the events of one SlotPool arrive in the order in which they happened; a SlotsLost never

@@ -10,13 +10,13 @@ from flinkray.core.ids import (
     JobVertexID,
     ResourceID,
 )
-from flinkray.scheduler.slots.logical_slots import (
+from flinkray.scheduler.slots.execution_slot_allocator import (
     ExecutionSlotAllocator,
-    FailPayload,
     LogicalSlotAllocated,
     LogicalSlotFailed,
     SlotAllocatorAction,
 )
+from flinkray.scheduler.slots.logical_slots import FailPayload
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
