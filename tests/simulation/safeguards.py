@@ -60,8 +60,8 @@ from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
 from flinkray.scheduler.checkpoints.events import CheckpointIsStored
-from flinkray.scheduler.checkpoints.kept_checkpoints import SharedStateRegistry
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, synchronous_savepoint
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.job.take_over import TakeOver
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable

@@ -19,9 +19,9 @@ import pytest
 
 from flinkray.checkpoint.handles import FileState, StateLocation, TaskState
 from flinkray.checkpoint.state_files import delete_state
-from flinkray.scheduler.checkpoints.kept_checkpoints import SharedStateRegistry
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, AwaitCheckpoint
 from flinkray.scheduler.checkpoints.pending_checkpoint import locations_of
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from tests.actors.task_process.answering import Answering, restored
 
 KEYS = range(6)

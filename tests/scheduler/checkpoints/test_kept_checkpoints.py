@@ -10,16 +10,13 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoints,
 )
 from flinkray.scheduler.checkpoints.events import CheckpointStep
-from flinkray.scheduler.checkpoints.kept_checkpoints import (
-    AbortedCheckpoints,
-    KeptCheckpoints,
-    SharedStateRegistry,
-)
+from flinkray.scheduler.checkpoints.kept_checkpoints import AbortedCheckpoints, KeptCheckpoints
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,
     synchronous_savepoint,
 )
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointRetentionPolicy
 from flinkray.scheduler.shared.states import JobStatus
 from tests.scheduler.checkpoints.checkpointed import file, keyed, metadata, operator, written
