@@ -30,10 +30,11 @@ from flinkray.actors.task_executor.job_connections import JobLeaderService
 from flinkray.actors.task_executor.kept_copies import KeptCopies
 from flinkray.actors.task_executor.python_tasks import PythonTasks
 from flinkray.actors.task_executor.resource_manager_registration import ResourceManagerRegistration
+from flinkray.actors.task_executor.running_tasks import RunningTasks
 from flinkray.actors.task_executor.slot_offering import SlotComparison, SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_processes import TASK_PROCESS_FACTORY
-from flinkray.actors.task_executor.task_runners import RunningTasks, TaskRunner, task_runners
+from flinkray.actors.task_executor.task_runners import TaskRunner, task_runners
 from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.core import options
 from flinkray.core.errors import SlotAllocationError

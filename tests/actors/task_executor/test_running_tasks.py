@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from flinkray.actors.gateways.task_reports import TaskReport
-from flinkray.actors.task_executor.task_runners import RunnerTask, RunningTasks, TaskRunner
+from flinkray.actors.task_executor.running_tasks import RunningTasks
+from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, AcceptedTasks
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.errors import FlinkRayError
