@@ -16,7 +16,7 @@ from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.ha import LeaderElection, StoreError, open_directory
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
-from flinkray.ha.zookeeper.leader_drivers import DeadContenders
+from flinkray.ha.zookeeper.dead_contenders import DeadContenders
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
