@@ -9,7 +9,7 @@ import pytest
 
 from flinkray.datastream.connectors.kafka import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.kafka import reader
+from flinkray.streaming.kafka import partition_fetcher
 from flinkray.streaming.kafka.records import KafkaPartitionSplit
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sources.source import END_OF_INPUT, OfSplit, ReaderContext
@@ -347,8 +347,8 @@ def test_vanished_partition_is_logged_and_others_are_read(
 def test_kafka_records_beyond_the_read_ahead_limit_are_read_later(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "AHEAD", 10)
-    monkeypatch.setattr(reader, "_TAKEN_AT_ONCE", 4)
+    monkeypatch.setattr(partition_fetcher, "AHEAD", 10)
+    monkeypatch.setattr(partition_fetcher, "_TAKEN_AT_ONCE", 4)
     topic = broker.topic()
     values = [str(n) for n in range(200)]
     broker.produce(topic, values)
