@@ -17,7 +17,8 @@ from flinkray.testing.waiting import eventually, wait_until
 if TYPE_CHECKING:
     from flinkray.testing.cluster_under_test import scripted_job
     from flinkray.testing.mini_cluster import MiniCluster
-    from flinkray.testing.operator_harness import OperatorHarness, ProcessFunctionTestHarnesses
+    from flinkray.testing.operator_harness import OperatorHarness
+    from flinkray.testing.process_function_test_harnesses import ProcessFunctionTestHarnesses
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
     from flinkray.testing.stream_results import DataStreamTestSinkFunction
@@ -49,7 +50,7 @@ __getattr__ = lazy_door(
         "Faults": "simulation",
         "MiniCluster": "mini_cluster",
         "OperatorHarness": "operator_harness",
-        "ProcessFunctionTestHarnesses": "operator_harness",
+        "ProcessFunctionTestHarnesses": "process_function_test_harnesses",
         "Simulation": "simulation",
         "SimulatedCluster": "simulated_cluster",
         "scripted_job": "cluster_under_test",
