@@ -18,7 +18,7 @@ from flinkray.core.options import (
     MAX_JOB_MASTER_FAILOVERS,
 )
 from flinkray.rpc import TerminationWatch
-from flinkray.scheduler.execution.restarts import new_restart_strategy
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,

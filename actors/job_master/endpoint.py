@@ -94,7 +94,8 @@ from flinkray.rpc import (
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.events import SavepointGiven
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
-from flinkray.scheduler.execution.restarts import RepetitionLimits, new_restart_strategy
+from flinkray.scheduler.execution.repeated_errors import RepetitionLimits
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job import transitions as t

@@ -39,7 +39,7 @@ from flinkray.scheduler.checkpoints.events import (
     CoordinatorCheckpointed,
     CoordinatorNotCheckpointed,
 )
-from flinkray.scheduler.execution.restarts import RestartBackoffTimeStrategy
+from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,

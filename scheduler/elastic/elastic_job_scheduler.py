@@ -24,7 +24,7 @@ from flinkray.scheduler.elastic.scaling import (
     WaitFor,
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
-from flinkray.scheduler.execution.restarts import DEFAULT_LIMITS, RepetitionLimits
+from flinkray.scheduler.execution.repeated_errors import DEFAULT_LIMITS, RepetitionLimits
 from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     RestartStrategy,

@@ -3,6 +3,8 @@
 __all__ = [
     "execution_graph",
     "job_archive",
+    "pending_restarts",
     "regions",
-    "restarts",
+    "repeated_errors",
+    "restart_strategy",
 ]

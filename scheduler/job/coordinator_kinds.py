@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flinkray.core.errors import JobSubmissionError
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (

@@ -9,12 +9,10 @@ from dataclasses import replace
 from flinkray.core.job_options import RESTART_ATTEMPTS_WITH_SAME_ERROR
 from flinkray.scheduler.checkpoints.events import CheckpointsFailJob, ReadyToRestore
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import (
-    PendingRestarts,
-    RepeatedErrors,
-    RestartBackoffTimeStrategy,
-)
+from flinkray.scheduler.execution.repeated_errors import RepeatedErrors
+from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.checkpoints import NoCheckpoints
 from flinkray.scheduler.job.job_execution import JobExecution

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph, PartitionGroup
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import JobGraph, JobType
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_record import JobRecord

@@ -31,14 +31,14 @@ from flinkray.scheduler.execution.job_archive import (
     vertex_info,
     vertex_progress,
 )
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import (
+from flinkray.scheduler.execution.repeated_errors import (
     DEFAULT_LIMITS,
-    PendingRestarts,
     RepeatedErrors,
     RepetitionLimits,
-    new_restart_strategy,
 )
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t

@@ -10,8 +10,8 @@ from flinkray.scheduler.execution.execution_graph import (
     ExecutionVertex,
     ProcessOfTask,
 )
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,

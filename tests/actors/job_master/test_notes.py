@@ -25,7 +25,7 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings, LocalNetwork, LocalRpcService
-from flinkray.scheduler.execution.restarts import new_restart_strategy
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.slots import WorkerLocation

@@ -18,7 +18,7 @@ from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.checkpoints import events as c
 from flinkray.scheduler.checkpoints.actions import ResetSubtasks, SnapshotCoordinators
-from flinkray.scheduler.execution.restarts import new_restart_strategy
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.streaming.errors import UnavailableError

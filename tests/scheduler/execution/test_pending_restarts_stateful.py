@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flinkray.scheduler.execution.restarts import PendingRestart, PendingRestarts
+from flinkray.scheduler.execution.pending_restarts import PendingRestart, PendingRestarts
 
 
 class PendingRestartsMachine(RuleBasedStateMachine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.core.recurring_errors import ProgramError
-from flinkray.scheduler.execution.restarts import RepeatedErrors, RepetitionLimits
+from flinkray.scheduler.execution.repeated_errors import RepeatedErrors, RepetitionLimits
 
 ERROR = ProgramError("KeyError at a.py:1: 'x'")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flinkray.core.errors import IllegalTransitionError
-from flinkray.scheduler.execution.restarts import (
+from flinkray.scheduler.execution.restart_strategy import (
     RestartBackoffTimeStrategy,
     new_restart_strategy,
 )

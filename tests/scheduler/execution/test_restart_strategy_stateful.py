@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from flinkray.scheduler.execution.restarts import new_restart_strategy
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,

@@ -10,8 +10,8 @@ from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.core.recurring_errors import ProgramError
 from flinkray.rpc.wire import codec
+from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
-from flinkray.scheduler.execution.restarts import PendingRestarts
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_execution import JobExecution
