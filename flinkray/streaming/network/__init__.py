@@ -30,14 +30,11 @@ if TYPE_CHECKING:
     from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
     from flinkray.streaming.network.input_gate import NetworkInputGate
     from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
-    from flinkray.streaming.network.result_partition import (
-        PartitionWriter,
-        ResultPartition,
-        Subpartition,
-    )
+    from flinkray.streaming.network.result_partition import PartitionWriter, ResultPartition
     from flinkray.streaming.network.settings import NetworkSettings
     from flinkray.streaming.network.signal import Signal
     from flinkray.streaming.network.sockets import DataAddress
+    from flinkray.streaming.network.subpartition import Subpartition
     from flinkray.streaming.network.timers import Timers
     from flinkray.streaming.network.transport import Welcome
     from flinkray.streaming.network.wire import Wire
@@ -93,7 +90,7 @@ __getattr__ = lazy_door(
         "ProducerLostError": "errors",
         "ResultPartition": "result_partition",
         "Signal": "signal",
-        "Subpartition": "result_partition",
+        "Subpartition": "subpartition",
         "Timers": "timers",
         "Welcome": "transport",
         "Wire": "wire",

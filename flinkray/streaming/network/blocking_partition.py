@@ -15,12 +15,9 @@ import msgpack
 
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer
 from flinkray.streaming.network.frames import padding
-from flinkray.streaming.network.result_partition import (
-    ResultPartition,
-    Subpartition,
-    SubpartitionView,
-)
+from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.subpartition import Subpartition, SubpartitionView
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Element, EndOfInput
 

@@ -10,8 +10,8 @@ from typing import Protocol
 from flinkray.streaming.network.buffers import OVERHEAD, Buffer, QueuedBarrier
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
-from flinkray.streaming.network.result_partition import Subpartition
 from flinkray.streaming.network.shared_memory import SHARED_FROM
+from flinkray.streaming.network.subpartition import Subpartition
 from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
