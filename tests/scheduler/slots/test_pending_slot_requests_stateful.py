@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flinkray.core.ids import ResourceID, SlotRequestId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.shared.slots import size_of
+from flinkray.scheduler.slots.pending_slot_requests import PendingRequests
 from flinkray.scheduler.slots.slot_requests import SlotRequest
-from flinkray.scheduler.slots.unconstrained_slots import PendingRequests
 from tests.scheduler.builders import GIB, LARGE, SMALL, allocation, id_of, slot_on
 
 MEDIUM = ResourceProfile(2.0, 2 * GIB)
