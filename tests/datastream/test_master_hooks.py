@@ -101,6 +101,37 @@ def test_hooks_are_called_once_per_checkpoint_and_restored_once_after_a_failure(
         assert data == ("None" if name == "stateless" else f"{{'checkpoint': {checkpoint_id}}}")
 
 
+def test_hooks_of_all_sources_are_restored_when_a_task_of_one_pipeline_fails(
+    own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
+) -> None:
+    """CP-30, EX-16: in Flink, too, a hook learns about every restart of tasks."""
+    checkpoints = tmp_path / "checkpoints"
+    env = environment(own_cluster, checkpoints)
+    add(env, "a", HookedNumbers("a", folder, LONG, 100.0))
+    fault = folder / "fault"
+
+    def fail_once(number: int) -> int:
+        if fault.exists():
+            fault.unlink()
+            raise ValueError("a fault")
+        return number
+
+    other = HookedNumbers("b", folder, LONG, 100.0)
+    numbers = env.from_source(other, WatermarkStrategy.no_watermarks(), "b", Types.LONG())
+    numbers.uid("b").map(fail_once).sink_to(DiscardingSink())
+    job = execute(env, own_cluster)
+    wait_for_another(checkpoints)
+    fault.touch()
+    for name in ("a", "b"):
+        (line,) = wait_for_line(folder, name, "restore")
+        checkpoint_id, data = restored(line)
+        assert data == f"{{'checkpoint': {checkpoint_id}}}"
+    wait_for_another(checkpoints)
+    assert len(diary(folder, "a", "restore")) == len(diary(folder, "a", "create")) == 1
+    job.cancel()
+    job.wait(timeout=300)
+
+
 def test_master_hook_is_not_restored_when_only_the_job_master_dies(
     own_cluster: ThreadedCluster, folder: Path, tmp_path: Path
 ) -> None:
