@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import flinkray
-from flinkray.core.errors import ConfigurationError
+from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.datastream import (
     DataStream,
     MapFunction,
@@ -248,6 +248,39 @@ def test_failing_stream_stage_gives_no_rows_to_the_next_stage(
     assert handle.wait(timeout=300) is flinkray.JobStatus.FAILED
     assert "ZeroDivisionError" in handle.exceptions()[0].text
     assert not (storage / "never").exists()
+
+
+def other_columns(numbers: Batches) -> Batches:
+    """Yields ``a`` and ``b``, or ``a`` and ``c`` for the second half of the numbers."""
+    for batch in numbers:
+        name = "b" if batch["n"][0].as_py() == 0 else "c"
+        yield pa.RecordBatch.from_arrays(batch.columns, names=["a", name])
+
+
+def twice_a(numbers: Batches) -> Batches:
+    for batch in numbers:
+        yield pa.RecordBatch.from_arrays(batch.columns, names=["a", "a"])
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (
+            other_columns,
+            r"other_columns \(1/2\)#0 has written a: int64, b: int64, "
+            r"and other_columns \(2/2\)#0 has written a: int64, c: int64",
+        ),
+        (twice_a, r"(?s)several columns of the name 'a', of .*in operator 'twice_a', subtask"),
+    ],
+)
+def test_stage_with_columns_that_no_stage_can_read_fails_and_is_named(
+    cluster: ThreadedCluster, tmp_path: Path, function: Callable[..., Batches], text: str
+) -> None:
+    job = flinkray.BatchJob("columns", flinkray.NoRestart())
+    stage = job.python(function, inputs=[job.python(numbers)], parallelism=2)
+    job.python(written_to(tmp_path / "out"), inputs=[stage])
+    with pytest.raises(JobExecutionError, match=text):
+        cluster.client.submit(job.build()).result(300)
 
 
 def keeps(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
