@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from flinkray.datastream.connectors.file_system import Encoder, FileSink
 from flinkray.streaming.errors import OperatorError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from flinkray.user_code import UserCodeError
 from tests.datastream.conftest import TWO_SLOTS
 from tests.datastream.threads import none_left
 
@@ -359,6 +361,17 @@ def test_argument_that_a_python_stage_cannot_have_is_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         flinkray.BatchJob("refused").python(**{"function": numbers, **arguments})
+
+
+@pytest.mark.parametrize("kind", ["spark", "python"])
+def test_unpicklable_function_of_a_stage_is_refused_with_advice_for_functions(kind: str) -> None:
+    lock = Lock()
+
+    def locked(*inputs: object) -> None:
+        lock.acquire()
+
+    with pytest.raises(UserCodeError, match=r"locked .* variable 'lock' .*inside of the function"):
+        getattr(flinkray.BatchJob("refused"), kind)(locked)
 
 
 @pytest.mark.parametrize("kind", ["spark", "stream"])
