@@ -65,35 +65,7 @@ __all__ = [
     "spark_table",
 ]
 
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "BatchJob": "datastream.batch_job",
-        "ClusterClient": "client.cluster_client",
-        "Configuration": "datastream.common.configuration",
-        "ExecutionState": "scheduler.shared.states",
-        "ExponentialDelayRestart": "scheduler.graph.job_graph",
-        "FailureRateRestart": "scheduler.graph.job_graph",
-        "FixedDelayRestart": "scheduler.graph.job_graph",
-        "FlinkRayError": "core.errors",
-        "JobDetails": "scheduler.reports.job_info",
-        "JobExecutionResult": "client.job_result",
-        "JobGraph": "scheduler.graph.job_graph",
-        "JobHandle": "client.job_handle",
-        "JobStatus": "scheduler.shared.states",
-        "NoRestart": "scheduler.graph.job_graph",
-        "QueryableStateClient": "client.queryable_state",
-        "RestartStrategy": "scheduler.graph.job_graph",
-        "SparkTable": "datastream.spark_table",
-        "StageProgressInfo": "scheduler.reports.job_info",
-        "StreamExecutionEnvironment": "datastream.stream_execution_environment",
-        "VertexInfo": "scheduler.reports.job_info",
-        "connect": "client.connect",
-        "errors": None,
-        "spark_job": "client.spark_jobs",
-        "spark_table": "datastream.spark_table",
-    },
-)
+__getattr__ = lazy_door(__name__)
 
 
 def __dir__() -> list[str]:

@@ -26,14 +26,4 @@ __all__ = [
     "spark_job",
 ]
 
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "ClusterClient": "cluster_client",
-        "JobExecutionResult": "job_result",
-        "JobHandle": "job_handle",
-        "QueryableStateClient": "queryable_state",
-        "connect": "connect",
-        "spark_job": "spark_jobs",
-    },
-)
+__getattr__ = lazy_door(__name__)

@@ -42,17 +42,4 @@ __all__ = [
     "wait_until",
 ]
 
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "DataStreamTestSinkFunction": "stream_results",
-        "Faults": "simulation",
-        "MiniCluster": "mini_cluster",
-        "OperatorHarness": "operator_harness",
-        "ProcessFunctionTestHarnesses": "operator_harness",
-        "Simulation": "simulation",
-        "SimulatedCluster": "simulated_cluster",
-        "scripted_job": "cluster_under_test",
-        "simulate": "simulation",
-    },
-)
+__getattr__ = lazy_door(__name__)
