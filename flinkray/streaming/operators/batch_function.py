@@ -35,17 +35,20 @@ If the function returns None, the stage's result has no rows.
 """
 
 
-class _StageInputs(Source[Any, ResultFileSplit]):
-    """The results in files that a Python stage reads, none or several.
+class FunctionInputs(Source[Any, ResultFileSplit]):
+    """The results in files that a function of tasks reads, none or several.
     The tasks divide the row groups of each result among them without an enumerator."""
 
+    def __init__(self, boundedness: Boundedness) -> None:
+        self._boundedness = boundedness
+
     def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
+        return self._boundedness
 
     def create_enumerator(
         self, context: EnumeratorContext[ResultFileSplit], clock: Clock
     ) -> SplitEnumerator[ResultFileSplit]:
-        """Create the enumerator of a stage without inputs, which has no splits."""
+        """Create the enumerator of a function without inputs, which has no splits."""
         return FixedSplitsEnumerator(context, ())
 
     def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
@@ -94,7 +97,7 @@ class BatchFunctionOperator(SourceOperator):
         data_sets: Sequence[IntermediateDataSetID],
         data_set_id: IntermediateDataSetID,
     ) -> None:
-        super().__init__(_StageInputs())
+        super().__init__(FunctionInputs(Boundedness.BOUNDED))
         self._function = function
         self.data_sets = tuple(data_sets)
         self.data_set_id = data_set_id
