@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     )
     from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
     from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __version__ = VERSION
 
@@ -64,8 +66,6 @@ __all__ = [
     "spark_job",
     "spark_table",
 ]
-
-__getattr__ = lazy_door(__name__)
 
 
 def __dir__() -> list[str]:

@@ -141,6 +141,8 @@ if TYPE_CHECKING:
         MicroBatchLostError,
     )
     from flinkray.user_code import UserCodeError
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "AsyncTimeoutError",
@@ -251,8 +253,6 @@ __all__ = [
     "UserCodeError",
     "ZooKeeperError",
 ]
-
-__getattr__ = lazy_door(__name__)
 
 
 def __dir__() -> list[str]:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         register_files,
         share_of,
     )
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "Epoch",
@@ -87,5 +89,3 @@ __all__ = [
     "stream_execution",
     "whole_location",
 ]
-
-__getattr__ = lazy_door(__name__)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from flinkray.state.snapshots import KeyedSnapshot, StateCapture
     from flinkray.state.table import KeyContext, ListTable, MapTable, StateTable, ValueTable
     from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "AggregatingState",
@@ -84,5 +86,3 @@ __all__ = [
     "ValueStateDescriptor",
     "ValueTable",
 ]
-
-__getattr__ = lazy_door(__name__)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from flinkray.streaming.network.timers import Timers
     from flinkray.streaming.network.transport import Welcome
     from flinkray.streaming.network.wire import Wire
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "BatchTooLargeError",
@@ -71,5 +73,3 @@ __all__ = [
     "register_input",
     "register_output",
 ]
-
-__getattr__ = lazy_door(__name__)
