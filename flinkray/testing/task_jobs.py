@@ -17,11 +17,11 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     SchedulerMode,
 )
-from flinkray.streaming.operators.batch_function import FunctionInputs
 from flinkray.streaming.operators.operator import OperatorContext, StreamOperator
 from flinkray.streaming.operators.source import BLOCK_RECORDS, SourceOperator
 from flinkray.streaming.program.graph import StreamEdge, StreamGraph, StreamNode
 from flinkray.streaming.records.partitioners import ForwardPartitioner, RebalancePartitioner
+from flinkray.streaming.sources.result_files import FunctionInputs
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
