@@ -2,8 +2,9 @@
 
     python benchmarks/deploy.py [--rounds N] [--only cold warm messages]
 
-Each job's tasks wait until they are cancelled.  Times are from before ``client.submit`` to the
-moment that the last task was seen RUNNING by the JobMaster, by the clock of this one machine.
+Jobs are stream programs whose sources have almost no records; they run until they are cancelled.
+Times are from before the submission until the JobMaster saw the last task RUNNING, by the clock of
+this one machine.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from _streams.runners import wait_for_prestarted
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
-from flinkray.testing.task_jobs import TaskJobBuilder, waits
 
 SLOTS = 200
+RECORDS_PER_SECOND = 0.05
 SHARED = {
     "taskmanager.numberOfTaskSlots": str(SLOTS),
     "taskmanager.slots-per-task-process": str(SLOTS),
@@ -53,13 +56,17 @@ JOBS: dict[str, tuple[int, ...]] = {
 """Job -> parallelisms of its vertices, which read each other, all to all."""
 
 
-def job(name: str) -> JobGraph:
-    """A stream program whose tasks wait."""
-    builder = TaskJobBuilder("waits")
-    vertices = [builder.add(waits, name=f"v{i}", parallelism=p) for i, p in enumerate(JOBS[name])]
-    for producer, consumer in pairwise(vertices):
-        builder.connect(producer, consumer)
-    return builder.build()
+def submit(client: ClusterClient, name: str) -> JobHandle:
+    """Submit a stream program with the vertices that :data:`JOBS` names."""
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
+    first, *others = JOBS[name]
+    source = DataGeneratorSource(lambda number: number, 1_000_000, RECORDS_PER_SECOND)
+    stream = env.set_parallelism(first).from_source(source)
+    for parallelism in others:
+        keyed = stream.key_by(lambda number: number)
+        stream = keyed.map(lambda number: number).set_parallelism(parallelism)
+    stream.sink_to(DiscardingSink())
+    return client.job(env.execute_async(name).get_job_id())
 
 
 def job_of_functions(name: str) -> JobGraph:
@@ -93,11 +100,12 @@ def until_running(handle: JobHandle) -> float:
     return since
 
 
-def measure(client: ClusterClient, graph: JobGraph) -> float:
-    """Seconds from submission to all RUNNING; the job is cancelled and gone on return."""
+def measure(client: ClusterClient, name: str) -> float:
+    """Return the seconds from submission to all RUNNING. The job is then cancelled, and has ended
+    on return."""
     wait_for_prestarted(client.cluster_id)
     submitted = time.time()
-    handle = client.submit(graph)
+    handle = submit(client, name)
     since = until_running(handle)
     handle.cancel()
     handle.wait(timeout=60)
@@ -109,18 +117,18 @@ def cold(rounds: int) -> None:
     times = []
     for number in range(rounds):
         with flinkray.connect(cluster_id=f"cold{number}", configuration=SHARED) as client:
-            times.append(measure(client, job("1")))
+            times.append(measure(client, "1"))
     print(f"cold, 1 task: {_shown(times)}")
 
 
 def warm(rounds: int, results: Results) -> None:
     """Workers are there, and have been used."""
     with flinkray.connect(cluster_id="warm", configuration=SHARED) as client:
-        measure(client, job("2 x 200"))
+        measure(client, "2 x 200")
         times: dict[str, list[float]] = {name: [] for name in JOBS}
         for _ in range(rounds):
             for name in JOBS:
-                times[name].append(measure(client, job(name)))
+                times[name].append(measure(client, name))
     for name, found in times.items():
         print(f"warm, {name} tasks: {_shown(found)}")
         if name in GOALS:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     )
     from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
     from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __version__ = VERSION
 
@@ -64,36 +66,6 @@ __all__ = [
     "spark_job",
     "spark_table",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "BatchJob": "datastream.batch_job",
-        "ClusterClient": "client.cluster_client",
-        "Configuration": "datastream.common.configuration",
-        "ExecutionState": "scheduler.shared.states",
-        "ExponentialDelayRestart": "scheduler.graph.job_graph",
-        "FailureRateRestart": "scheduler.graph.job_graph",
-        "FixedDelayRestart": "scheduler.graph.job_graph",
-        "FlinkRayError": "core.errors",
-        "JobDetails": "scheduler.reports.job_info",
-        "JobExecutionResult": "client.job_result",
-        "JobGraph": "scheduler.graph.job_graph",
-        "JobHandle": "client.job_handle",
-        "JobStatus": "scheduler.shared.states",
-        "NoRestart": "scheduler.graph.job_graph",
-        "QueryableStateClient": "client.queryable_state",
-        "RestartStrategy": "scheduler.graph.job_graph",
-        "SparkTable": "datastream.spark_table",
-        "StageProgressInfo": "scheduler.reports.job_info",
-        "StreamExecutionEnvironment": "datastream.stream_execution_environment",
-        "VertexInfo": "scheduler.reports.job_info",
-        "connect": "client.connect",
-        "errors": None,
-        "spark_job": "client.spark_jobs",
-        "spark_table": "datastream.spark_table",
-    },
-)
 
 
 def __dir__() -> list[str]:

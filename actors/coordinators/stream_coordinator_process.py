@@ -45,20 +45,13 @@ def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
             yield vertex
 
 
-def has_master_hook(graph: JobGraph, vertex: JobVertex) -> bool:
-    """Return whether a vertex begins with a source that has a master hook.
-    False for all vertices if the job takes no checkpoints.
-    """
-    return graph.checkpoints is not None and MASTER_HOOK in vertex.invokable.configuration
-
-
 def _code_of(graph: JobGraph, vertex: JobVertex) -> VertexCode:
     return VertexCode(
         vertex.vertex_id,
         source_operator_of(vertex),
         vertex.name,
         vertex.invokable.code,
-        has_master_hook(graph, vertex),
+        graph.has_master_hook and MASTER_HOOK in vertex.invokable.configuration,
     )
 
 

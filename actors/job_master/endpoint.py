@@ -15,7 +15,6 @@ from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
 from flinkray.actors.coordinators.stream_coordinator_process import (
-    has_master_hook,
     stream_sources_of,
 )
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
@@ -224,7 +223,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway, CoordinatorLis
             self._slots.notes,
             new_restart_strategy(job_master_restart_strategy(configuration)),
             self._replaced,
-            has_hooks=any(has_master_hook(self._graph, each) for each in self._graph.vertices),
+            has_hooks=self._graph.has_master_hook,
         )
         self._deployer = TaskDeployer(
             self,

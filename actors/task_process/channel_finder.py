@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from flinkray.actors.gateways.task_errors import JobMasterAwayError
@@ -16,11 +16,10 @@ from flinkray.actors.gateways.task_process import (
 from flinkray.core.errors import FlinkRayError, RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
+from flinkray.rpc.shared_calls import SharedCalls
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import PartitionLocations
 from flinkray.streaming.network import DataAddress
-
-_Question = tuple[JobID, IntermediateDataSetID, str]
 
 _ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
 """Errors after which the JobMaster is asked again for the state of the producer."""
@@ -49,19 +48,14 @@ class ProducerStates:
         """
         self._rpc_service = rpc_service
         self._request = request
-        self._questions: dict[JobPartition, asyncio.Future[bool]] = {}
+        self._questions = SharedCalls[JobPartition, bool]()
 
     async def is_to_come(self, job_id: JobID, partition_id: ResultPartitionID) -> bool:
         """Return whether the task that produces the partition will still begin. False if it runs,
         has ended or was replaced. Waits while there is no JobMaster that knows. If several tasks
         ask at the same time, the JobMaster is asked once."""
         wanted = JobPartition(job_id, partition_id)
-        question = self._questions.get(wanted)
-        if question is None:
-            question = asyncio.ensure_future(self._ask(wanted))
-            self._questions[wanted] = question
-            question.add_done_callback(lambda _: self._questions.pop(wanted))
-        return await asyncio.shield(question)
+        return await self._questions.result(wanted, partial(self._ask, wanted))
 
     async def _ask(self, wanted: JobPartition) -> bool:
         while True:
@@ -96,7 +90,7 @@ class ChannelFinder:
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._is_to_come = is_to_come
-        self._questions: dict[_Question, asyncio.Task[ChannelPlaces]] = {}
+        self._questions = SharedCalls[tuple[JobID, IntermediateDataSetID, str], ChannelPlaces]()
 
     async def find(
         self, job_id: JobID, locations: PartitionLocations, partitions: Iterable[int]
@@ -136,7 +130,8 @@ class ChannelFinder:
         hosts = dict.fromkeys(locations.location_of(p).address for p in wanted.values())
         for address in hosts:
             try:
-                places = await self._ask((job_id, locations.data_set_id, address))
+                question = (job_id, locations.data_set_id, address)
+                places = await self._questions.result(question, partial(self._ask, *question))
             except FlinkRayError as error:
                 cause = error
                 continue
@@ -146,20 +141,7 @@ class ChannelFinder:
                         found[wanted.pop(partition_id)] = process
         return cause
 
-    async def _ask(self, question: _Question) -> ChannelPlaces:
-        asking = self._questions.get(question)
-        if asking is None:
-            asking = asyncio.ensure_future(self._ask_now(*question))
-            self._questions[question] = asking
-            asking.add_done_callback(lambda done: self._answered(question, done))
-        return await asyncio.shield(asking)
-
-    def _answered(self, question: _Question, done: asyncio.Task[ChannelPlaces]) -> None:
-        del self._questions[question]
-        if not done.cancelled():
-            done.exception()  # mark the error as seen: perhaps nobody waits any more
-
-    async def _ask_now(
+    async def _ask(
         self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str
     ) -> ChannelPlaces:
         executor = await self._rpc_service.connect(address, TaskProcessListenerGateway)

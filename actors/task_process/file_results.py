@@ -72,6 +72,7 @@ class FileInput:
 
         Raises:
             ResultPartitionNotFoundError: files are gone. Their producer will run again.
+            ResultSchemaError: the producer's tasks have written different columns.
         """
         with self.telling_what_is_lost():
             directories = [ResultDirectory(location) for location in self._partitions]
@@ -94,8 +95,10 @@ class FileInput:
 class FileOutput:
     """The partition of a result that this task writes to files."""
 
-    def __init__(self, endpoint: RpcEndpoint, location: str) -> None:
+    def __init__(self, endpoint: RpcEndpoint, location: str, task: str) -> None:
+        """Create the output of an attempt; *task* is the name of the attempt."""
         self._endpoint = endpoint
+        self._task = task
         self._location = location
         self._opened: ResultWriter | None = None
         self._turn = asyncio.Lock()
@@ -105,7 +108,7 @@ class FileOutput:
         """Add rows in the thread of the task, which is the only writer. Blocks.
 
         Raises:
-            ResultSchemaError: the columns differ from earlier ones.
+            ResultSchemaError: the columns differ from earlier ones, or two have one name.
         """
         self._writer().write(data)
 
@@ -136,7 +139,7 @@ class FileOutput:
 
     def _writer(self) -> ResultWriter:
         if self._opened is None:
-            self._opened = ResultWriter(ResultDirectory(self._location))
+            self._opened = ResultWriter(ResultDirectory(self._location), task=self._task)
         return self._opened
 
 

@@ -57,7 +57,9 @@ class TaskFiles(StageLocations):
         )
         """The task's inputs that are in files, in the order of the vertex's inputs."""
         self.outputs = {
-            one.data_set_id: FileOutput(endpoint, partition_location(storage_dir, job.job_id, one))
+            one.data_set_id: FileOutput(
+                endpoint, partition_location(storage_dir, job.job_id, one), deployed.name
+            )
             for one in written_partitions(deployed.graph_id, deployed.vertex, deployed.task)
         }
         """Result of the vertex -> the task's part of it, in the order of the vertex's results."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from flinkray.blob.gateway import BlobCorruptError, BlobServerGateway, chunk_size
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import RpcError, RpcTimeoutError
 from flinkray.rpc import RpcService
+from flinkray.rpc.shared_calls import SharedCalls
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class BlobCache:
         self._size = 0
         self._blobs: dict[BlobKey, bytes] = {}
         """Cached blobs, the least recently used first."""
-        self._downloads: dict[BlobKey, asyncio.Task[bytes]] = {}
+        self._downloads = SharedCalls[BlobKey, bytes]()
 
     @property
     def size(self) -> int:
@@ -189,21 +190,11 @@ class BlobCache:
         if blob is not None:
             self._blobs[key] = blob
             return blob
-        download = self._downloads.get(key)
-        if download is None or download.done():
-            download = asyncio.ensure_future(self._download(owner, key))
-            self._downloads[key] = download
-            download.add_done_callback(lambda ended: self._ended(key, ended))
-        # a caller that is cancelled must not cancel the download for the others
-        return await asyncio.shield(download)
+        return await self._downloads.result(key, partial(self._download, owner, key))
 
     async def close(self) -> None:
         """Cancel the running downloads and empty the cache."""
-        downloads = list(self._downloads.values())
-        for download in downloads:
-            download.cancel()
-        if downloads:
-            await asyncio.wait(downloads)
+        await self._downloads.cancel()
         self._blobs.clear()
         self._size = 0
 
@@ -217,9 +208,3 @@ class BlobCache:
             del self._blobs[oldest]
             self._size -= oldest.size
         return blob
-
-    def _ended(self, key: BlobKey, download: asyncio.Task[bytes]) -> None:
-        if self._downloads.get(key) is download:
-            del self._downloads[key]
-        if not download.cancelled():
-            download.exception()  # marks the error as seen: waiting callers have got it already

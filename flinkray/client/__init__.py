@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from flinkray.client.job_result import JobExecutionResult
     from flinkray.client.queryable_state import QueryableStateClient
     from flinkray.client.spark_jobs import spark_job
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "ClusterClient",
@@ -25,15 +27,3 @@ __all__ = [
     "connect",
     "spark_job",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "ClusterClient": "cluster_client",
-        "JobExecutionResult": "job_result",
-        "JobHandle": "job_handle",
-        "QueryableStateClient": "queryable_state",
-        "connect": "connect",
-        "spark_job": "spark_jobs",
-    },
-)

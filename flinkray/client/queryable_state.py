@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flinkray.actors.gateways.kv_states import KvStateServerGateway
@@ -33,6 +34,7 @@ from flinkray.core.kv_states import (
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
 )
+from flinkray.rpc.shared_calls import SharedCalls
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.immutable_states import immutable_state
@@ -126,7 +128,7 @@ class QueryableStateClient:
         """
         self._session = session_of(client)
         self._locations: dict[tuple[JobID, str], KvStateLocation] = {}
-        self._looking: dict[tuple[JobID, str], asyncio.Future[KvStateLocation]] = {}
+        self._looking = SharedCalls[tuple[JobID, str], KvStateLocation]()
         self._known: set[tuple[JobID, str]] = set()
         """States that were found at least once."""
         self._servers: dict[str, KvStateServerGateway] = {}
@@ -304,11 +306,7 @@ class QueryableStateClient:
         wanted = query.job_id, query.name
         location = self._locations.get(wanted)
         if location is None:
-            looking = self._looking.get(wanted)
-            if looking is None:
-                looking = self._looking[wanted] = asyncio.ensure_future(self._look(query))
-                looking.add_done_callback(lambda _: self._looking.pop(wanted, None))
-            location = await asyncio.shield(looking)
+            location = await self._looking.result(wanted, partial(self._look, query))
         descriptor = query.descriptor
         if descriptor is not None and descriptor.kind != location.kind:
             raise StateError(

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 
 
-def lazy_door(
-    door: str, modules: Mapping[str, str | None], package: str | None = None
-) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for a module that offers names of other modules, and imports the
-    module of each name when the name is first used.
+def lazy_door(door: str) -> Callable[[str], object]:
+    """Return a ``__getattr__`` for the module *door*, whose public names are in its ``__all__``.
+    The module of a name is imported when the name is first used.
 
-    Args:
-        door: full name of the module that offers the names.
-        modules: public name -> module that defines it, relative to *package*. None: the name is
-            itself a module of the package.
-        package: full name of the package of *modules*. None: *door* is the package.
+    Which module has a name is read in the source of *door*: its imports below ``if TYPE_CHECKING:``
+    say so to type checkers, too. A name that is imported of *door* itself is a module of the
+    package.
     """
-    origin = package or door
+    origins: dict[str, str] = {}
 
     def load(name: str) -> object:
-        if name not in modules:
+        module = sys.modules[door]
+        if name not in module.__all__:
             raise AttributeError(f"module {door!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{origin}.{modules[name] or name}")
-        value: object = module if modules[name] is None else getattr(module, name)
-        setattr(sys.modules[door], name, value)
+        if not origins:
+            origins.update(_imports_for_type_checkers(inspect.getsource(module)))
+        origin = origins[name]
+        value: object
+        if origin == door:
+            value = importlib.import_module(f"{door}.{name}")
+        else:
+            value = getattr(importlib.import_module(origin), name)
+        setattr(module, name, value)
         return value
 
     return load
+
+
+def _imports_for_type_checkers(source: str) -> Iterator[tuple[str, str]]:
+    """Yield (imported name, module)."""
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            for each in statement.body:
+                if isinstance(each, ast.ImportFrom) and each.module is not None:
+                    for alias in each.names:
+                        yield alias.name, each.module

@@ -36,12 +36,11 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.session_requests import GUEST_PROFILE, guest_configuration
-from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
 from flinkray.streaming.operators.batch_function import BatchFunction, BatchFunctionOperator
 from flinkray.streaming.program.graph import StreamGraph, StreamNode
 from flinkray.streaming.sources.result_files import ResultFilesSource
-from flinkray.user_code import UserCodeError, dump_function
+from flinkray.user_code import dump_function
 
 SparkStageFunction = Callable[..., Any]
 """Function of a SparkSession and a DataFrame for each input. It returns a DataFrame or None."""
@@ -217,12 +216,10 @@ class BatchJob:
             kind="Data Source",
             slot_sharing_group=group,
         )
-        try:
-            vertices = stream_vertices(
-                StreamGraph(stage_name, [node], batch=True), self._next_owner(), {group: profile}
-            )
-        except StreamError as error:
-            raise UserCodeError(str(error)) from error
+        dump_function(function)  # its error says what a function without open() can do
+        vertices = stream_vertices(
+            StreamGraph(stage_name, [node], batch=True), self._next_owner(), {group: profile}
+        )
         return self._add(Stage(stage_name, vertices[0].vertex_id), _Part(vertices, result))
 
     def stream(

@@ -70,14 +70,14 @@ class CheckpointConfig:
         return self._interval
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> CheckpointConfig:
-        self._interval = _at_least(10, checkpoint_interval, "a checkpoint interval")
+        self._interval = _at_least(10, checkpoint_interval, "a checkpoint interval in milliseconds")
         return self._note(job_options.CHECKPOINTING_INTERVAL, f"{checkpoint_interval} ms")
 
     def get_checkpoint_timeout(self) -> int:
         return self._timeout
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> CheckpointConfig:
-        self._timeout = _at_least(10, checkpoint_timeout, "a checkpoint time-out")
+        self._timeout = _at_least(10, checkpoint_timeout, "a checkpoint time-out in milliseconds")
         return self._note(job_options.CHECKPOINTING_TIMEOUT, f"{checkpoint_timeout} ms")
 
     def get_min_pause_between_checkpoints(self) -> int:
@@ -86,7 +86,9 @@ class CheckpointConfig:
     def set_min_pause_between_checkpoints(
         self, min_pause_between_checkpoints: int
     ) -> CheckpointConfig:
-        self._min_pause = _at_least(0, min_pause_between_checkpoints, "a pause")
+        self._min_pause = _at_least(
+            0, min_pause_between_checkpoints, "a pause between checkpoints in milliseconds"
+        )
         return self._note(
             job_options.CHECKPOINTING_MIN_PAUSE, f"{min_pause_between_checkpoints} ms"
         )

@@ -44,10 +44,13 @@ if TYPE_CHECKING:
         ResultSchemaError,
         ResultWriter,
         RowGroupSplit,
+        list_files,
         read_batches,
         register_files,
         share_of,
     )
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "Epoch",
@@ -75,6 +78,7 @@ __all__ = [
     "delete_directory",
     "digest_of",
     "epochs_location",
+    "list_files",
     "look_ups_location",
     "partition_location",
     "published_location",
@@ -85,43 +89,3 @@ __all__ = [
     "stream_execution",
     "whole_location",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "Epoch": "epochs",
-        "EpochPart": "epochs",
-        "Epochs": "epochs",
-        "EpochsDone": "epochs",
-        "FileCommitLog": "commit_log",
-        "FileResultLostError": "result_files",
-        "LookUpNotes": "look_ups",
-        "MicroBatch": "batches",
-        "MicroBatchColumnsError": "batches",
-        "NonDeterministicSourceError": "published",
-        "Publication": "published",
-        "PublishedBatches": "batches",
-        "PublishedPartition": "published",
-        "PublishedPartitions": "published",
-        "QueryCheckpoint": "query_checkpoint",
-        "QueryCheckpointError": "query_checkpoint",
-        "ResultDirectory": "result_files",
-        "ResultSchemaError": "result_files",
-        "ResultWriter": "result_files",
-        "RowGroupSplit": "result_files",
-        "commit_log_location": "layout",
-        "data_of_job": "layout",
-        "delete_directory": "layout",
-        "digest_of": "published",
-        "epochs_location": "layout",
-        "look_ups_location": "layout",
-        "partition_location": "layout",
-        "published_location": "layout",
-        "read_batches": "result_files",
-        "register_files": "result_files",
-        "results_of_job": "layout",
-        "share_of": "result_files",
-        "stream_execution": "layout",
-        "whole_location": "layout",
-    },
-)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +27,8 @@ from flinkray.ha.epoch_directory import EpochDirectory
 MANIFEST = "_manifest.json"
 """File name of the manifest. Spark and pyarrow ignore files whose names begin with ``_``."""
 
-_VERSION = 1
+_VERSION = 2
+"""Version of the manifest. In version 1, files have neither ``written_by`` nor ``schema``."""
 _PIECE = 4 << 20
 """Bytes of a file that are copied at a time."""
 
@@ -67,6 +69,10 @@ class ResultFile:
     """Size of the file in bytes."""
     row_groups: tuple[int, ...]
     """Number of rows in each row group."""
+    written_by: str = ""
+    """Task that has written the file, such as ``clean (1/2)#0``. Empty if it is not known."""
+    schema: str = ""
+    """Arrow schema of the rows, serialized, as hexadecimal digits. Empty if it is not known."""
 
 
 class ResultDirectory:
@@ -167,10 +173,13 @@ class ResultDirectory:
         if self.is_local:
             restrict(self.path)
 
-    def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
+    def seal(
+        self, rows: int | None = None, *, written_by: str = "", schema: pa.Schema | None = None
+    ) -> tuple[ResultFile, ...]:
         """Write the manifest, which makes the files in the directory the result, and return these
         files; called once. *rows*: number of rows that were written; None if the writer does not
-        know. Raises FileResultLostError if the files have another number of rows."""
+        know. *written_by* and *schema* of all files are noted for :func:`list_files`. Raises
+        FileResultLostError if the files have another number of rows."""
         self.create()
         self.restrict()
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
@@ -180,7 +189,10 @@ class ResultDirectory:
             if info.is_file and info.extension == "parquet" and info.base_name[0] not in "_."
         ]
         infos.sort(key=lambda info: str(info.path))
-        listed = tuple(self._describe(info) for info in infos)
+        noted = "" if schema is None else schema.serialize().to_pybytes().hex()
+        listed = tuple(
+            replace(self._describe(info), written_by=written_by, schema=noted) for info in infos
+        )
         there = sum(sum(file.row_groups) for file in listed)
         if rows is not None and there != rows:
             raise self._lost(f"{rows} rows were written, and {there} are there")
@@ -207,11 +219,11 @@ class ResultDirectory:
             raise self._lost("it has no manifest") from None
         except ValueError as error:
             raise self._lost(f"its manifest cannot be read: {error}") from error
-        if manifest["version"] != _VERSION:
+        if not 1 <= manifest["version"] <= _VERSION:
             version = manifest["version"]
             raise self._lost(f"its manifest is of version {version}, and this knows {_VERSION}")
         listed = tuple(
-            ResultFile(file["name"], file["size"], tuple(file["row_groups"]))
+            ResultFile(**{**file, "row_groups": tuple(file["row_groups"])})
             for file in manifest["files"]
         )
         if listed:
@@ -294,6 +306,43 @@ class RowGroupSplit:
     row_groups: tuple[int, ...]
 
 
+def list_files(
+    directories: Iterable[ResultDirectory],
+) -> list[tuple[ResultDirectory, ResultFile]]:
+    """Return the files of a result whose parts are in these directories, after checking that all
+    tasks have written the same columns, of types that have a common type.
+
+    Raises:
+        FileResultLostError: a directory is not complete.
+        ResultSchemaError: two tasks have written different columns.
+    """
+    files = [(directory, file) for directory in directories for file in directory.list()]
+    with_schema = [file for _, file in files if file.schema]
+    columns: dict[str, pa.Schema] = {}
+    for file in with_schema:
+        if file.schema in columns:
+            continue
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(file.schema)))
+        if columns and not _are_alike([*columns.values(), schema]):
+            first = with_schema[0]
+            raise ResultSchemaError(
+                f"the tasks of one stage have written different columns: {first.written_by} "
+                f"has written {_columns(columns[first.schema])}, and {file.written_by} has written "
+                f"{_columns(schema)}: give all batches of a stage the same columns and types, in "
+                "the same order"
+            )
+        columns[file.schema] = schema
+    return files
+
+
+def _are_alike(schemas: list[pa.Schema]) -> bool:
+    try:
+        pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return False
+    return all(schema.names == schemas[0].names for schema in schemas)
+
+
 def share_of(
     directories: Iterable[ResultDirectory], reader: int, number_of_readers: int
 ) -> list[RowGroupSplit]:
@@ -301,21 +350,20 @@ def share_of(
 
     Row groups are dealt out in turn, in the order of directories and files. So the shares are the
     same in every call, and one large file is read by several readers.
-    Raises FileResultLostError if a directory is not complete.
+    Raises the errors of :func:`list_files`.
     """
     if not 0 <= reader < number_of_readers:
         raise ValueError(f"there is no reader {reader} of {number_of_readers}")
     share = []
     number = 0
-    for directory in directories:
-        for file in directory.list():
-            mine = []
-            for row_group in range(len(file.row_groups)):
-                if number % number_of_readers == reader:
-                    mine.append(row_group)
-                number += 1
-            if mine:
-                share.append(RowGroupSplit(directory, file, tuple(mine)))
+    for directory, file in list_files(directories):
+        mine = []
+        for row_group in range(len(file.row_groups)):
+            if number % number_of_readers == reader:
+                mine.append(row_group)
+            number += 1
+        if mine:
+            share.append(RowGroupSplit(directory, file, tuple(mine)))
     return share
 
 
@@ -341,7 +389,7 @@ _ROWS_PER_GROUP = 131_072
 
 
 class ResultSchemaError(FlinkRayError):
-    """Raised when a task has written a batch with other columns than the batches before it."""
+    """Raised when a stage writes batches with different columns, or two columns of one name."""
 
 
 class ResultWriter:
@@ -349,8 +397,12 @@ class ResultWriter:
     thread and block. Without *schema*, that of the first batch is used. With *schema* there is
     always a file, so that readers know the columns even if there are no rows."""
 
-    def __init__(self, directory: ResultDirectory, schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self, directory: ResultDirectory, schema: pa.Schema | None = None, *, task: str = ""
+    ) -> None:
+        """Create a writer without files. *task*: the name of the attempt, for errors of readers."""
         self._directory = directory
+        self._task = task
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
         self._rows_in_file = 0
@@ -359,8 +411,15 @@ class ResultWriter:
         """Number of rows written so far."""
 
     def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Add rows. Raises ResultSchemaError if the columns differ from the schema."""
+        """Add rows.
+        Raises ResultSchemaError if the columns differ from the schema, or two have one name."""
         if self._schema is None:
+            twice = [name for name, count in Counter(data.schema.names).items() if count > 1]
+            if twice:
+                raise ResultSchemaError(
+                    f"a result has several columns of the name {twice[0]!r}, of the columns "
+                    f"{_columns(data.schema)}: give each column a name of its own"
+                )
             self._schema = data.schema.remove_metadata()
         if not data.schema.equals(self._schema):
             raise ResultSchemaError(
@@ -382,7 +441,7 @@ class ResultWriter:
         if self._files == 0 and self._schema is not None:
             self._open()
         self._close_file()
-        self._directory.seal(self.rows)
+        self._directory.seal(self.rows, written_by=self._task, schema=self._schema)
 
     def abandon(self) -> None:
         """Delete what this attempt has written, because the attempt has failed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ResultPartitionID
-from flinkray.file_results import FileResultLostError, ResultDirectory
+from flinkray.file_results import FileResultLostError, ResultDirectory, list_files
 from flinkray.spark.gateway import SparkStageInput
 
 if TYPE_CHECKING:
@@ -22,13 +22,15 @@ class NoColumnsError(FlinkRayError):
 
 
 def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
-    """Return a DataFrame with the rows of all files of a result. Raises FileResultLostError: files
-    are missing; NoColumnsError: the result has no files."""
-    paths = [
-        f"{directory.location}/{file.name}"
-        for directory in map(ResultDirectory, read.directories)
-        for file in directory.list()
-    ]
+    """Return a DataFrame with the rows of all files of a result.
+
+    Raises:
+        FileResultLostError: a part is gone.
+        NoColumnsError: the result has no files.
+        ResultSchemaError: the tasks that have written the result have given it different columns.
+    """
+    files = list_files(map(ResultDirectory, read.directories))
+    paths = [f"{directory.location}/{file.name}" for directory, file in files]
     if not paths:
         raise NoColumnsError(
             f"the result of {read.name!r} has no rows, and its columns are not known: let each of "

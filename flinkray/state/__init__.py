@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from flinkray.state.snapshots import KeyedSnapshot, StateCapture
     from flinkray.state.table import KeyContext, ListTable, MapTable, StateTable, ValueTable
     from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "AggregatingState",
@@ -84,44 +86,3 @@ __all__ = [
     "ValueStateDescriptor",
     "ValueTable",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "AggregatingState": "interfaces",
-        "AggregatingStateDescriptor": "descriptors",
-        "AppendingState": "interfaces",
-        "ArrayState": "interfaces",
-        "ArrayStateDescriptor": "descriptors",
-        "BroadcastState": "interfaces",
-        "HeapKeyedStateBackend": "heap",
-        "KeyContext": "table",
-        "KeyedSnapshot": "snapshots",
-        "KeyedStateBackend": "backend",
-        "ListState": "interfaces",
-        "ListStateDescriptor": "descriptors",
-        "ListTable": "table",
-        "MapState": "interfaces",
-        "MapStateDescriptor": "descriptors",
-        "MapTable": "table",
-        "MergingState": "interfaces",
-        "OperatorCapture": "operator_state",
-        "OperatorSnapshot": "operator_state",
-        "OperatorStateBackend": "operator_state",
-        "ReadOnlyBroadcastState": "interfaces",
-        "ReducingState": "interfaces",
-        "ReducingStateDescriptor": "descriptors",
-        "State": "interfaces",
-        "StateCapture": "snapshots",
-        "StateDescriptor": "descriptors",
-        "StateError": "errors",
-        "StateMigrationError": "errors",
-        "StateTable": "table",
-        "StateTtlConfig": "ttl",
-        "StateVisibility": "ttl",
-        "UpdateType": "ttl",
-        "ValueState": "interfaces",
-        "ValueStateDescriptor": "descriptors",
-        "ValueTable": "table",
-    },
-)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
     from flinkray.testing.stream_results import DataStreamTestSinkFunction
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "Call",
@@ -42,18 +44,3 @@ __all__ = [
     "simulate",
     "wait_until",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "DataStreamTestSinkFunction": "stream_results",
-        "Faults": "simulation",
-        "MiniCluster": "mini_cluster",
-        "OperatorHarness": "operator_harness",
-        "ProcessFunctionTestHarnesses": "process_function_test_harnesses",
-        "Simulation": "simulation",
-        "SimulatedCluster": "simulated_cluster",
-        "scripted_job": "cluster_under_test",
-        "simulate": "simulation",
-    },
-)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from itertools import islice
 
 from flinkray.actors.gateways.task_process import (
@@ -16,6 +17,7 @@ from flinkray.actors.gateways.task_process import (
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
+from flinkray.rpc.shared_calls import SharedCalls
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.tasks import PartitionLocations
 
@@ -49,7 +51,7 @@ class PartitionReader:
             tuple[JobID, IntermediateDataSetID, str], dict[ResultPartitionID, str]
         ] = {}
         """(job, data set, TaskExecutor's address) -> partition -> address of its task process."""
-        self._searches: dict[tuple[JobID, IntermediateDataSetID, str], asyncio.Future[None]] = {}
+        self._searches = SharedCalls[tuple[JobID, IntermediateDataSetID, str], None]()
 
     def forget_job(self, job_id: JobID) -> None:
         """Forget in which processes the partitions of a job are. Called when the job has left this
@@ -166,25 +168,11 @@ class PartitionReader:
         key = (job_id, partition_id.data_set_id, location.address)
         address = self._places.get(key, {}).get(partition_id)
         if address is None:
-            await self._ask_for(key)
+            await self._searches.result(key, partial(self._ask, *key))
             address = self._places.get(key, {}).get(partition_id)
         if address is None:
             raise ResultPartitionNotFoundError(partition_id, location.resource_id)
         return await self._rpc_service.connect(address, TaskProcessGateway)
-
-    async def _ask_for(self, key: tuple[JobID, IntermediateDataSetID, str]) -> None:
-        search = self._searches.get(key)
-        if search is None:
-            search = self._searches[key] = asyncio.ensure_future(self._ask(*key))
-            search.add_done_callback(lambda done: self._searched(key, done))
-        await asyncio.shield(search)
-
-    def _searched(
-        self, key: tuple[JobID, IntermediateDataSetID, str], done: asyncio.Future[None]
-    ) -> None:
-        del self._searches[key]
-        if not done.cancelled():
-            done.exception()  # mark the error as seen: perhaps nobody waits any more
 
     async def _ask(self, job_id: JobID, data_set_id: IntermediateDataSetID, address: str) -> None:
         self._places.pop((job_id, data_set_id, address), None)  # without an answer there are none

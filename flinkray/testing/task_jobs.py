@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from flinkray.client.stream_job import stream_job
-from flinkray.core.clock import Clock
 from flinkray.core.key_group_ranges import default_max_parallelism
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
@@ -23,18 +21,12 @@ from flinkray.streaming.operators.operator import OperatorContext, StreamOperato
 from flinkray.streaming.operators.source import BLOCK_RECORDS, SourceOperator
 from flinkray.streaming.program.graph import StreamEdge, StreamGraph, StreamNode
 from flinkray.streaming.records.partitioners import ForwardPartitioner, RebalancePartitioner
+from flinkray.streaming.sources.result_files import FunctionInputs
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
     Boundedness,
-    EnumeratorContext,
-    FixedSplitsEnumerator,
     NoRecords,
-    Polled,
-    ReaderContext,
-    Source,
-    SourceReader,
-    SplitEnumerator,
 )
 
 STEP = 5
@@ -174,7 +166,7 @@ class _FunctionSource(SourceOperator):
     """Runs the function of a vertex without inputs."""
 
     def __init__(self, function: TaskFunction) -> None:
-        super().__init__(_NoSplits())
+        super().__init__(FunctionInputs(Boundedness.CONTINUOUS_UNBOUNDED))
         self.function = function
 
     def open(self) -> None:
@@ -206,33 +198,3 @@ class _FunctionReader(StreamOperator):
 
     def close(self) -> None:
         self._steps.close()
-
-
-class _NoSplits(Source[Any, object]):
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.CONTINUOUS_UNBOUNDED
-
-    def create_enumerator(
-        self, context: EnumeratorContext[object], clock: Clock
-    ) -> SplitEnumerator[object]:
-        return FixedSplitsEnumerator(context, ())
-
-    def create_reader(self, context: ReaderContext) -> SourceReader[object]:
-        return _NoReader(context)
-
-
-class _NoReader(SourceReader[object]):
-    def start(self) -> None:
-        """Request nothing."""
-
-    def add_splits(self, splits: object) -> None:
-        """Do nothing: there are no splits."""
-
-    def notify_no_more_splits(self) -> None:
-        """Do nothing: there are no splits."""
-
-    def poll(self, max_records: int) -> Polled:
-        return NOTHING_NOW
-
-    def snapshot_state(self, checkpoint_id: int) -> list[object]:
-        return []

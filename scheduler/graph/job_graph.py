@@ -403,6 +403,12 @@ class JobGraph:
         return any(v.invokable.kind == STREAM and not v.inputs for v in self.vertices)
 
     @property
+    def has_master_hook(self) -> bool:
+        """Whether a source has a master hook. False if the job takes no checkpoints."""
+        hooked = any(MASTER_HOOK in v.invokable.configuration for v in self.vertices)
+        return hooked and self.checkpoints is not None
+
+    @property
     def has_stream_coordinator(self) -> bool:
         """Whether the job needs a StreamCoordinator, for its sources or its output formats."""
         return self.has_stream_sources or any(v.has_global_formats for v in self.vertices)

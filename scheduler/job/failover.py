@@ -83,6 +83,7 @@ class Failover:
             else RestartPipelinedRegionFailoverStrategy
         )
         self._strategy = strategy(graph, regions)
+        self._has_master_hook = graph.job_graph.has_master_hook
         self._generation = first_generation
         self._noted = _Noted()
         self._is_new_attempt = False
@@ -152,6 +153,8 @@ class Failover:
             return self.fail(_given_up(last, attempts), now, others)
         if not self._may_restart(root, now):
             return self.fail(root, now, concurrent)
+        # master hooks belong to the whole job, and are restored only with all tasks
+        noted.is_global |= self._has_master_hook
         steps: list[Step] = []
         if self._is_new_attempt:
             cause = self._record.count_restart(root)

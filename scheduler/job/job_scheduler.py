@@ -508,8 +508,6 @@ class JobScheduler:
         return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
 
     def _take_over(self, event: t.TakeOverJob, now: float) -> Steps:
-        if self._job.is_ending:
-            return ()
         notes, reports, begun = event.notes, event.reports, event.begun_checkpoints
         if notes is not None:
             self._job.follow(restarts=notes.restarts, failovers=notes.failovers + 1)
@@ -572,8 +570,6 @@ class JobScheduler:
         raise JobStateError(self.job_id, "its parallelism is fixed")
 
     def _begin(self, event: t.StartJob, now: float) -> Steps:
-        if self._job.is_ending:
-            return ()
         steps = self._job.change(JobStatus.RUNNING, now)
         subtasks = tuple(self._graph.subtasks)
         then = (t.StartJobCoordinators(), t.StartScheduling())

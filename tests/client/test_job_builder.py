@@ -110,7 +110,7 @@ def test_public_names_of_flinkray_exist_and_are_listed_by_dir() -> None:
         assert getattr(flinkray, name) is not None
         assert name in dir(flinkray)
     with pytest.raises(AttributeError, match="no_such_name"):
-        flinkray.no_such_name  # noqa: B018
+        flinkray.no_such_name  # type: ignore[attr-defined]  # noqa: B018
 
 
 def program(

@@ -11,29 +11,39 @@ from types import ModuleType
 import pytest
 
 import flinkray
-import flinkray.core
+import flinkray.client
+import flinkray.file_results
 import flinkray.state
 import flinkray.streaming.network
 import flinkray.testing
+from flinkray.client.job_handle import JobHandle
 from flinkray.core.garbage_collection import YOUNG, spare_what_is_there
-from flinkray.core.ids import JobID
 from flinkray.core.lazy_door import lazy_door
 
 
 @pytest.mark.parametrize(
     "package",
-    [flinkray, flinkray.errors, flinkray.state, flinkray.streaming.network, flinkray.testing],
+    [
+        flinkray,
+        flinkray.client,
+        flinkray.errors,
+        flinkray.file_results,
+        flinkray.state,
+        flinkray.streaming.network,
+        flinkray.testing,
+    ],
 )
 def test_every_name_that_a_package_exports_can_be_imported(package: ModuleType) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
 def test_lazily_imported_name_is_cached_and_unknown_name_is_refused() -> None:
-    load = lazy_door("flinkray.core", {"JobID": "ids"})
-    assert load("JobID") is JobID
-    assert vars(flinkray.core).pop("JobID") is JobID
-    with pytest.raises(AttributeError, match=r"module 'flinkray\.core' has no attribute 'JobId'"):
-        load("JobId")
+    load = lazy_door("flinkray.client")
+    vars(flinkray.client).pop("JobHandle", None)
+    assert load("JobHandle") is JobHandle
+    assert vars(flinkray.client)["JobHandle"] is JobHandle
+    with pytest.raises(AttributeError, match=r"module 'flinkray\.client' has no attribute 'Job'"):
+        load("Job")
 
 
 def test_importing_a_package_does_not_import_its_modules() -> None:

@@ -107,3 +107,13 @@ def wait_for_line(folder: Path, identifier: str, what: str, count: int = 1) -> l
         return lines if len(lines) >= count else None
 
     return wait_until(found, 150, f"{what!r} in the diary of {identifier}")
+
+
+def restored_from(folder: Path, identifier: str, count: int = 1) -> int:
+    """Wait until a hook was restored *count* times. Return the last checkpoint, whose state the
+    hook must have got."""
+    lines = wait_for_line(folder, identifier, "restore", count)
+    assert len(lines) == count
+    _, checkpoint_id, data = lines[-1].split(maxsplit=2)
+    assert data == f"{{'checkpoint': {checkpoint_id}}}"
+    return int(checkpoint_id)

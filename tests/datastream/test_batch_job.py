@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import flinkray
-from flinkray.core.errors import ConfigurationError
+from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.datastream import (
     DataStream,
     MapFunction,
@@ -28,6 +29,7 @@ from flinkray.datastream.connectors.file_system import Encoder, FileSink
 from flinkray.streaming.operator_errors import OperatorError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from flinkray.user_code import UserCodeError
 from tests.datastream.conftest import TWO_SLOTS
 from tests.datastream.threads import none_left
 
@@ -250,6 +252,39 @@ def test_failing_stream_stage_gives_no_rows_to_the_next_stage(
     assert not (storage / "never").exists()
 
 
+def other_columns(numbers: Batches) -> Batches:
+    """Yields ``a`` and ``b``, or ``a`` and ``c`` for the second half of the numbers."""
+    for batch in numbers:
+        name = "b" if batch["n"][0].as_py() == 0 else "c"
+        yield pa.RecordBatch.from_arrays(batch.columns, names=["a", name])
+
+
+def twice_a(numbers: Batches) -> Batches:
+    for batch in numbers:
+        yield pa.RecordBatch.from_arrays(batch.columns, names=["a", "a"])
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (
+            other_columns,
+            r"other_columns \(1/2\)#0 has written a: int64, b: int64, "
+            r"and other_columns \(2/2\)#0 has written a: int64, c: int64",
+        ),
+        (twice_a, r"(?s)several columns of the name 'a', of .*in operator 'twice_a', subtask"),
+    ],
+)
+def test_stage_with_columns_that_no_stage_can_read_fails_and_is_named(
+    cluster: ThreadedCluster, tmp_path: Path, function: Callable[..., Batches], text: str
+) -> None:
+    job = flinkray.BatchJob("columns", flinkray.NoRestart())
+    stage = job.python(function, inputs=[job.python(numbers)], parallelism=2)
+    job.python(written_to(tmp_path / "out"), inputs=[stage])
+    with pytest.raises(JobExecutionError, match=text):
+        cluster.client.submit(job.build()).result(300)
+
+
 def keeps(env: StreamExecutionEnvironment, numbers: DataStream) -> DataStream:
     return numbers
 
@@ -326,6 +361,17 @@ def test_argument_that_a_python_stage_cannot_have_is_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         flinkray.BatchJob("refused").python(**{"function": numbers, **arguments})
+
+
+@pytest.mark.parametrize("kind", ["spark", "python"])
+def test_unpicklable_function_of_a_stage_is_refused_with_advice_for_functions(kind: str) -> None:
+    lock = Lock()
+
+    def locked(*inputs: object) -> None:
+        lock.acquire()
+
+    with pytest.raises(UserCodeError, match=r"locked .* variable 'lock' .*inside of the function"):
+        getattr(flinkray.BatchJob("refused"), kind)(locked)
 
 
 @pytest.mark.parametrize("kind", ["spark", "stream"])

@@ -53,11 +53,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a text for the checkpoint interval": (
         lambda: environment().enable_checkpointing(wrong("1000")),
-        "a checkpoint interval is a whole number (int), got '1000'",
+        "a checkpoint interval in milliseconds is a whole number (int), got '1000'",
     ),
     "a duration for the checkpoint interval": (
         lambda: environment().enable_checkpointing(wrong(Duration.of_seconds(1))),
-        "a checkpoint interval is a whole number (int), got Duration(1000 ms)",
+        "a checkpoint interval in milliseconds is a whole number (int), got Duration(1000 ms)",
     ),
     "a text for the buffer time-out": (
         lambda: environment().set_buffer_timeout(wrong("50")),

@@ -201,6 +201,13 @@ def test_no_restart_strategy_in_one_process_gives_no_warning(
     assert warnings_of(caplog) == []
 
 
+@pytest.mark.parametrize("interval", [0, -1, 9])
+def test_checkpoint_interval_below_ten_milliseconds_is_refused(interval: int) -> None:
+    expected = f"a checkpoint interval in milliseconds must be at least 10, got {interval}"
+    with pytest.raises(ValueError, match=expected):
+        StreamExecutionEnvironment().enable_checkpointing(interval)
+
+
 def test_settings_with_an_effect_give_no_warning(
     env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

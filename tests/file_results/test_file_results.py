@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from flinkray.file_results import (
     FileResultLostError,
     ResultDirectory,
     ResultWriter,
+    list_files,
     read_batches,
     share_of,
 )
@@ -76,26 +79,35 @@ def test_result_without_rows_has_its_columns(tmp_path: Path) -> None:
 
 
 def test_manifest_of_the_first_version_is_still_read(tmp_path: Path) -> None:
-    """Storages contain such manifests. To write another format, keep reading this one and raise
-    the version."""
+    """Storages contain such manifests."""
     stored = (
         '{"version": 1, "files": [{"name": "part-00000.parquet", "size": %d, "row_groups": [3]}]}'
     )
     directory = written(tmp_path / "r", numbers(0, 3))
     (file,) = (tmp_path / "r").glob("*.parquet")
-    golden = stored % file.stat().st_size
-    assert (tmp_path / "r" / MANIFEST).read_text() == golden
-
-    (tmp_path / "r" / MANIFEST).write_text(golden)
+    (tmp_path / "r" / MANIFEST).write_text(stored % file.stat().st_size)
     assert [(f.name, f.row_groups) for f in directory.list()] == [("part-00000.parquet", (3,))]
     assert read_by(0, 1, directory) == [0, 1, 2]
+
+
+def test_manifest_has_the_tasks_and_the_schemas_of_its_files(tmp_path: Path) -> None:
+    """To write another format, keep reading this one and raise the version."""
+    directory = ResultDirectory(str(tmp_path / "r"))
+    writer = ResultWriter(directory, NUMBERS, task="stage (1/2)#0")
+    writer.write(numbers(0, 3))
+    writer.finish()
+    stored = json.loads((tmp_path / "r" / MANIFEST).read_text())
+    (file,) = stored["files"]
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(file["schema"])))
+    assert (stored["version"], file["written_by"], schema) == (2, "stage (1/2)#0", NUMBERS)
+    assert [asdict(read) for read in directory.list()] == [{**file, "row_groups": (3,)}]
 
 
 def test_manifest_of_a_later_version_is_refused_with_its_version_number(tmp_path: Path) -> None:
     directory = written(tmp_path / "r", numbers(0, 3))
     manifest = tmp_path / "r" / MANIFEST
-    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
-    with pytest.raises(FileResultLostError, match="of version 7, and this knows 1"):
+    manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 7'))
+    with pytest.raises(FileResultLostError, match="of version 7, and this knows 2"):
         directory.list()
 
 
@@ -162,6 +174,48 @@ def test_rows_with_other_columns_are_refused_naming_both_schemas(tmp_path: Path)
     writer.write(numbers(0, 1))
     with pytest.raises(ResultSchemaError, match=r"columns n: int64 .* of columns n: double"):
         writer.write(pa.record_batch([pa.array([1.5])], names=["n"]))
+
+
+def test_result_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    writer = ResultWriter(ResultDirectory(str(tmp_path / "r")))
+    with pytest.raises(ResultSchemaError, match="several columns of the name 'n', of the columns"):
+        writer.write(pa.record_batch([[1], [2], [3]], names=["m", "n", "n"]))
+
+
+def parts(root: Path, *columns: dict[str, list[object]]) -> list[ResultDirectory]:
+    """One directory for each task; the last task has written nothing."""
+    directories = [ResultDirectory(str(root / str(task))) for task in range(len(columns) + 1)]
+    for task, directory in enumerate(directories):
+        writer = ResultWriter(directory, task=f"stage ({task + 1}/{len(directories)})#0")
+        if task < len(columns):
+            writer.write(pa.record_batch(columns[task]))
+        writer.finish()
+    return directories
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"m": [1]}, "m: int64"),
+        ({"n": [1], "m": [1]}, "n: int64, m: int64"),
+        ({"n": ["1"]}, "n: string"),
+    ],
+)
+def test_tasks_that_have_written_different_columns_are_named_with_their_columns(
+    tmp_path: Path, other: dict[str, list[object]], text: str
+) -> None:
+    directories = parts(tmp_path, {"n": [1]}, {"n": [2]}, other)
+    expected = rf"stage \(1/4\)#0 has written n: int64, and stage \(3/4\)#0 has written {text}: "
+    with pytest.raises(ResultSchemaError, match=expected):
+        list_files(directories)
+
+
+@pytest.mark.parametrize("other", [[None], [1.5]])
+def test_tasks_may_write_a_column_of_different_types_that_have_a_common_type(
+    tmp_path: Path, other: list[object]
+) -> None:
+    directories = parts(tmp_path, {"n": [1]}, {"n": other})
+    assert [directory for directory, _ in list_files(directories)] == directories[:2]
 
 
 def test_abandoned_result_writer_deletes_its_files(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def python_vertex(name: str, parallelism: int = 1, **more: Any) -> JobVertex:
 
 def stream_vertex(name: str, parallelism: int = 1, **more: Any) -> JobVertex:
     """With one operator, whose id is the vertex's name."""
-    invokable = Invokable(STREAM, name.encode())
+    invokable = more.pop("invokable", Invokable(STREAM, name.encode()))
     operators = (VertexOperator(name, name),)
     more = {"operators": operators, **more}
     return JobVertex(vertex_id(name), name, parallelism, SMALL, invokable, **more)

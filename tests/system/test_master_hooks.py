@@ -11,7 +11,7 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.scheduler.checkpoints.failures import CheckpointError
 from flinkray.testing.waiting import wait_until
-from tests.datastream.hooked import HookedNumbers, diary, wait_for_line
+from tests.datastream.hooked import HookedNumbers, diary, restored_from, wait_for_line
 from tests.datastream.tallies import newest, settings
 from tests.system.observer import kill, live_actors
 
@@ -26,11 +26,6 @@ def hooked(client: ClusterClient, folder: Path, checkpoints: Path, savepoint: st
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     numbers.uid("numbers").sink_to(DiscardingSink()).uid("nowhere")
     return client.job(env.execute_async("hooked").get_job_id())
-
-
-def restored_state(line: str) -> tuple[int, str]:
-    _, checkpoint_id, data = line.split(maxsplit=2)
-    return int(checkpoint_id), data
 
 
 def test_master_hook_takes_part_in_checkpoints_savepoints_and_restores(
@@ -50,9 +45,7 @@ def test_master_hook_takes_part_in_checkpoints_savepoints_and_restores(
 
     (coordinator,) = (a for a in live_actors() if a.kind == "StreamCoordinator")
     kill(coordinator.pid)
-    (line,) = wait_for_line(folder, "a", "restore")
-    checkpoint_id, data = restored_state(line)
-    assert data == f"{{'checkpoint': {checkpoint_id}}}"
+    checkpoint_id = restored_from(folder, "a")
 
     wait_until(lambda: newest(checkpoints) > checkpoint_id, 300, "a checkpoint after the restart")
     savepoint = job.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=300)
@@ -61,9 +54,6 @@ def test_master_hook_takes_part_in_checkpoints_savepoints_and_restores(
     wait_for_line(folder, "a", "close")
 
     job = hooked(client, folder, tmp_path / "again", savepoint)
-    line = wait_for_line(folder, "a", "restore", 2)[-1]
-    of_savepoint, data = restored_state(line)
-    assert of_savepoint > checkpoint_id
-    assert data == f"{{'checkpoint': {of_savepoint}}}"
+    assert restored_from(folder, "a", 2) > checkpoint_id
     job.cancel()
     job.wait(timeout=300)

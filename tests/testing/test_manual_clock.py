@@ -41,4 +41,4 @@ def test_public_names_of_the_testing_package_exist_and_most_do_not_import_ray() 
     for name in flinkray.testing.__all__:
         assert getattr(flinkray.testing, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = flinkray.testing.nothing
+        _ = flinkray.testing.nothing  # type: ignore[attr-defined]

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from flinkray.streaming.network.timers import Timers
     from flinkray.streaming.network.transport import Welcome
     from flinkray.streaming.network.wire import Wire
+else:  # not for type checkers, which would take each misspelt name for an object
+    __getattr__ = lazy_door(__name__)
 
 __all__ = [
     "BatchTooLargeError",
@@ -68,36 +70,3 @@ __all__ = [
     "register_input",
     "register_output",
 ]
-
-__getattr__ = lazy_door(
-    __name__,
-    {
-        "BatchTooLargeError": "errors",
-        "ChannelError": "errors",
-        "ChannelMetrics": "metrics",
-        "ChannelSource": "environment",
-        "Connection": "connection",
-        "ConsumerLostError": "errors",
-        "DataAddress": "sockets",
-        "FrameReader": "connection",
-        "NetworkEnvironment": "environment",
-        "NetworkInputGate": "input_gate",
-        "NetworkSettings": "settings",
-        "Part": "frames",
-        "PartitionReleasedError": "errors",
-        "PartitionUnavailableError": "errors",
-        "PartitionWriter": "result_partition",
-        "ProducerLostError": "errors",
-        "ResultPartition": "result_partition",
-        "Signal": "signal",
-        "Subpartition": "subpartition",
-        "Timers": "timers",
-        "Welcome": "transport",
-        "Wire": "wire",
-        "WireFormatError": "errors",
-        "decode_elements": "in_flight_format",
-        "encode_elements": "in_flight_format",
-        "register_input": "metrics",
-        "register_output": "metrics",
-    },
-)

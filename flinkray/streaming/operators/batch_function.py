@@ -7,73 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from flinkray.core.clock import Clock
 from flinkray.core.ids import IntermediateDataSetID
 from flinkray.file_results import read_batches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.operators.source import BLOCK_RECORDS, SourceOperator
-from flinkray.streaming.sources.result_files import ResultFileSplit
-from flinkray.streaming.sources.source import (
-    END_OF_INPUT,
-    NOTHING_NOW,
-    Boundedness,
-    EnumeratorContext,
-    FixedSplitsEnumerator,
-    NoRecords,
-    Polled,
-    ReaderContext,
-    Source,
-    SourceReader,
-    SplitEnumerator,
-)
+from flinkray.streaming.sources.result_files import FunctionInputs, FunctionInputsReader
+from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, Boundedness, NoRecords
 
 BatchFunction = Callable[..., Iterable[pa.RecordBatch] | None]
 """Function that takes an iterator of record batches for each input, and yields record batches.
 
 If the function returns None, the stage's result has no rows.
 """
-
-
-class _StageInputs(Source[Any, ResultFileSplit]):
-    """The source of a Python stage, which reads results in files, none or several. The tasks divide
-    the row groups of each result among them, without an enumerator."""
-
-    def get_boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(
-        self, context: EnumeratorContext[ResultFileSplit], clock: Clock
-    ) -> SplitEnumerator[ResultFileSplit]:
-        """Return an enumerator without splits; only a stage without inputs uses it."""
-        return FixedSplitsEnumerator(context, ())
-
-    def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
-        return _StageReader(context)
-
-
-class _StageReader(SourceReader[ResultFileSplit]):
-    """Collects the shares of this task, one of each input, which its runner adds in their order."""
-
-    def __init__(self, context: ReaderContext) -> None:
-        super().__init__(context)
-        self.shares: list[Sequence[ResultFileSplit]] = []
-
-    def start(self) -> None:
-        """Request nothing: the runner of the task gives the share of each input."""
-
-    def add_splits(self, splits: Sequence[ResultFileSplit]) -> None:
-        self.shares.append(splits)
-
-    def notify_no_more_splits(self) -> None:
-        """Do nothing: the number of inputs is known."""
-
-    def poll(self, max_records: int) -> Polled:
-        """Return no records: the function of the stage reads the shares."""
-        return END_OF_INPUT
-
-    def snapshot_state(self, checkpoint_id: int) -> list[ResultFileSplit]:
-        return [split for share in self.shares for split in share]
 
 
 class BatchFunctionOperator(SourceOperator):
@@ -84,7 +30,7 @@ class BatchFunctionOperator(SourceOperator):
         data_set_id: id of the stage's result.
     """
 
-    reader: _StageReader
+    reader: FunctionInputsReader
     _produced: Generator[pa.RecordBatch | pa.Table, None, None] | None = None
     """The batches of the result. None before the function is called."""
 
@@ -94,7 +40,7 @@ class BatchFunctionOperator(SourceOperator):
         data_sets: Sequence[IntermediateDataSetID],
         data_set_id: IntermediateDataSetID,
     ) -> None:
-        super().__init__(_StageInputs())
+        super().__init__(FunctionInputs(Boundedness.BOUNDED))
         self._function = function
         self.data_sets = tuple(data_sets)
         self.data_set_id = data_set_id

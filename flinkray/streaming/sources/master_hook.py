@@ -43,11 +43,12 @@ class MasterTriggerRestoreHook(ABC, Generic[HookStateT]):
 
     @abstractmethod
     def restore_checkpoint(self, checkpoint_id: int, checkpoint_data: HookStateT | None) -> None:
-        """Go back to a checkpoint, with which the whole job is restored.
+        """Go back to a checkpoint, with which the whole job is restored: at a start from a
+        savepoint, and after each failure of a task or of the hook's process.
 
         No record is read before this returns, but enumerators and readers may have been created.
-        *checkpoint_data* is None if the checkpoint has no
-        state of this hook. An exception fails the job, which may then be restarted.
+        *checkpoint_data* is None if the checkpoint has no state of this hook. An exception fails
+        the job, which may then be restarted.
         """
 
     def reset(self) -> None:

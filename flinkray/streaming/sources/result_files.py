@@ -1,8 +1,8 @@
-"""Source of the rows of a file result that another vertex of the job has written."""
+"""Sources of the rows of file results that other vertices of the job have written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
     EnumeratorContext,
+    FixedSplitsEnumerator,
     Polled,
     ReaderContext,
     SequentialReader,
@@ -76,3 +77,47 @@ class _ResultFilesReader(SequentialReader[ResultFileSplit]):
 
     def remaining(self) -> ResultFileSplit:
         return ResultFileSplit(self._rows, self._offset)
+
+
+class FunctionInputs(Source[Any, ResultFileSplit]):
+    """The results in files that a function of tasks reads, none or several.
+    The tasks divide the row groups of each result among them without an enumerator."""
+
+    def __init__(self, boundedness: Boundedness) -> None:
+        self._boundedness = boundedness
+
+    def get_boundedness(self) -> Boundedness:
+        return self._boundedness
+
+    def create_enumerator(
+        self, context: EnumeratorContext[ResultFileSplit], clock: Clock
+    ) -> SplitEnumerator[ResultFileSplit]:
+        """Create the enumerator of a function without inputs, which has no splits."""
+        return FixedSplitsEnumerator(context, ())
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[ResultFileSplit]:
+        return FunctionInputsReader(context)
+
+
+class FunctionInputsReader(SourceReader[ResultFileSplit]):
+    """Keeps the task's share of each input, in the order of the inputs."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        super().__init__(context)
+        self.shares: list[Sequence[ResultFileSplit]] = []
+
+    def start(self) -> None:
+        """Request nothing: the runner of the task gives the share of each input."""
+
+    def add_splits(self, splits: Sequence[ResultFileSplit]) -> None:
+        self.shares.append(splits)
+
+    def notify_no_more_splits(self) -> None:
+        """Do nothing: the number of inputs is known."""
+
+    def poll(self, max_records: int) -> Polled:
+        """Return no records: the function reads the shares."""
+        return END_OF_INPUT
+
+    def snapshot_state(self, checkpoint_id: int) -> list[ResultFileSplit]:
+        return [split for share in self.shares for split in share]

@@ -17,7 +17,7 @@ ROWS = pa.record_batch({"n": [1, 2]})
 
 def output_at(location: Path) -> FileOutput:
     endpoint = RpcEndpoint(LocalRpcService("process"), "endpoint")
-    return FileOutput(endpoint, str(location))
+    return FileOutput(endpoint, str(location), "stage (1/1)#0")
 
 
 async def test_failed_task_ends_although_its_result_cannot_be_deleted(

@@ -45,7 +45,7 @@ from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
     CheckpointRetentionPolicy,
 )
-from flinkray.scheduler.graph.job_graph import JobVertex
+from flinkray.scheduler.graph.job_graph import MASTER_HOOK, STREAM, Invokable, JobVertex
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -303,6 +303,21 @@ def test_restarted_region_and_its_source_readers_restore_the_last_checkpoint() -
     execution = tasks.scheduler._graph.find(tasks.attempt("a2"))
     assert execution is not None
     assert execution.restored is None
+
+
+def test_task_failure_restores_the_whole_job_if_a_source_has_a_master_hook() -> None:
+    """EX-16"""
+    hooked = Invokable(STREAM, b"a", {MASTER_HOOK: "true"})
+    vertices = (stream_vertex("a", 2, invokable=hooked), stream_vertex("b", 2))
+    tasks = running(vertices, edges=["a --> b"])
+    tasks.take()
+    tasks.fail("b2")
+    assert tasks.deployed(tasks.restart()) == "a1#1 b1#1 a2#1 b2#1"
+    restore = one(tasks.log, RestoreCoordinators)
+    assert restore == RestoreCoordinators(1, {"a": InlineState(b"a at 1")}, 1)
+    tasks.tell(t.CancelJob())
+    tasks.fail("a1")
+    assert tasks.status is JobStatus.CANCELLING
 
 
 def test_region_that_fails_before_the_first_checkpoint_starts_without_state() -> None:

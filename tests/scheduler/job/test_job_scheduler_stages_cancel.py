@@ -44,13 +44,6 @@ def test_cancel_of_a_job_that_waits_for_slots_ends_the_job_at_once() -> None:
     assert ended.result.status is JobStatus.CANCELED
 
 
-def test_cancel_before_the_start_ends_the_job_and_makes_a_later_start_do_nothing() -> None:
-    """EX-03."""
-    job = JobUnderTest()
-    one(job.tell(t.CancelJob()), JobEnded)
-    assert job.tell(t.StartJob()) == []
-
-
 def test_cancel_of_a_restarting_job_ends_it_and_the_restart_timer_then_does_nothing() -> None:
     """EX-10."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     JobEnded,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.transition import StartTimer
+from flinkray.scheduler.shared.transition import JobEvent, StartTimer
 from tests.scheduler.builders import one, only
 from tests.scheduler.graphs import job
 from tests.scheduler.tasks_under_test import TasksUnderTest, stream
+
+LOST = Failure("its checkpoints cannot be read")
 
 
 def test_cancel_sends_one_message_to_each_task_executor_and_waits_for_its_tasks() -> None:
@@ -26,6 +30,21 @@ def test_cancel_sends_one_message_to_each_task_executor_and_waits_for_its_tasks(
     one(tasks.confirm_cancellations(), JobEnded)
     assert tasks.status is JobStatus.CANCELED
     assert tasks.reserved == {}
+
+
+@pytest.mark.parametrize("kind", [JobScheduler, ElasticJobScheduler])
+@pytest.mark.parametrize("end", [t.CancelJob(), t.SuspendJob("it stops"), t.GlobalFailure(LOST)])
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_job_that_is_ended_before_it_begins_is_over_at_once_and_cannot_begin(
+    kind: type[JobScheduler], end: JobEvent, is_taken_over: bool
+) -> None:
+    """EX-03."""
+    tasks = TasksUnderTest(job(a=1), kind=kind)
+    if is_taken_over:
+        tasks.tell(t.AwaitReports())
+    assert one(tasks.tell(end), JobEnded).result.status.is_terminal
+    begin = t.TakeOverJob(None, (), (), has_run=True) if is_taken_over else t.StartJob()
+    assert tasks.tell(begin) == []
 
 
 def test_cancel_withdraws_the_slot_requests_of_the_job() -> None:

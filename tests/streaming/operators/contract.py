@@ -38,6 +38,15 @@ def columns(at: Sequence[int] | None = None, **fields: Any) -> Columns:
     return Columns(pa.record_batch(fields), times)
 
 
+def columns_of(h: OperatorHarness) -> list[Columns]:
+    """The batches that came out since the last call; all are columns."""
+    batches = []
+    for each in h.batches():
+        assert isinstance(each, Columns)
+        batches.append(each)
+    return batches
+
+
 def unlike_five(value: Any) -> Any:
     """A user's function, which fails on 5 and on what has 5 at its end."""
     if (value[-1] if isinstance(value, tuple) else value) == 5:

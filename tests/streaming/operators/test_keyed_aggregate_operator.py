@@ -27,6 +27,7 @@ from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import (
     assert_time_passes_and_the_end_adds_nothing,
     columns,
+    columns_of,
     failure,
     unlike_five,
 )
@@ -398,14 +399,6 @@ def test_aggregate_of_two_local_aggregates_equals_that_of_all_records(
     both.finish()
     whole.finish()
     assert both.records() == whole.records()
-
-
-def columns_of(h: OperatorHarness) -> list[Columns]:
-    batches = []
-    for each in h.batches():
-        assert isinstance(each, Columns)
-        batches.append(each)
-    return batches
 
 
 def test_local_aggregate_of_a_key_is_one_row_with_other_columns_of_its_first_row() -> None:

@@ -27,7 +27,11 @@ from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.time.combined_watermarks import ValveOutput, WatermarkValve
 from flinkray.testing.operator_harness import OperatorHarness
-from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
+from tests.streaming.operators.contract import (
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    columns_of,
+)
 
 TUMBLING, SLIDING = PaneTimes(10, 10, 0), PaneTimes(20, 10, 0)
 
@@ -450,14 +454,6 @@ def local(times: PaneTimes = PANES, **limits: int) -> OperatorHarness:
 
 def final(times: PaneTimes) -> OperatorHarness:
     return OperatorHarness(WindowAggregateOperator(times, ALL_AGGREGATES, Keys("k")), keyed=True)
-
-
-def columns_of(h: OperatorHarness) -> list[Columns]:
-    batches = []
-    for each in h.batches():
-        assert isinstance(each, Columns)
-        batches.append(each)
-    return batches
 
 
 def late_of_panes(h: OperatorHarness) -> int:

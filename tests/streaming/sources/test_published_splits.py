@@ -13,11 +13,20 @@ from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.file_results import FileResultLostError, ResultDirectory, ResultWriter, share_of
 from flinkray.streaming.operator_errors import OperatorError
 from flinkray.streaming.records.elements import Columns
-from flinkray.streaming.sources.result_files import ResultFileSplit, ResultFilesSource
-from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, ReaderContext
+from flinkray.streaming.sources.result_files import (
+    FunctionInputs,
+    ResultFileSplit,
+    ResultFilesSource,
+)
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    ReaderContext,
+)
 from flinkray.streaming.sources.spark import LOOK_INTERVAL, PublishedSplitsEnumerator
 from flinkray.testing.manual_clock import ManualClock
-from tests.streaming.sources.reading import Readers, reader_of
+from tests.streaming.sources.reading import Readers, batches_of, reader_of
 
 
 class Publication(PublishedSplitsEnumerator[tuple[int]]):
@@ -151,3 +160,14 @@ def test_program_with_a_result_files_source_is_refused_outside_its_batch_job() -
     env.from_source(SOURCE).print()
     with pytest.raises(OperatorError, match="the rows of 'the stage' are there while its batch"):
         env.execute()
+
+
+def test_inputs_of_a_function_are_kept_for_it_and_no_record_is_read(tmp_path: Path) -> None:
+    source = FunctionInputs(Boundedness.BOUNDED)
+    splits = splits_of(written(tmp_path))
+    reader = reader_of(source, *splits)
+    reader.add_splits(splits[:1])
+    assert reader.poll(10) is END_OF_INPUT
+    assert [list(share) for share in reader.shares] == [splits, splits[:1]]
+    assert reader.snapshot_state(1) == [*splits, splits[0]]
+    assert batches_of(source) == []
