@@ -118,10 +118,8 @@ class JobMasterSlots:
     # --- past JobMasters --------------------------------------------------------------------------
 
     async def left_by_past_job_masters(self) -> Left:
-        """Ask the pools of past JobMasters for their slots and notes, and return both.
-        Must be called before this JobMaster's pool starts: the pool must know which slots to
-        accept.
-        """
+        """Ask past JobMasters' pools for everything they kept for a take-over. Must be called
+        before this JobMaster's pool starts, which must know which slots to accept."""
         left = await self._past.ask()
         self._handed_over = left.allocations
         self.notes.adopt(left.parts)
@@ -262,7 +260,7 @@ class JobMasterSlots:
 
     def adopt_on(self, resource_id: ResourceID) -> None:
         """Begin to tell a TaskExecutor, in the background, which of its slots this JobMaster uses.
-        Repeated until it answers."""
+        Repeated until it answers or disconnects."""
         self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:

@@ -196,8 +196,8 @@ class PublishedBatches:
     # --- methods of the reader --------------------------------------------------------------------
 
     def ended(self, execution: str = "") -> BatchProgress | None:
-        """Return how much was published, if no batch follows: :meth:`end` was called without an
-        execution, or with *execution*. None: batches may follow."""
+        """Return the numbers of published batches and rows if no batch follows, because
+        :meth:`end` was called for every execution of the stream or for *execution*; else None."""
         names = dict.fromkeys((_ended(""), _ended(execution)))
         is_ended = any(self._directory.read_json(name) is not None for name in names)
         return self.progress() if is_ended else None

@@ -146,7 +146,7 @@ It uses PR_SET_PDEATHSIG of prctl(2). Without prctl, an executor ends when it mi
 
 
 class ExecutorDriver(Protocol):
-    """Interface to the driver of an executor, with the methods of
+    """A Spark driver as the TaskExecutors of its executors see the driver: the calls of
     :class:`SparkExecutorsGateway`."""
 
     async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch: ...

@@ -155,7 +155,7 @@ class KeyKind:
     """Converts a key; raises ValueError, TypeError or OverflowError if the key does not fit."""
 
     def value_of(self, key: Any) -> Any:
-        """Return the key converted to the type.
+        """Return the key converted to the declared key type.
         Raises UnsupportedKeyError if the key does not fit."""
         try:
             value = self.convert(key)

@@ -226,7 +226,8 @@ class RowTable:
 
     def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
         """Check that the keys of a stored batch are still in the key group *group*. *of*: name of
-        the state, for the error. Raises StateMigrationError if a key is in another group now."""
+        the state, for the error. Raises StateMigrationError if a key is in another group, or does
+        not fit the declared type."""
         assert self.keys_of is not None
         try:
             keys = self.keys_of(batch).unique()

@@ -20,7 +20,7 @@ ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
 
 
 def number_of_groups(pattern: DistributionPattern, producers: int, consumers: int) -> int:
-    """Return the number of groups into which an edge is divided."""
+    """Return how many groups (see the module) an edge has."""
     return 1 if pattern is ALL_TO_ALL else min(producers, consumers)
 
 

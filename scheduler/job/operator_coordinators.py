@@ -87,9 +87,8 @@ class OperatorCoordinator(ABC):
         restores: int = 0,
         graph_id: ExecutionGraphID | None = None,
     ) -> Steps:
-        """Start the coordinator's next attempt. Raises IllegalTransitionError if an attempt exists
-        already.
-        """
+        """Start the coordinator's next attempt; :class:`StartCoordinator` describes the arguments.
+        Raises IllegalTransitionError if the last attempt has not ended."""
         self.attempt_number += 1
         self._enter(CoordinatorState.STARTING, now)
         return (StartCoordinator(self.coordinator_id, slots, inputs, results, restores, graph_id),)
