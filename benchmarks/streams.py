@@ -1,25 +1,26 @@
 """How many records a second stream programs take.
 
-    python benchmarks/streams.py [--rows 1000000] [--rounds 3] [--runner local] [--no-peers]
+    python benchmarks/streams.py [--seconds 10] [--rounds 5] [--runner local] [--no-peers]
                                  [--only TEXT ...]
 
-Bounded inputs, made in the tasks that read them; medians of the rounds, in which all programs take
-turns.  The local runner has one process and thread, the one called ``cluster`` starts a cluster and
-has two of its slots.  Figures are records per second of the processor's time, of all processes
-that run tasks together, so that what else the machine does counts less; and records per second of
-the clock.  On a cluster neither counts the start of the job.  Goals are held by the processor's
-time: those beside figures of two cores with as many cores as the runner has, those beside pyarrow
-with one.  By the clock are held two slots beside one process, in a second cluster, in which no
-process starts while a program runs; the loop in two processes at once shows what the machine gives
-to two slots at most.
+Bounded inputs, made in the tasks that read them. Each program first runs with more and more records
+until they take at least the seconds that were asked for, from the first record that a task reads to
+the end of the last sink's input. Then all programs take turns; figures are medians of the rounds.
+A program that came below these seconds has no ratio.
 
-Beside the columnar programs stands pyarrow's own group-by on the same table, in one thread, from
-the same run; beside the keyed sum a bare loop with a dictionary.  The final sum has the results of
-the group-by; the running sum puts out a row for each row.
+The local runner has one process and thread; the runner ``cluster`` starts a cluster with two
+slots. Figures are records per second of processor time, of all processes that run tasks together,
+and records per second by the clock. Goals beside published figures of two cores are checked by
+processor time, times the number of the runner's cores. Goals beside pyarrow and other projects
+measured in this run are checked by processor time of one core. Two slots beside one process are
+compared by the clock, in a second cluster in which no process starts while a program runs. The
+loop in two processes at the same time shows what the machine gives to two slots at most.
 
-Bytewax and Pathway (one worker each, processor time) and PyFlink (one slot, bundles of 100,000,
-time of the clock without the start of its workers) run from environments of their own, which are
-made on first use; `--no-peers` does without.  Published figures (`_streams/published.py`) are those
+Peers on the same data in this process: pyarrow's group-by and join, in one thread, and a bare loop
+with a dictionary. The final sum has the results of the group-by; the running sum puts out a row for
+each row. Bytewax and Pathway (one worker each, processor time) and PyFlink (one slot, bundles of
+100,000, clock time without the start of its workers) run in environments of their own, which are
+made on first use; `--no-peers` does without. Published figures (`_streams/published.py`) are those
 of two cores.
 
 Exit status 1: a goal was missed.
@@ -29,24 +30,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from _peers import PEERS, PeersUnavailableError, interpreter
 from _results import Figure, Results, Section, parse
 from _streams import latency, programs
-from _streams.programs import Data, Measurements
+from _streams.programs import Data, Program
 from _streams.published import BYTEWAX_KEYED, PUBLISHED
 from _streams.runners import RUNNERS, ClusterRunner, Runner, Taken, medians
+from _streams.sources import Marks
 
-PYFLINK = {"map": 0.4, "keyed": 0.1, "window": 0.05}
-"""Program, and the part of the rows that it is given.  Thread mode needs a jar moved within the
-installation, and is slower with bundles of this size: 125,000 records a second instead of 169,000
-in a map, on two cores."""
+ROWS = 100_000
+"""Records of the shortest run; ten times as many in columns."""
+PYFLINK = ("map", "keyed", "window")
+"""PyFlink runs in process mode. Thread mode needs a jar moved within the installation, and is
+slower with bundles of this size: 125,000 records a second instead of 169,000 in a map, on two
+cores."""
 
 BYTEWAX_SUM = "Bytewax: keyed sum, state"
 TWICE = {
@@ -67,70 +74,103 @@ WITHIN_PYARROW = (
 """Programs, those of pyarrow, and how many times as long the former may take."""
 
 
-def measure(
-    measurements: Measurements, runner: Runner, rounds: int, only: Sequence[str]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Program -> records a second of processor time, and of the clock.
+class Rates(NamedTuple):
+    """Records per second of each program that ran long enough."""
 
-    Programs are those whose names have one of the texts *only* in them; all if there is none.
-    """
-    chosen = {
-        name: measurement
-        for name, measurement in measurements.items()
-        if not only or any(text in name for text in only)
-    }
-    taken: dict[str, list[Taken]] = {name: [] for name in chosen}
-    for _ in range(rounds):
-        for name, (_, run) in chosen.items():
-            runner.come_to_rest()
-            taken[name].append(run())
-    by_processor, by_clock = {}, {}
-    for name, (records, _) in chosen.items():
-        median = medians(taken[name])
-        by_processor[name] = records / median.processor
-        by_clock[name] = records / median.clock
-    return by_processor, by_clock
+    by_processor: dict[str, float]
+    by_clock: dict[str, float]
 
 
-def peers(rows: int) -> Iterator[tuple[str, float]]:
-    """Names of other projects' programs, and records a second.
+class Benchmark:
+    """Runs programs for the wanted time."""
+
+    def __init__(self, seconds: float, rounds: int, only: Sequence[str], folder: Path) -> None:
+        """Run only programs whose names contain one of the texts *only*; all if it is empty."""
+        self._seconds = seconds
+        self._rounds = rounds
+        self._only = only
+        self._marks = Marks(folder)
+
+    def measure(self, programs: Mapping[str, Program], runner: Runner) -> Rates:
+        chosen = {
+            name: program
+            for name, program in programs.items()
+            if not self._only or any(text in name for text in self._only)
+        }
+        data = {name: self._enough(program, runner) for name, program in chosen.items()}
+        taken: dict[str, list[Taken]] = {name: [] for name in chosen}
+        for _ in range(self._rounds):
+            for name, program in chosen.items():
+                taken[name].append(self._run(program, data[name], runner))
+        rates = Rates({}, {})
+        for name, program in chosen.items():
+            records, median = program.records(data[name]), medians(taken[name])
+            least = min(run.clock for run in taken[name])
+            if least < self._seconds:
+                print(f"{name}: no figure, one of the runs took only {least:.1f} s")
+                continue
+            rates.by_processor[name] = records / median.processor
+            rates.by_clock[name] = records / median.clock
+        return rates
+
+    def _enough(self, program: Program, runner: Runner) -> Data:
+        """Return data that take the program a fifth longer than the wanted seconds."""
+        times = 1
+        wanted = 1.2 * self._seconds
+        while True:
+            data = Data(ROWS, times, self._marks)
+            took = self._run(program, data, runner).clock
+            if took >= wanted:
+                return data
+            # the first runs take longer for a record: they start processes and fill caches
+            times = math.ceil(times * min(20.0, max(1.1, 1.1 * wanted / took)))
+
+    @staticmethod
+    def _run(program: Program, data: Data, runner: Runner) -> Taken:
+        runner.come_to_rest()
+        return program.run(data)
+
+
+def peers(seconds: float) -> Iterator[tuple[str, float]]:
+    """Run other projects' programs for so many seconds; give their names and records per second.
 
     Raises:
         PeersUnavailableError: their environment could not be made, or a program failed.
     """
     python = str(interpreter("streams"))
-    for line in _answers([python, str(PEERS / "bytewax_streams.py"), str(rows)]):
+    for line in _answers([python, str(PEERS / "bytewax_streams.py"), str(seconds)]):
         yield f"Bytewax: {line['program']}", line["records"] / line["seconds"]
     script = str(PEERS / "pathway_streams.py")
-    for line in _answers([str(interpreter("pathway")), script, str(rows)]):
+    for line in _answers([str(interpreter("pathway")), script, str(seconds)]):
         yield f"Pathway: {line['program']}", line["records"] / line["seconds"]
-    for program, part in PYFLINK.items():
-        count = str(int(rows * part))
+    for program in PYFLINK:
         script = str(PEERS / "pyflink_streams.py")
-        for line in _answers([python, script, program, count]):
+        for line in _answers([python, script, program, str(seconds)]):
             yield f"PyFlink: {program}", line["records"] / line["seconds"]
 
 
 def _answers(command: list[str]) -> list[dict[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=900, check=False
+        command, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
     if done.returncode != 0:
         raise PeersUnavailableError(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def both(by_processor: dict[str, float], by_clock: dict[str, float]) -> dict[str, Any]:
-    return {"per processor second": by_processor, "by the clock": by_clock}
+def section_of(title: str, rates: Rates) -> Section:
+    section = Section(title, ("M records/s", "per processor second", "by the clock"))
+    section.raw = rates._asdict()
+    for name in rates.by_clock:
+        section.add(name, _millions(rates.by_processor[name]), _millions(rates.by_clock[name]))
+    return section
 
 
-def rates(title: str, kinds: dict[str, dict[str, float]]) -> Section:
-    """*kinds* of rates, by program; the first are those that goals are held by."""
-    first = next(iter(kinds.values()))
-    section = Section(title, ("M records/s", *kinds), raw=kinds)
-    for name in first:
-        section.add(name, *(_millions(found[name]) for found in kinds.values()))
+def section_of_others(beside: dict[str, float]) -> Section:
+    section = Section("others, measured in this run", ("M records/s", ""), raw={"": beside})
+    for name, rate in beside.items():
+        section.add(name, _millions(rate))
     return section
 
 
@@ -211,14 +251,14 @@ def held(
     return Figure(what, what, ratio, bound, "x", at_least=at_least, shown=shown, peer=peer)
 
 
-def beside_one_process(data: Data, rounds: int, only: Sequence[str]) -> Section:
-    """Two slots of a cluster in which nothing else starts, and one process."""
+def beside_one_process(benchmark: Benchmark) -> Section:
+    """Compare two slots of a cluster in which nothing else starts with one process."""
     with closing(ClusterRunner(replaces_none=True)) as cluster:
-        chosen = programs.beside_one_process(data, cluster)
-        by_processor, by_clock = measure(chosen, cluster, rounds, only)
-    title = "two slots of a cluster in which nothing else starts, and one process"
-    section = rates(title, both(by_processor, by_clock))
-    section.figures = list(clock_goals(by_clock))
+        rates = benchmark.measure(programs.beside_one_process(cluster), cluster)
+    section = section_of(
+        "two slots of a cluster in which nothing else starts, and one process", rates
+    )
+    section.figures = list(clock_goals(rates.by_clock))
     return section
 
 
@@ -240,8 +280,8 @@ def latency_section(runner: Runner, duration: float) -> Section:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="ten times as many in columns")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="least length of a run (10)")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runner", choices=RUNNERS, default="local", help="where programs run")
     parser.add_argument("--no-peers", action="store_true", help="without Bytewax and PyFlink")
     parser.add_argument(
@@ -250,29 +290,28 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=3.0, help="seconds at the steady rate (3)")
     options = parse(parser, "runner")
     results = Results(options, "pyarrow", "numpy")
-    data = Data(options.rows)
     runner = RUNNERS[options.runner]()
-    with closing(runner):
-        chosen = programs.measurements(data, runner)
-        by_processor, by_clock = measure(chosen, runner, options.rounds, options.only)
-        section = rates(runner.description, both(by_processor, by_clock))
+    with closing(runner), tempfile.TemporaryDirectory() as folder:
+        benchmark = Benchmark(options.seconds, options.rounds, options.only, Path(folder))
+        rates = benchmark.measure(programs.programs(runner), runner)
+        section = section_of(runner.description, rates)
         section.notes = runner.notes()
         results.show(section)
-    if runner.cores > 1:
-        results.show(beside_one_process(data, options.rounds, options.only))
+        if runner.cores > 1:
+            results.show(beside_one_process(benchmark))
     beside: dict[str, float] = {}
     if not options.no_peers:
         try:
-            beside = dict(peers(options.rows))
+            beside = dict(peers(options.seconds))
         except PeersUnavailableError as error:
             if options.record:
                 sys.exit(str(error))
             print(f"\n{error}")
         else:
-            results.show(rates("others, measured in this run", {"": beside}))
+            results.show(section_of_others(beside))
     published().show()
     print()
-    results.add(*goals(by_processor, beside, runner.cores))
+    results.add(*goals(rates.by_processor, beside, runner.cores))
     if runner.cores == 1 and not options.only:  # its sink tells this process
         results.show(latency_section(runner, options.latency))
     results.end()

@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +23,11 @@ from flinkray.datastream import (
     WatermarkStrategy,
 )
 from flinkray.datastream.arrays import running_sums
-from flinkray.datastream.connectors import DiscardingSink
 from flinkray.datastream.state import ArrayStateDescriptor, ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
 
-from .runners import Build, LocalRunner, Runner, Taken, run, time_of
-from .sources import Table, Values
+from .runners import LocalRunner, Runner, Taken, time_of
+from .sources import MarkingSink, Marks, Table, Values
 
 KEYS = 1000
 JOIN_KEYS = 100_000
@@ -99,50 +98,73 @@ COLUMN = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t"
 BLOCK_RECORDS = 4_000
 BATCH_ROWS = 65_000
 JOIN_BATCH_ROWS = 100_000
-"""All of them are multiples of the numbers of keys, or the other way round."""
+"""Each of these is a multiple of a number of keys, or divides one."""
 
 
 def keyed_by(keys: int, factor: int, rows: int) -> Any:
-    """Every key as often as any other."""
+    """Return *rows* keys from 0 to *keys*, each as often as any other."""
     return np.arange(rows) * factor % keys
 
 
 class Data:
-    """The same records as Python values and as columns; of the latter ten times as many."""
+    """The same records as Python values and as columns. There are ten times as many of columns.
 
-    def __init__(self, rows: int) -> None:
+    All sources note the time of their first record in *marks*.
+    """
+
+    def __init__(self, rows: int, times: int, marks: Marks) -> None:
+        """Make *times* as many records as *rows* says.
+        Tables in memory, for pyarrow, are made once, and read *times* times.
+        """
+        self.marks = marks
+        self.times = times
         blocks = -(-rows // BLOCK_RECORDS)
-        self.rows = blocks * BLOCK_RECORDS
+        self.rows = blocks * BLOCK_RECORDS * times
         pairs = [(value * 7919 % KEYS, value) for value in range(BLOCK_RECORDS)]
-        self.numbers = Values(range(BLOCK_RECORDS), blocks)
-        self.pairs = Values(pairs, blocks)
-        self.stamped = Values(pairs, blocks, timed=True)
+        self.numbers = Values(range(BLOCK_RECORDS), blocks * times, marks)
+        self.pairs = Values(pairs, blocks * times, marks)
+        self.stamped = Values(pairs, blocks * times, marks, timed=True)
 
-        batches = -(-rows * 10 // BATCH_ROWS)
+        self._batches = -(-rows * 10 // BATCH_ROWS)
+        batches = self._batches * times
         self.many = batches * BATCH_ROWS
         keys, values = keyed_by(KEYS, 7919, BATCH_ROWS), np.arange(BATCH_ROWS)
         names = pa.array([f"key-{key}" for key in range(KEYS)])
         numbers = pa.record_batch({"k": keys, "v": values})
         texts = pa.record_batch({"k": names.take(pa.array(keys)), "v": values})
-        self.columns, self.texts = (Table(pairs, batches) for pairs in (numbers, texts))
+        self._numbers = numbers
+        self.columns, self.texts = (Table(pairs, batches, marks) for pairs in (numbers, texts))
         self.stamped_columns, self.stamped_texts = (
-            Table(pairs, batches, timed=True) for pairs in (numbers, texts)
+            Table(pairs, batches, marks, timed=True) for pairs in (numbers, texts)
         )
-        self.table, self.stamped_table = self.columns.table(), self.stamped_columns.table()
 
         # Two streams of half the rows each; in a window, a key comes once in each.
-        halves = -(-rows * 5 // JOIN_BATCH_ROWS)
+        self._halves = -(-rows * 5 // JOIN_BATCH_ROWS)
+        halves = self._halves * times
         self.joined = 2 * halves * JOIN_BATCH_ROWS
         values = np.arange(JOIN_BATCH_ROWS)
         sides = [
             {"k": keyed_by(JOIN_KEYS, factor, JOIN_BATCH_ROWS), name: values}
             for factor, name in ((7919, "v"), (6841, "x"))
         ]
-        self.left, self.right = (Table(pa.record_batch(s), halves, timed=True) for s in sides)
-        few = -(-rows // (2 * JOIN_BATCH_ROWS))
+        self._sides = [pa.record_batch(side) for side in sides]
+        self.left, self.right = (Table(s, halves, marks, timed=True) for s in self._sides)
+        few = -(-rows // (2 * JOIN_BATCH_ROWS)) * times
         self.joined_values = 2 * few * JOIN_BATCH_ROWS
         records = [list(zip(side["k"].tolist(), values.tolist(), strict=True)) for side in sides]
-        self.values_of = [Values(side, few, timed=True) for side in records]
+        self.values_of = [Values(side, few, marks, timed=True) for side in records]
+
+    def table(self) -> pa.Table:
+        """Return the rows without times that pyarrow reads *times* times."""
+        return Table(self._numbers, self._batches).table()
+
+    def stamped_table(self) -> pa.Table:
+        """Return the rows with times that pyarrow reads *times* times."""
+        return Table(self._numbers, self._batches, timed=True).table()
+
+    def tables_to_join(self) -> list[pa.Table]:
+        """Return the rows of both sides that pyarrow joins *times* times."""
+        return [Table(side, self._halves, timed=True).table() for side in self._sides]
 
 
 # --- programs -------------------------------------------------------------------------------------
@@ -199,8 +221,13 @@ def dictionary(pairs: Values) -> None:
             totals[key] = totals.get(key, 0) + value
 
 
-def dictionary_twice(data: Data) -> Taken:
-    """In two processes at the same time: what this machine gives to two slots at most."""
+def loop(data: Data) -> Taken:
+    return time_of(partial(dictionary, data.pairs))
+
+
+def loop_twice(data: Data) -> Taken:
+    """Run the loop in two processes at the same time: what this machine gives to two slots at
+    most."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(2, context) as pool:
         both_there = manager.Barrier(2)
@@ -213,22 +240,40 @@ def _dictionary_beside(pairs: Values, both_there: Any) -> Taken:
     return time_of(partial(dictionary, pairs))
 
 
-def group_by(data: Data) -> None:
-    data.table.group_by("k", use_threads=False).aggregate([("v", "sum")])
+def repeated(data: Data, work: Callable[[], object]) -> Taken:
+    """Do the work as often as the data are larger than its tables."""
+
+    def repeat() -> None:
+        for _ in range(data.times):
+            work()
+
+    return time_of(repeat)
 
 
-def group_by_window(data: Data) -> None:
-    windows = pc.divide(data.stamped_table["t"], WINDOW)
-    table = data.stamped_table.append_column("w", windows)
-    table.group_by(["k", "w"], use_threads=False).aggregate([("v", "sum"), ("v", "count")])
+def group_by(data: Data) -> Taken:
+    table = data.table()
+    return repeated(data, lambda: table.group_by("k", use_threads=False).aggregate([("v", "sum")]))
 
 
-def arrow_join(data: Data) -> None:
-    first, second = (
-        table.append_column("w", pc.divide(table["t"], WINDOW))
-        for table in (data.left.table(), data.right.table())
-    )
-    first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=False)
+def group_by_window(data: Data) -> Taken:
+    table = data.stamped_table()
+
+    def grouped() -> None:
+        windows = table.append_column("w", pc.divide(table["t"], WINDOW))
+        groups = windows.group_by(["k", "w"], use_threads=False)
+        groups.aggregate([("v", "sum"), ("v", "count")])
+
+    return repeated(data, grouped)
+
+
+def arrow_join(data: Data) -> Taken:
+    tables = data.tables_to_join()
+
+    def join() -> None:
+        first, second = (t.append_column("w", pc.divide(t["t"], WINDOW)) for t in tables)
+        first.join(second.drop_columns("t"), ["k", "w"], join_type="inner", use_threads=False)
+
+    return repeated(data, join)
 
 
 MAP = "map, Python function"
@@ -239,79 +284,107 @@ GROUPS = "keyed sum, group function"
 BATCHES = "keyed sum, batch function, columns"
 WINDOWED = "tumbling window, Python aggregate"
 SUM = "keyed running sum, columns"
+SUM_TEXTS = "keyed running sum, columns, text keys"
 FINAL_SUM = "keyed final sum (batch mode), columns"
 GROUPED = "  pyarrow group-by, sum"
 WINDOWS = "tumbling window, columns"
+WINDOWS_TEXTS = "tumbling window, columns, text keys"
 GROUPED_WINDOWS = "  pyarrow group-by, key and window"
 
 JOIN = "two-stream join in windows, columns"
-IN_SLOTS_TOO = (KEYED, SUM, WINDOWS, JOIN)
-"""Programs that are held beside themselves in one process, by the clock."""
-Measurements = dict[str, tuple[int, Callable[[], Taken]]]
-"""Name -> records, and one run."""
+ARROW_JOIN = "  pyarrow join, key and window"
+JOIN_ROWS = "two-stream join in windows, Python function"
+IN_SLOTS_TOO = (KEYED, WINDOWED, SUM, SUM_TEXTS, WINDOWS, WINDOWS_TEXTS, JOIN)
+"""Programs that are compared with themselves in one process, by the clock."""
+
+
+class Program(NamedTuple):
+    """One way to do some work."""
+
+    records: Callable[[Data], int]
+    """Returns how many records the work reads."""
+    run: Callable[[Data], Taken]
 
 
 def in_one_process(program: str) -> str:
-    """What it is called there, in a run of a cluster's."""
+    """Return the name of the program's run in one process, in a benchmark of two slots."""
     return f"{program}, one process"
 
 
-def measurements(data: Data, runner: Runner) -> Measurements:
-    """By name."""
+def programs(runner: Runner) -> dict[str, Program]:
+    """Return all programs, and the same work done by others, by name."""
 
-    def program(build: Callable[..., Any], on: Any = data, **options: Any) -> Callable[[], Taken]:
-        def with_sink(env: StreamExecutionEnvironment) -> Any:
-            return build(on, env).sink_to(DiscardingSink())
+    def program(
+        build: Callable[..., Any],
+        on: Callable[[Data], Any] = lambda data: data,
+        runner: Runner = runner,
+        mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
+    ) -> Callable[[Data], Taken]:
+        def execute(data: Data) -> Taken:
+            data.marks.clear()
+            env = runner.environment().set_runtime_mode(mode)
+            build(on(data), env).sink_to(MarkingSink(data.marks))
+            return Taken(runner.execute(env).processor, data.marks.seconds())
 
-        ends: Build = with_sink
-        return partial(run, options.pop("runner", runner), ends, **options)
+        return execute
 
-    def beside(work: Callable[[Data], None]) -> Callable[[], Taken]:
-        return partial(time_of, partial(work, data))
+    def few(data: Data) -> int:
+        return data.rows
 
-    few, many = data.rows, data.many
-    chosen: Measurements = {
-        MAP: (few, program(doubled)),
-        KEYED: (few, program(python_sum)),
-        GROUPS: (few, program(group_sum)),
-        BATCHES: (many, program(batch_sum)),
-        LOOP: (few, partial(time_of, partial(dictionary, data.pairs))),
-        WINDOWED: (few, program(python_window)),
-        SUM: (many, program(columns_sum, data.columns)),
-        f"{SUM}, text keys": (many, program(columns_sum, data.texts)),
-        FINAL_SUM: (
-            many,
-            program(columns_sum, data.columns, mode=RuntimeExecutionMode.BATCH),
-        ),
-        GROUPED: (many, beside(group_by)),
-        WINDOWS: (many, program(columns_window, data.stamped_columns)),
-        "tumbling window, columns, text keys": (many, program(columns_window, data.stamped_texts)),
-        GROUPED_WINDOWS: (many, beside(group_by_window)),
-        "two-stream join in windows, Python function": (data.joined_values, program(python_join)),
-        JOIN: (data.joined, program(columns_join)),
-        "  pyarrow join, key and window": (data.joined, beside(arrow_join)),
+    def many(data: Data) -> int:
+        return data.many
+
+    def joined(data: Data) -> int:
+        return data.joined
+
+    def columns(data: Data) -> Table:
+        return data.columns
+
+    def texts(data: Data) -> Table:
+        return data.texts
+
+    def stamped_columns(data: Data) -> Table:
+        return data.stamped_columns
+
+    def stamped_texts(data: Data) -> Table:
+        return data.stamped_texts
+
+    batch = RuntimeExecutionMode.BATCH
+    chosen = {
+        MAP: Program(few, program(doubled)),
+        KEYED: Program(few, program(python_sum)),
+        GROUPS: Program(few, program(group_sum)),
+        BATCHES: Program(many, program(batch_sum)),
+        LOOP: Program(few, loop),
+        WINDOWED: Program(few, program(python_window)),
+        SUM: Program(many, program(columns_sum, columns)),
+        SUM_TEXTS: Program(many, program(columns_sum, texts)),
+        FINAL_SUM: Program(many, program(columns_sum, columns, mode=batch)),
+        GROUPED: Program(many, group_by),
+        WINDOWS: Program(many, program(columns_window, stamped_columns)),
+        WINDOWS_TEXTS: Program(many, program(columns_window, stamped_texts)),
+        GROUPED_WINDOWS: Program(many, group_by_window),
+        JOIN_ROWS: Program(lambda data: data.joined_values, program(python_join)),
+        JOIN: Program(joined, program(columns_join)),
+        ARROW_JOIN: Program(joined, arrow_join),
     }
     if isinstance(runner, LocalRunner):
         # What dividing records by key costs; in slots the two subtasks run side by side.
         two = LocalRunner(2)
         chosen |= {
-            f"{KEYED}, 2 subtasks": (few, program(python_sum, runner=two)),
-            f"{SUM}, 2 subtasks": (many, program(columns_sum, data.columns, runner=two)),
-            f"{WINDOWS}, 2 subtasks": (
-                many,
-                program(columns_window, data.stamped_columns, runner=two),
-            ),
+            f"{KEYED}, 2 subtasks": Program(few, program(python_sum, runner=two)),
+            f"{SUM}, 2 subtasks": Program(many, program(columns_sum, columns, two)),
+            f"{WINDOWS}, 2 subtasks": Program(many, program(columns_window, stamped_columns, two)),
         }
     return chosen
 
 
-def beside_one_process(data: Data, cluster: Runner) -> Measurements:
-    """Some programs in two slots and in one process, and what the machine gives to two processes:
-    as :func:`measurements`."""
-    in_slots, in_process = measurements(data, cluster), measurements(data, LocalRunner())
-    chosen: Measurements = {
+def beside_one_process(cluster: Runner) -> dict[str, Program]:
+    """Return programs in two slots and in one process, and the loop in one and in two processes."""
+    in_slots, in_process = programs(cluster), programs(LocalRunner())
+    chosen = {
         LOOP: in_slots[LOOP],
-        LOOP_TWICE: (2 * data.rows, partial(dictionary_twice, data)),
+        LOOP_TWICE: Program(lambda data: 2 * data.rows, loop_twice),
     }
     for name in IN_SLOTS_TOO:
         chosen |= {name: in_slots[name], in_one_process(name): in_process[name]}

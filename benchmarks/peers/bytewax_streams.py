@@ -1,8 +1,8 @@
 """Bytewax on the programs of ``benchmarks/streams.py``; one worker in this process.
 
-Started with the interpreter of the peers' environment, which knows nothing of flinkray.  The
-argument is the number of records; one line of JSON per program: its name, records and seconds of
-the processor.
+Started with the interpreter of the peers' environment, which does not contain flinkray. The
+argument is the least length of a run in seconds. Prints one line of JSON per program: its name,
+records and seconds of processor time.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import bytewax.operators as op
@@ -28,9 +28,9 @@ EPOCH = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
 class Records(DynamicSource):
-    """The elements of a list, in batches."""
+    """The elements of an iterable, in batches."""
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: Iterable[Any]) -> None:
         self._values = values
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
@@ -70,13 +70,14 @@ def map_batch(flow: Any, count: int) -> Any:
 
 
 def keyed_sum(flow: Any, count: int) -> Any:
-    pairs = [(str(number * 7919 % KEYS), number) for number in range(count)]
+    pairs = [(str(number * 7919 % KEYS), number) for number in range(KEYS)]
+    records = chain.from_iterable(repeat(pairs, count // KEYS))
 
     def add(total: Any, value: int) -> Any:
         total = (total or 0) + value
         return total, total
 
-    return op.stateful_map("sum", op.input("in", flow, Records(pairs)), add)
+    return op.stateful_map("sum", op.input("in", flow, Records(records)), add)
 
 
 def window(flow: Any, count: int) -> Any:
@@ -108,15 +109,19 @@ def measure(build: Callable[[Any, int], Any], count: int) -> float:
 
 
 def main() -> None:
-    count = int(sys.argv[1])
+    wanted = float(sys.argv[1])
     programs = {
-        "map, Python function": (map_each, count),
-        "map, function of batches": (map_batch, count),
-        "keyed sum, state": (keyed_sum, count // 4),
-        "tumbling window, Python": (window, count // 20),
+        "map, Python function": map_each,
+        "map, function of batches": map_batch,
+        "keyed sum, state": keyed_sum,
+        "tumbling window, Python": window,
     }
-    for name, (build, records) in programs.items():
-        seconds = min(measure(build, records) for _ in range(2))
+    for name, build in programs.items():
+        records, seconds = 20_000, measure(build, 20_000)
+        while seconds < wanted:
+            records = int(records * min(20.0, max(1.2, 1.2 * wanted / seconds)))
+            seconds = measure(build, records)
+        seconds = min(seconds, measure(build, records))
         print(json.dumps({"program": name, "records": records, "seconds": seconds}), flush=True)
 
 

@@ -1,10 +1,10 @@
 """Pathway on the programs of ``benchmarks/streams.py``; one worker, in this process.
 
-Started with the interpreter of Pathway's environment, which knows nothing of flinkray.  The
-argument is the number of records; one line of JSON per program: its name, records and seconds of
-the processor, of which the same program without records is subtracted.  Records come from Python,
-by a connector, as they do into flinkray's programs, and from a table that is there already, which
-takes less of Python and is no stream.
+Started with the interpreter of Pathway's environment, which does not contain flinkray. The argument
+is the least length of a run in seconds. Prints one line of JSON per program: its name, records and
+seconds of processor time, less those of the same program with one record. Records come from Python
+through a connector, as in flinkray's programs, and from a table in memory, which needs less Python
+and is not a stream.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pandas as pd
 import pathway as pw
 
 KEYS = 1000
+MOST = 4_000_000
+"""Records that fit into memory, as dictionaries."""
 EPOCH = datetime.datetime(2024, 1, 1)
 
 
@@ -78,16 +80,21 @@ def measure(read: Callable[[int], Any], build: Callable[[Any], Any], count: int)
 
 
 def main() -> None:
-    count = int(sys.argv[1])
+    wanted = float(sys.argv[1])
     programs = {
-        "keyed sum, from Python": (streamed, keyed_sum, count // 10),
-        "tumbling window, from Python": (streamed, window, count // 20),
-        "keyed sum, of a table": (at_rest, keyed_sum, count),
-        "tumbling window, of a table": (at_rest, window, count // 4),
+        "keyed sum, from Python": (streamed, keyed_sum),
+        "tumbling window, from Python": (streamed, window),
+        "keyed sum, of a table": (at_rest, keyed_sum),
+        "tumbling window, of a table": (at_rest, window),
     }
-    for name, (read, build, number) in programs.items():
+    for name, (read, build) in programs.items():
         nothing = measure(read, build, 1)
-        seconds = min(measure(read, build, number) for _ in range(2)) - nothing
+        number, seconds = 20_000, measure(read, build, 20_000) - nothing
+        while seconds < wanted and number < MOST:
+            growth = min(20.0, max(1.2, 1.2 * wanted / max(seconds, 0.01)))
+            number = min(int(number * growth), MOST)
+            seconds = measure(read, build, number) - nothing
+        seconds = min(seconds, measure(read, build, number) - nothing)
         print(json.dumps({"program": name, "records": number, "seconds": seconds}), flush=True)
 
 

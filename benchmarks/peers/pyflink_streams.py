@@ -1,9 +1,9 @@
 """PyFlink on the programs of ``benchmarks/streams.py``, in a cluster of its own with one slot.
 
-Started with the interpreter of the peers' environment, which knows nothing of flinkray.
-Arguments: the program and a number of records.  It runs with a few records and with all of them;
-the answer, a line of JSON, has the seconds of the clock between the two, so that starting the
-workers is not counted.
+Started with the interpreter of the peers' environment, which does not contain flinkray. Arguments:
+the program, and the least length of a run in seconds. Prints a line of JSON: the records, and the
+seconds by the clock of the run with these records, less those of a run with ten records, so that
+starting the workers is not counted.
 """
 
 from __future__ import annotations
@@ -104,11 +104,14 @@ def seconds(program: str, count: int) -> float:
 
 
 def main() -> None:
-    program, count = sys.argv[1], int(sys.argv[2])
+    program, wanted = sys.argv[1], float(sys.argv[2])
     seconds(program, 10)  # Java's first job takes longer than the following ones
     few = seconds(program, 10)
-    all_of_them = seconds(program, count)
-    print(json.dumps({"records": count, "seconds": all_of_them - few}), flush=True)
+    count, taken = 50_000, seconds(program, 50_000) - few
+    while taken < wanted:
+        count = int(count * min(20.0, max(1.2, 1.2 * wanted / max(taken, 0.1))))
+        taken = seconds(program, count) - few
+    print(json.dumps({"records": count, "seconds": taken}), flush=True)
 
 
 if __name__ == "__main__":
