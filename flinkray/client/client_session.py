@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
-from flinkray.client.standard_output import EmbeddedOutput
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
 from flinkray.core.config import ReadableConfig
 from flinkray.core.config_option import format_duration

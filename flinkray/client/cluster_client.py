@@ -11,11 +11,11 @@ from typing import Any
 from flinkray.actors.gateways.savepoint_disposal import disposal
 from flinkray.client.client_session import ANSWER_TIMEOUT, ClientClosedError, ClientSession
 from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.process_end import not_at_process_end
 from flinkray.client.savepoint_locations import absolute_location
-from flinkray.client.standard_output import EmbeddedOutput
 from flinkray.client.submission import Submission, SubmissionInterrupted
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import FlinkRayError, JobNotFoundError

@@ -20,9 +20,9 @@ from flinkray.client.cluster import (
 )
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
-from flinkray.client.standard_output import EmbeddedOutput
 from flinkray.core.config import ReadableConfig, WrittenConfiguration, values_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import CLUSTER_ID, STORAGE_DIR

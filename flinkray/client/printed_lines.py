@@ -20,7 +20,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT
 from flinkray.client.client_session import session_of
-from flinkray.client.standard_output import write_text
+from flinkray.client.embedded_output import write_text
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.rpc.time_limit import retrieve

@@ -23,8 +23,8 @@ from flinkray.client import cli_output
 from flinkray.client.attached_run import ProgressDisplay
 from flinkray.client.cli import SUMMARIES, cli, execute
 from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.embedded_output import write_text
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
-from flinkray.client.standard_output import write_text
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import JobID

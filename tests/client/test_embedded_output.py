@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.client.standard_output import EmbeddedOutput
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.core.captured_output import files_of_job, last_lines
 from flinkray.core.ids import JobID
 
