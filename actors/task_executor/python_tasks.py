@@ -68,7 +68,7 @@ class PythonTasks(TasksOfKind):
         factory: str = TASK_PROCESS_FACTORY,
         on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """Create the pool of task processes, without processes.
+        """Create the object without tasks and task processes.
 
         Args:
             factory: creates the endpoint of a task process.

@@ -18,12 +18,12 @@ from flinkray.actors.gateways.task_process import (
 )
 from flinkray.actors.shared.deployment_parts import SentParts
 from flinkray.actors.shared.leftover_processes import end_with_descendants, sweep_machine
-from flinkray.actors.task_executor.task_process_heartbeats import TaskProcessHeartbeats
-from flinkray.actors.task_executor.task_process_pool import (
+from flinkray.actors.task_executor.spare_task_processes import (
     ProcessRequest,
+    SpareTaskProcesses,
     StartedProcess,
-    TaskProcessPool,
 )
+from flinkray.actors.task_executor.task_process_heartbeats import TaskProcessHeartbeats
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FlinkRayError,
@@ -72,7 +72,7 @@ class TaskProcessPlace:
         self.process: StartedProcess | None = None
         """The started process. None until it has started."""
         self.request: ProcessRequest | None = None
-        """The pool request for the process. None once the process has started."""
+        """The request for a spare process. None once the process has started."""
         self.is_over = False
         """Whether the process has died or was ended. Later tasks get another TaskProcessPlace."""
         self.data_address: DataAddress | None = None
@@ -118,7 +118,7 @@ class TaskProcesses:
         on_died: Callable[[TaskProcessPlace, str], None],
         factory: str = TASK_PROCESS_FACTORY,
     ) -> None:
-        """Create the pool without processes.
+        """Create the object without processes.
 
         Args:
             waiting: number of processes that wait for a job while others run, limited by the number
@@ -144,7 +144,7 @@ class TaskProcesses:
         """Number of processes that the TaskExecutor's own slots need."""
         self._heartbeats = TaskProcessHeartbeats(endpoint, heartbeat)
         self._places: dict[tuple[int, JobID], TaskProcessPlace] = {}
-        self._pool = TaskProcessPool(
+        self._spares = SpareTaskProcesses(
             endpoint, arguments.resource_id, self._start_process, self._end_started
         )
 
@@ -176,7 +176,7 @@ class TaskProcesses:
 
     def _fill(self) -> None:
         in_use = len(self._places)
-        self._pool.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
+        self._spares.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
         """Make *call* to the process in the background, once the process has started.
@@ -309,7 +309,7 @@ class TaskProcesses:
         if place.is_over:
             return None
         self._leave(place)
-        self._pool.end_pause()
+        self._spares.end_pause()
         return self._end_process(place)
 
     def _end_process(self, place: TaskProcessPlace) -> asyncio.Task[None] | None:
@@ -339,7 +339,7 @@ class TaskProcesses:
         self._endpoint.create_task(send(), f"message to {place}")
 
     def _start(self, place: TaskProcessPlace) -> None:
-        place.request = self._pool.request(
+        place.request = self._spares.request(
             lambda process: self._began(place, process),
             lambda cause: self._died(place, cause),
         )
@@ -409,7 +409,7 @@ class TaskProcesses:
         if place.process is not None:
             self._heartbeats.unmonitor(place.process.name)
         if place.request is not None:
-            self._pool.withdraw(place.request)
+            self._spares.withdraw(place.request)
         del self._places[place.number, place.job_id]
         self._fill()
 

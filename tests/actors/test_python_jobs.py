@@ -13,7 +13,7 @@ import pytest
 
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.slot_pool.endpoint import SlotPool
-from flinkray.actors.task_executor.task_process_pool import REFILL_PAUSE
+from flinkray.actors.task_executor.spare_task_processes import REFILL_PAUSE
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobID, ResourceID, ResourceManagerId
 from flinkray.scheduler.graph.job_graph import (

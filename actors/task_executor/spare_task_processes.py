@@ -1,4 +1,4 @@
-"""A pool of task processes that are started ahead and wait for a job."""
+"""Spare task processes: they are started ahead and wait for a job."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _is_stopped(host: TaskProcessHost | None) -> bool:
     return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
-class TaskProcessPool:
+class SpareTaskProcesses:
     """Starts task processes ahead and gives them to jobs. Lives on its TaskExecutor's main thread.
 
     Each process is given away once: it serves one job and ends with this job.
@@ -71,7 +71,7 @@ class TaskProcessPool:
         start_process: Callable[[str], Awaitable[StartedProcess]],
         end_process: Callable[[StartedProcess], object],
     ) -> None:
-        """Create a pool without processes.
+        """Create the object without processes.
         *start_process* gets the name of the process, and may raise anything.
         """
         self._endpoint = endpoint
@@ -122,8 +122,8 @@ class TaskProcessPool:
         return request
 
     def withdraw(self, request: ProcessRequest) -> None:
-        """Withdraw a request: no callback follows. The process that is being started stays in the
-        pool."""
+        """Withdraw a request: no callback follows. The process that is being started waits for
+        another job."""
         if request in self._requests:
             self._requests.remove(request)
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessHost
-from flinkray.actors.task_executor.task_process_pool import (
+from flinkray.actors.task_executor.spare_task_processes import (
     REFILL_PAUSE,
     RESTART_PAUSE,
     START_TIMEOUT,
     ProcessRequest,
+    SpareTaskProcesses,
     StartedProcess,
-    TaskProcessPool,
 )
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
@@ -41,13 +41,13 @@ class Processes:
         self.hosts: dict[int, TaskProcessHost] = {}
         """Operating-system processes of the started task processes, by the number of the start."""
         self.ended: list[str] = []
-        self.pool = TaskProcessPool(
+        self.spares = SpareTaskProcesses(
             self.endpoint,
             ResourceID("te"),
             self.start,
             lambda process: self.ended.append(process.name),
         )
-        self.pool.keep(number)
+        self.spares.keep(number)
 
     async def start(self, name: str) -> StartedProcess:
         self.started.append(name)
@@ -64,7 +64,7 @@ class Processes:
         return StartedProcess(name, gateway, self.hosts.get(number))
 
     def request(self) -> ProcessRequest | None:
-        return self.pool.request(
+        return self.spares.request(
             lambda process: self.given.append(process.name), self.refusals.append
         )
 
@@ -78,7 +78,7 @@ def name(number: int) -> str:
 
 
 @on_virtual_time
-async def test_empty_pool_of_task_processes_starts_a_process_only_on_request() -> None:
+async def test_spare_task_process_that_is_not_kept_starts_only_on_request() -> None:
     processes = Processes(0)
     await settled()
     assert processes.started == []
@@ -108,15 +108,15 @@ async def test_pause_before_a_task_process_is_replaced_ends_with_the_job(meanwhi
     processes = Processes(1)
     await settled()
     processes.request()
-    processes.pool.keep(meanwhile)
+    processes.spares.keep(meanwhile)
     await settled()
     assert processes.started == [name(1)], "a job is being deployed"
-    processes.pool.keep(1)
-    processes.pool.end_pause()
+    processes.spares.keep(1)
+    processes.spares.end_pause()
     await settled()
     assert processes.started == [name(1), name(2)], "it has ended"
     await asyncio.sleep(REFILL_PAUSE)
-    processes.pool.end_pause()
+    processes.spares.end_pause()
     await settled()
     assert processes.started == [name(1), name(2)]
 
@@ -152,7 +152,7 @@ async def test_waiting_task_process_that_was_suspended_is_ended_and_another_one_
 
 
 @on_virtual_time
-async def test_request_to_an_empty_pool_starts_a_task_process_without_a_pause() -> None:
+async def test_request_without_a_spare_task_process_starts_a_process_without_a_pause() -> None:
     processes = Processes(1)
     await settled()
     processes.request()
@@ -168,7 +168,7 @@ async def test_task_process_started_for_a_withdrawn_request_serves_the_next_requ
     processes = Processes(0)
     request = processes.request()
     assert request is not None
-    processes.pool.withdraw(request)
+    processes.spares.withdraw(request)
     await settled()
     assert processes.given == []
     assert processes.request() is None
@@ -223,7 +223,7 @@ async def test_request_gets_whichever_task_process_has_started_first() -> None:
     processes = Processes(0)
     processes.hang = {1}
     processes.request()
-    processes.pool.keep(1)
+    processes.spares.keep(1)
     await settled()
     assert processes.started == [name(1), name(2)]
     assert processes.given == [name(2)]
