@@ -37,7 +37,7 @@ from flinkray.core.ids import LeaderSessionID, ResourceID, ResourceManagerId, Wo
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import RESOURCE_MANAGER_ADDRESS
 from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcService
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.testing.simulation import Conditions, Simulation
 
 GOAL = 60.0

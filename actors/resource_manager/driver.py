@@ -16,7 +16,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 

@@ -11,7 +11,7 @@ from flinkray.actors.resource_manager.driver import (
 )
 from flinkray.actors.shared.leadership import Leadership, LeadershipLostError
 from flinkray.core.ids import ResourceID, WorkerGroupId
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 
 
 class FencedDriver(ResourceManagerDriver):

@@ -35,7 +35,7 @@ from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RayRpcService
 from flinkray.rpc.time_limit import within
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 log = logging.getLogger(__name__)

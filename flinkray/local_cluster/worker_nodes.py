@@ -27,7 +27,7 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RpcService
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 
 
 @dataclass(eq=False)

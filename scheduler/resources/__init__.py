@@ -2,8 +2,8 @@
 
 __all__ = [
     "blocklist",
+    "cluster_resources",
     "resource_tracker",
-    "shortages",
     "slot_manager",
     "slot_manager_actions",
 ]

@@ -10,6 +10,7 @@ from flinkray.core.ids import AllocationID, JobID, ResourceID, SlotID, WorkerGro
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.reports.job_info import TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.scheduler.resources.idle_groups import (
     idle_timeout_over,
     may_be_released,
@@ -17,7 +18,7 @@ from flinkray.scheduler.resources.idle_groups import (
 )
 from flinkray.scheduler.resources.requirement_check import check_requirements
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker, SlotManagerSettings
-from flinkray.scheduler.resources.shortages import ClusterResources, explain
+from flinkray.scheduler.resources.shortage_texts import explain
 from flinkray.scheduler.resources.slot_manager_actions import (
     FreeInactiveSlots,
     ReclaimSlot,

@@ -6,8 +6,8 @@ import pytest
 
 from flinkray.core.ids import AllocationID, ResourceID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.scheduler.resources.resource_tracker import RELEASED_GROUP_MEMORY
-from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     CancelWorkerGroupRequest,

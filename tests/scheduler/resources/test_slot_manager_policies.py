@@ -7,7 +7,7 @@ from dataclasses import replace
 from flinkray.core.ids import AllocationID, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.resources.blocklist import BlockedNode
-from flinkray.scheduler.resources.shortages import ClusterResources
+from flinkray.scheduler.resources.cluster_resources import ClusterResources
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (
     AskWhetherReleasable,

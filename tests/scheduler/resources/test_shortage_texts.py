@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.resources.shortages import ClusterResources, slots_that_fit
+from flinkray.scheduler.resources.cluster_resources import ClusterResources, slots_that_fit
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.shared.slots import ResourceShortage
 from tests.scheduler.builders import (

@@ -1,11 +1,9 @@
-"""Explains to users why slots are missing."""
+"""Writes the texts that explain to users why slots are missing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from flinkray.core.ids import WorkerGroupId
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.resources.cluster_resources import ClusterResources, slots_that_fit
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker, owner_of
 from flinkray.scheduler.resources.slot_index import Service, service_of
 from flinkray.scheduler.resources.worker_groups import BundleState, GroupRequest, WorkerGroup
@@ -14,33 +12,7 @@ from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
     ResourceShortage,
     WorkerGroupOwner,
-    times_it_fits,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterResources:
-    """What Ray says about the cluster: its resources, its nodes, and the placement groups that
-    wait."""
-
-    total: ResourceProfile
-    available: ResourceProfile
-    nodes: tuple[ResourceProfile, ...]
-    """Total resources of each live node."""
-    pending_groups: dict[int, str] = field(default_factory=dict)
-    """Request number of an unanswered StartWorkerGroup -> Ray's text about the placement group."""
-    autoscaling: bool = False
-    """Whether Ray may add nodes; then no requirement is unfulfillable."""
-    groups: dict[WorkerGroupId, str] = field(default_factory=dict)
-    """Ray's texts about started groups that it is placing again."""
-    outage: str | None = None
-    """Text that says since when Ray does not answer; None if Ray answers.
-    During an outage the other fields contain Ray's last answer."""
-
-    @property
-    def largest_node(self) -> ResourceProfile:
-        """Node with the most CPUs, then the most memory; a zero profile if there is no node."""
-        return max(self.nodes, key=lambda n: (n.cpu, n.memory), default=ResourceProfile(0.0))
 
 
 def explain(
@@ -55,11 +27,6 @@ def explain(
         _explain_one(tracker, requirements, missing, now, cluster)
         for missing in tracker.missing(requirements)
     )
-
-
-def slots_that_fit(profile: ResourceProfile, nodes: tuple[ResourceProfile, ...]) -> float:
-    """Return how many slots of this profile fit on the empty nodes; infinite for a zero profile."""
-    return sum(times_it_fits(profile, node) for node in nodes)
 
 
 def _explain_one(
