@@ -20,9 +20,10 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.environment import JAVA_HOME_OPTION
-from flinkray.spark.session import refuse_owned, split_memory
+from flinkray.spark.executor_memory import split_memory
 from flinkray.spark.session_requests import GUEST_PROFILE, guest_configuration
 from flinkray.spark.stage_code import SparkFunction
+from flinkray.spark.stage_properties import refuse_owned
 from flinkray.user_code import dump_function
 
 

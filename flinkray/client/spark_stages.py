@@ -10,11 +10,12 @@ from flinkray.client.spark_jobs import slot_profile, spark_properties
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobVertex
+from flinkray.spark.executor_memory import split_memory
 from flinkray.spark.gateway import EPOCHS, PARTITIONS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
-from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.session_requests import GUEST_PROFILE, guest_configuration
 from flinkray.spark.stage_code import SparkEpochFunction, SparkFunction
+from flinkray.spark.stage_properties import refuse_owned
 from flinkray.spark.tables import with_key
 from flinkray.user_code import UserCodeError, dump_function
 

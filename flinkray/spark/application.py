@@ -27,7 +27,7 @@ from flinkray.spark.processes import (
 )
 from flinkray.spark.progress import ExecutorView, StatusStore
 from flinkray.spark.ray_cluster import RayContext
-from flinkray.spark.session import StageProperties, stage_properties
+from flinkray.spark.stage_properties import StageProperties, stage_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

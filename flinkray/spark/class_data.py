@@ -25,7 +25,7 @@ from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
 from flinkray.spark.environment import RAYDP, SparkEnvironment, check_environment
 from flinkray.spark.jvm import DriverJvm, Jvm
-from flinkray.spark.session import MODULE_OPTIONS
+from flinkray.spark.stage_properties import MODULE_OPTIONS
 
 _LONGEST_END = 300.0
 """Most seconds until a JVM has written its archive, also on a busy machine."""

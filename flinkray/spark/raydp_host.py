@@ -23,7 +23,7 @@ from flinkray.spark.processes import (
 )
 from flinkray.spark.progress import join_executors, lost_for_good
 from flinkray.spark.ray_cluster import RayContext, ray_actors, ray_executor_actors
-from flinkray.spark.session import MODULE_OPTIONS
+from flinkray.spark.stage_properties import MODULE_OPTIONS
 
 _APP_MASTER = "app-master"
 _EXECUTORS_END = 5.0

@@ -12,16 +12,15 @@ from typing import Any
 from flinkray.core.errors import ConfigurationError
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
+from flinkray.spark.executor_memory import MIB, split_memory
 from flinkray.spark.executors import ExecutorDesk
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.host import HostProperties, SparkHost
 from flinkray.spark.processes import marker_environment, stage_name
 from flinkray.spark.ray_cluster import RayContext
-from flinkray.spark.session import (
-    MIB,
+from flinkray.spark.stage_properties import (
     executor_cores,
     executor_java_options,
-    split_memory,
     user_properties,
 )
 

@@ -12,10 +12,11 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.spark.environment import JavaInstallation, RaydpArchives, SparkEnvironment
+from flinkray.spark.executor_memory import MIB
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.raydp_host import app_master_options, raydp_properties
-from flinkray.spark.session import MIB, StageProperties, split_memory, stage_properties
+from flinkray.spark.stage_properties import StageProperties, stage_properties
 from flinkray.spark.standalone_host import executor_launch, standalone_properties
 
 ENVIRONMENT = SparkEnvironment(
@@ -202,36 +203,6 @@ def test_key_that_is_no_spark_property_is_refused_and_named_in_the_error() -> No
 
 def test_env_java_home_is_accepted_and_not_passed_to_spark() -> None:
     assert "env.java.home" not in properties({"env.java.home": "/java"}).spark
-
-
-@pytest.mark.parametrize(
-    ("total", "heap", "overhead"),
-    [(683, 513, 170), (1024, 768, 256), (2048, 1664, 384), (10240, 9216, 1024)],
-)
-def test_heap_and_memory_overhead_of_an_executor_make_up_the_memory_of_its_slot(
-    total: int, heap: int, overhead: int
-) -> None:
-    profile = ResourceProfile(1.0, total * MIB)
-
-    assert split_memory(profile) == (heap * MIB, overhead * MIB)
-    assert heap + overhead == total
-
-
-@pytest.mark.parametrize("memory", [0, 100 * MIB, 681 * MIB])
-def test_a_slot_too_small_for_an_executor_is_refused_with_the_least_size(memory: int) -> None:
-    with pytest.raises(ConfigurationError, match="at least 682m"):
-        split_memory(ResourceProfile(1.0, memory))
-
-
-def test_smallest_slot_allowed_has_room_for_the_smallest_executor_heap() -> None:
-    heap, _ = split_memory(ResourceProfile(1.0, 682 * MIB))
-
-    assert heap >= 512 * MIB
-
-
-def test_overhead_that_is_no_memory_size_is_refused_and_named_in_the_error() -> None:
-    with pytest.raises(ConfigurationError, match=r"spark\.executor\.memoryOverhead.*much"):
-        split_memory(ResourceProfile(1.0, 2048 * MIB), "much")
 
 
 SLOT = ExecutorSlot(1, 1, "actor", "node", "10.0.0.3")

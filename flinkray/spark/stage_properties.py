@@ -1,9 +1,4 @@
-"""Computes the Spark properties of a stage from its descriptor and its environment.
-
-Sizes: a slot's memory is split into the executor's heap (``spark.executor.memory``, which its Ray
-actor also takes from the bundle) and the memory that the JVM needs beside it and the Python workers
-use (``spark.executor.memoryOverhead``). Together they are exactly the slot's profile.
-"""
+"""Computes the Spark properties and JVM command lines of a stage from its descriptor."""
 
 from __future__ import annotations
 
@@ -13,17 +8,12 @@ from dataclasses import dataclass
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.private_files import variables
-from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION
+from flinkray.spark.executor_memory import MIB, split_memory
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import HostProperties
 from flinkray.spark.processes import marker_environment, marker_options, stage_name
 from flinkray.spark.ray_cluster import RayContext
-
-MIB = 2**20
-
-MINIMUM_HEAP = 512 * MIB
-"""Least heap of an executor: Spark refuses less than 450 MiB (1.5 x its reserved 300 MiB)."""
 
 _OWNED: Mapping[str, str] = {
     "spark.master": "the stage runs in the slots of its job",
@@ -174,36 +164,6 @@ def refuse_owned(configuration: Mapping[str, str]) -> None:
             reason = "RayDP's placement is that of the job's slots"
         if reason is not None:
             raise ConfigurationError(f"{key} cannot be set for a Spark stage: {reason}")
-
-
-def split_memory(profile: ResourceProfile, overhead: str | None = None) -> tuple[int, int]:
-    """Return the bytes of heap and of overhead, whole MiB each, that make up a slot's memory.
-    *overhead* None: Spark's own rule (10 %, at least 384 MiB), but at most a quarter of the slot.
-    Raises ConfigurationError: no executor fits into the slot."""
-    total = profile.memory // MIB * MIB
-    if overhead is None:
-        beside = min(max(total // 10, 384 * MIB), total // 4) // MIB * MIB
-    else:
-        beside = _overhead_size(overhead)
-    heap = total - beside
-    if heap < MINIMUM_HEAP:
-        least = MINIMUM_HEAP + beside if overhead is not None else MINIMUM_HEAP * 4 // 3
-        raise ConfigurationError(
-            f"a slot of {profile} is too small for a Spark executor: its memory must be at least "
-            f"{format_memory_size(least // MIB * MIB)} "
-            f"({format_memory_size(MINIMUM_HEAP)} of heap, the rest for the JVM and Python workers)"
-        )
-    return heap, beside
-
-
-def _overhead_size(text: str) -> int:
-    """Return the bytes of ``spark.executor.memoryOverhead``, rounded up to whole MiB. Without a
-    unit, *text* is in MiB."""
-    try:
-        size = parse_memory_size(f"{text}m" if text.strip().isdigit() else text)
-    except ValueError as error:
-        raise ConfigurationError(f"spark.executor.memoryOverhead is {error}") from None
-    return math.ceil(size / MIB) * MIB
 
 
 def _class_path(spark: str, user: Mapping[str, str]) -> str:
