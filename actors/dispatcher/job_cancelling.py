@@ -12,7 +12,7 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.client_options import CLIENT_HEARTBEAT_TIMEOUT
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.ids import JobID
 from flinkray.ha import JobGraphStore, StoreError
 from flinkray.rpc import RpcEndpoint, TimerHandle

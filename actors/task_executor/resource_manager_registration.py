@@ -18,7 +18,7 @@ from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.notifications import tell
 from flinkray.actors.shared.settings import heartbeat_settings, registration_settings
 from flinkray.core import options
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import FencingTokenError, FlinkRayError, RpcError, SlotAllocationError
 from flinkray.core.ids import AllocationID, InstanceID, ResourceID, ResourceManagerId, SlotID
 from flinkray.core.options import TASK_EXECUTOR_REGISTRATION_TIMEOUT

@@ -17,7 +17,7 @@ from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
 from flinkray.core.config import ReadableConfig
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import (
     FencingTokenError,
     RpcConnectionError,

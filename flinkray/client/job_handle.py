@@ -14,7 +14,7 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.client.client_session import ClientSession
 from flinkray.client.job_result import JobExecutionResult
 from flinkray.client.savepoint_locations import absolute_location
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import ConfigurationError, FlinkRayError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.scheduler.graph.job_graph import ParallelismBounds, ParallelismRange

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flinkray.actors.gateways.kv_states import KvStateServerGateway
 from flinkray.client.client_session import session_of
-from flinkray.core.config_option import format_duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import (
     FlinkRayError,
     FrameTooLargeError,

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flinkray.core import client_options, high_availability_options, job_options, options
-from flinkray.core.config_option import ConfigOption, format_duration
+from flinkray.core.config_option import ConfigOption
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.program_settings import PROGRAM_KEYS
 

@@ -1,13 +1,33 @@
-"""Defines PyFlink's ``Time`` and ``Duration``, which are stored in milliseconds."""
+"""Defines PyFlink's ``Time`` and ``Duration`` (milliseconds), and converts between the text of a
+duration, for example ``"10 s"``, and its number of seconds.
+"""
 
 from __future__ import annotations
 
 import numbers
+import re
 from datetime import timedelta
-from functools import total_ordering
-from typing import TypeVar
+from decimal import Decimal
+from functools import lru_cache, total_ordering
 
-_Span = TypeVar("_Span", bound="_Milliseconds")
+_DURATION_UNITS = {
+    "ms": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "minutes": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "hours": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+    "days": 86400.0,
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def _times(number: int, unit: int) -> int:
@@ -146,3 +166,37 @@ def milliseconds(span: Time | Duration | timedelta | int) -> int:
     raise TypeError(
         f"expected a span of time (Time, Duration, timedelta or milliseconds as int), got {span!r}"
     )
+
+
+def parse_duration(value: object) -> float:
+    """Return the seconds of ``"500 ms"``, ``"10 s"``, ``"1.5min"``, ``"2 h"`` or a timedelta.
+    A number without a unit is refused, except 0: Flink reads milliseconds, Python users expect
+    seconds. Raises ValueError or TypeError."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        if seconds < 0:
+            raise ValueError(f"negative duration: {value}")
+        return seconds
+    if not isinstance(value, str):
+        raise TypeError(f"not a duration: {value!r}")
+    return _parse_duration(value)
+
+
+@lru_cache(1024)
+def _parse_duration(value: str) -> float:
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"not a duration: {value!r}")
+    number, unit = float(match[1]), match[2].lower()
+    if not unit and number == 0:
+        return 0.0
+    if unit not in _DURATION_UNITS:
+        raise ValueError(f"no unit of time: {value!r}")
+    return number / 1000 if unit == "ms" else number * _DURATION_UNITS[unit]
+
+
+@lru_cache(1024)
+def format_duration(seconds: float) -> str:
+    """Return a text that :func:`parse_duration` reads back as exactly this number of seconds."""
+    text = format(Decimal(repr(seconds)), "f")  # no exponent, shortest digits
+    return f"{text.removesuffix('.0')} s"

@@ -21,7 +21,7 @@ from flinkray.core import (
     rest_options,
 )
 from flinkray.core.config import ReadableConfig
-from flinkray.core.config_option import ConfigOption, format_duration, parse_duration
+from flinkray.core.config_option import ConfigOption
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import OPTIONS
 
@@ -173,28 +173,6 @@ def test_configurations_are_equal_whatever_the_order_of_their_values() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one != ReadableConfig({"cluster.id": "a"})
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("500 ms", 0.5),
-        ("500ms", 0.5),
-        ("10 s", 10.0),
-        ("1.5min", 90.0),
-        ("2 h", 7200.0),
-        ("1 d", 86400.0),
-        ("0", 0.0),
-        (" 3 Seconds ", 3.0),
-    ],
-)
-def test_durations_are_read_with_their_unit(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@given(st.floats(min_value=0, max_value=1e9))
-def test_any_duration_is_read_back_after_it_is_written(seconds: float) -> None:
-    assert parse_duration(format_duration(seconds)) == seconds
 
 
 _VALUES: dict[str, st.SearchStrategy[object]] = {

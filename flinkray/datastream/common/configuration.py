@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from flinkray.core.config_option import duration, format_duration
+from flinkray.core.config_option import duration
+from flinkray.core.durations import format_duration
 from flinkray.core.errors import ConfigurationError
 
 T = TypeVar("T")
