@@ -124,4 +124,4 @@ def values_of_job(
         "uptime": (now - running_since) * 1000 if running_since else 0,
         "numRestarts": restarts,
     }
-    return values if checkpoints is None else {**values, **checkpoints.figures()}
+    return values if checkpoints is None else {**values, **checkpoints.flink_metrics()}

@@ -12,7 +12,7 @@ from flinkray.rest import metrics_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import bad_request, not_found
 from flinkray.rest.handlers import Answer, Route, vertex_of
-from flinkray.rest.measurements import JobLook, Measured, Measurements
+from flinkray.rest.io_rates import JobLook, Measured, Measurements
 from flinkray.rest.requests import job_id, job_id_of, number, number_of, vertex_id
 from flinkray.scheduler.reports.job_info import VertexInfo
 

@@ -7,8 +7,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
+from flinkray.rest.io_rates import JobLook, Measured
 from flinkray.rest.json_values import milliseconds
-from flinkray.rest.measurements import JobLook, Measured
 from flinkray.scheduler.reports.job_info import ClusterNumbers, JobDetails, JobOverview, VertexInfo
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -123,7 +123,7 @@ def of_job(job: JobDetails, now: float) -> dict[str, float | str]:
     checkpoints = job.checkpoints
     if checkpoints is None:
         return values
-    values |= checkpoints.figures()
+    values |= checkpoints.flink_metrics()
     last = checkpoints.latest_completed
     if last is not None and last.path is not None:
         values["lastCheckpointExternalPath"] = last.path

@@ -1,4 +1,4 @@
-"""Describes a job's checkpoints for clients."""
+"""Describes a job's checkpoints for clients, and names Flink's metrics of them."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class CheckpointsOverview:
             count += 1
         return count
 
-    def figures(self) -> dict[str, int]:
+    def flink_metrics(self) -> dict[str, int]:
         """Return the checkpoint statistics under the names of Flink's metrics. The values of the
         last completed checkpoint are present only if there is one."""
-        figures = {
+        metrics = {
             "totalNumberOfCheckpoints": self.in_progress + self.completed + self.failed,
             "numberOfInProgressCheckpoints": self.in_progress,
             "numberOfCompletedCheckpoints": self.completed,
@@ -87,11 +87,11 @@ class CheckpointsOverview:
         last = self.latest_completed
         if last is not None and last.duration is not None:
             took = round(last.duration * 1000)
-            figures |= {
+            metrics |= {
                 "lastCompletedCheckpointId": last.checkpoint_id,
                 "lastCheckpointSize": last.checkpointed_size,
                 "lastCheckpointFullSize": last.state_size,
                 "lastCheckpointDuration": took,
                 "lastCheckpointCompletedTimestamp": last.timestamp + took,
             }
-        return figures
+        return metrics

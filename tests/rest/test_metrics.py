@@ -17,7 +17,7 @@ from flinkray.datastream.common import TimestampAssigner
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rest import metrics_json
 from flinkray.rest.cluster import ClusterView
-from flinkray.rest.measurements import WINDOW, JobLook, Measured, Measurements
+from flinkray.rest.io_rates import WINDOW, JobLook, Measured, Measurements
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
 from flinkray.scheduler.shared.io_metrics import IOMetrics

@@ -1,5 +1,5 @@
-"""Keeps the I/O metrics of a job's tasks from one request to the next, to compute rates from
-both.
+"""Computes the rates of tasks (records, bytes and time per second) from their I/O metrics at two
+requests, which it keeps from one request to the next.
 """
 
 from __future__ import annotations
