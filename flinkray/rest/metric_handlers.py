@@ -9,6 +9,7 @@ from aiohttp import web
 
 from flinkray.core.ids import JobID
 from flinkray.rest import metrics_json
+from flinkray.rest.back_pressure_json import back_pressure
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import bad_request, not_found
 from flinkray.rest.handlers import Answer, Route, vertex_of
@@ -109,7 +110,7 @@ class MetricHandlers:
         return Answer(metrics_json.watermarks(await self._subtasks(request)))
 
     async def back_pressure(self, request: web.Request) -> Answer:
-        return Answer(metrics_json.back_pressure(*await self._look(request)))
+        return Answer(back_pressure(*await self._look(request)))
 
     async def _subtasks(self, request: web.Request) -> tuple[Measured, ...]:
         look, vertex = await self._look(request)

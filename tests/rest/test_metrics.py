@@ -16,6 +16,7 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment, Water
 from flinkray.datastream.common import TimestampAssigner
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rest import metrics_json
+from flinkray.rest.back_pressure_json import back_pressure, level_of
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.io_rates import WINDOW, JobLook, Measured, Measurements
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
@@ -190,7 +191,7 @@ def test_metrics_of_an_unknown_vertex_are_answered_with_404(
 )
 def test_back_pressure_level_changes_at_10_and_50_percent(share: float, level: str) -> None:
     """RE-44."""
-    assert metrics_json.level_of(share) == level
+    assert level_of(share) == level
 
 
 def test_skew_of_a_metric_is_its_mean_deviation_in_percent_of_the_mean() -> None:
@@ -227,7 +228,7 @@ def after(busy: int, back_pressured: int, idle: int, records: int | None = None)
 
 def pressure(before: JobDetails, now: JobDetails) -> dict[str, Any]:
     look = JobLook(now, JobLook(before, {}, 1.0).totals, 7.0)
-    return metrics_json.back_pressure(look, now.vertices[0])
+    return back_pressure(look, now.vertices[0])
 
 
 def test_a_vertex_is_as_back_pressured_as_its_worst_subtask() -> None:
