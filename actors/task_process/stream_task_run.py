@@ -16,6 +16,7 @@ from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.coordinator_clients import CoordinatorClients
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.global_aggregate_client import GlobalAggregateClient
+from flinkray.actors.task_process.in_flight_files import read_in_flight
 from flinkray.actors.task_process.printed_lines_sender import PrintedLinesOutput
 from flinkray.actors.task_process.task_checkpoints import (
     TaskCheckpointOrders,
@@ -25,7 +26,6 @@ from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_snapshots import (
     StateNotReadError,
     own_keyed_state,
-    read_in_flight,
     read_states,
 )
 from flinkray.core.config import ReadableConfig

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from flinkray.actors.task_process.task_snapshots import (
+from flinkray.actors.task_process.in_flight_files import (
     ChannelPlace,
     InFlightData,
+    write_in_flight,
+)
+from flinkray.actors.task_process.task_snapshots import (
     KeyedStateParts,
     SnapshotWriter,
 )
@@ -303,7 +306,7 @@ class TaskCheckpointResponder(CheckpointResponder):
     def _write_in_flight(self, snapshot: _Snapshot) -> None:
         with self._lock:
             in_flight = self._in_flight.pop(snapshot.barrier.checkpoint_id)
-        self._try(snapshot, lambda: snapshot.writer.write_in_flight(self._head, in_flight))
+        self._try(snapshot, lambda: write_in_flight(snapshot.writer, self._head, in_flight))
 
     def _try(self, snapshot: _Snapshot, write: Callable[[], None]) -> None:
         try:

@@ -1,12 +1,10 @@
-"""Writes the captured state of a task for a checkpoint, with its in-flight data, and reads it when
-the task is restored."""
+"""Writes the captured state of a task for a checkpoint, and reads it when the task is restored."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flinkray.actors.gateways.task_errors import TaskError
@@ -18,7 +16,6 @@ from flinkray.checkpoint.errors import (
 )
 from flinkray.checkpoint.handles import (
     CarriedFile,
-    ChannelStateHandle,
     KeyedStateHandle,
     KeyedStatePart,
     OperatorStateHandle,
@@ -26,7 +23,7 @@ from flinkray.checkpoint.handles import (
     StateLocation,
     TaskState,
 )
-from flinkray.checkpoint.state_files import StateWriter, delete_state, open_state, read_carried
+from flinkray.checkpoint.state_files import StateWriter, delete_state, read_carried
 from flinkray.checkpoint.state_format import (
     read_keyed_state,
     read_operator_state,
@@ -38,27 +35,12 @@ from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot, StateFile
 from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStream
-from flinkray.streaming.network import decode_elements, encode_elements
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
-from flinkray.streaming.records.elements import Element
-from flinkray.streaming.records.in_flight import InFlight, given_again
 
 log = logging.getLogger(__name__)
 
 KeyedStateParts = tuple[KeyedStatePart, ...]
 """A whole snapshot of one operator's keyed state, and the changes after it, oldest first."""
-
-
-ChannelPlace = tuple[int, int]
-"""(input number, channel number in it), or (result number, subpartition number)."""
-
-
-@dataclass
-class InFlightData:
-    """Records and events that a barrier has overtaken, in order, for each channel."""
-
-    inputs: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
-    results: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
 
 
 class SnapshotWriter:
@@ -89,32 +71,17 @@ class SnapshotWriter:
         )
         self.pickled += _pickled(operator_id, state)
 
-    def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
-        """Write records that barriers have overtaken, and add them to the state of an operator that
-        was written before.
+    def write_bytes(self, data: bytes) -> StateLocation:
+        """Write *data* apart from other state, and return its location.
 
         Raises:
             CheckpointStorageError: the data cannot be written.
-            StreamError: the data contains records that cannot be pickled.
         """
-        self.operators[operator_id] = replace(
-            self.operators[operator_id],
-            input_channels=self._channels(in_flight.inputs),
-            result_subpartitions=self._channels(in_flight.results),
-        )
-
-    def _channels(
-        self, elements: Mapping[ChannelPlace, Sequence[InFlight]]
-    ) -> tuple[ChannelStateHandle, ...]:
-        handles = []
-        for place in sorted(elements):
-            data = encode_elements(elements[place])
-            with self._writer.exclusive() as output:
-                output.write(data)
-                location = output.finish()
-            self._written.append(location)
-            handles.append(ChannelStateHandle(*place, location))
-        return tuple(handles)
+        with self._writer.exclusive() as output:
+            output.write(data)
+            location = output.finish()
+        self._written.append(location)
+        return location
 
     def _carried(self, file: StateFile) -> CarriedFile:
         carried = self._writer.write_carried(file.name, file.pieces())
@@ -263,37 +230,6 @@ class _OfOperator(SnapshotStream):
 
     def contents(self) -> SnapshotContents:
         return self._stored.contents()
-
-
-def read_in_flight(
-    state: TaskState, check: Callable[[], None]
-) -> tuple[dict[ChannelPlace, list[Element]], dict[ChannelPlace, list[Element]]]:
-    """Return the in-flight data of the task's input channels and result subpartitions.
-
-    Raises:
-        StateNotReadError: a file is missing, cannot be read, or is corrupt.
-        StateMigrationError: the data contains records of classes that cannot be read any more.
-    """
-    states = state.operators.values()
-    try:
-        return (
-            _read_channels([it for s in states for it in s.input_channels], check),
-            _read_channels([it for s in states for it in s.result_subpartitions], check),
-        )
-    except CheckpointStorageError as error:
-        raise StateNotReadError(f"data that was in flight cannot be read: {error}") from error
-
-
-def _read_channels(
-    handles: Iterable[ChannelStateHandle], check: Callable[[], None]
-) -> dict[ChannelPlace, list[Element]]:
-    found = {}
-    for handle in handles:
-        check()
-        with open_state(handle.location) as it:
-            data = it.read(0, it.size)
-            found[handle.gate, handle.channel] = given_again(decode_elements(data, it.name))
-    return found
 
 
 def own_keyed_state(state: TaskState, operators: Operators) -> dict[str, KeyedStateParts]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flinkray.actors.task_process import task_checkpoints
+from flinkray.actors.task_process.in_flight_files import read_in_flight
 from flinkray.actors.task_process.task_checkpoints import MOST_CHANGES
-from flinkray.actors.task_process.task_snapshots import read_in_flight
 from flinkray.checkpoint import files
 from flinkray.checkpoint.handles import (
     FileState,
