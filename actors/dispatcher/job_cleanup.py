@@ -15,7 +15,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.settings import with_checkpoint_options
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.checkpoint.storage import delete_checkpoints_of_job
+from flinkray.checkpoint.layout import delete_checkpoints_of_job
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import DispatcherId, JobID
 from flinkray.core.locations import without_secrets

@@ -13,9 +13,9 @@ from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
+from flinkray.checkpoint.layout import delete_checkpoint, metadata_path
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.checkpoint.metadata_file import read_metadata
-from flinkray.checkpoint.storage import delete_checkpoint, metadata_path
 from flinkray.core.config import ReadableConfig
 from flinkray.core.errors import (
     FencingTokenError,

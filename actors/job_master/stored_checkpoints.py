@@ -21,10 +21,7 @@ from flinkray.checkpoint.errors import (
     IncompleteCheckpointError,
 )
 from flinkray.checkpoint.handles import FileState
-from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.metadata_file import read_metadata, read_whole, write_metadata
-from flinkray.checkpoint.state_files import delete_state
-from flinkray.checkpoint.storage import (
+from flinkray.checkpoint.layout import (
     delete_checkpoint,
     delete_directory,
     exclusive_files,
@@ -32,6 +29,9 @@ from flinkray.checkpoint.storage import (
     remove_empty_directory,
     savepoint_directory,
 )
+from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.metadata_file import read_metadata, read_whole, write_metadata
+from flinkray.checkpoint.state_files import delete_state
 from flinkray.core.errors import FlinkRayError, JobError
 from flinkray.core.ids import JobMasterId
 from flinkray.core.job_options import SAVEPOINT_DIR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.checkpoint.storage import JobCheckpointStorage
+from flinkray.checkpoint.layout import JobCheckpointStorage
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.job_options import CHECKPOINTING_DIR
 from flinkray.core.locations import without_secrets

@@ -42,9 +42,9 @@ from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.layout import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.checkpoint.metadata import MasterState
 from flinkray.checkpoint.state_files import read_bytes
-from flinkray.checkpoint.storage import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.core.blobs import BlobKey
 from flinkray.core.captured_output import note_output
 from flinkray.core.error_text import message_of, traceback_of, type_of

@@ -27,7 +27,7 @@ from flinkray.actors.task_process.task_snapshots import (
 )
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.handles import FileState, OperatorSubtaskState, TaskState
-from flinkray.checkpoint.storage import shared_directory, state_writer
+from flinkray.checkpoint.layout import shared_directory, state_writer
 from flinkray.core.error_text import summary_of
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobID

@@ -12,8 +12,8 @@ from typing import Any
 
 from _streams.sources import Batches
 
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.checkpoint.metadata_file import read_metadata
-from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.client import ClusterClient
 from flinkray.client.job_handle import JobHandle
 from flinkray.datastream import (

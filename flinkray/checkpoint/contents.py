@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterable, Iterator
 
 from flinkray.checkpoint.handles import OperatorStateHandle
+from flinkray.checkpoint.layout import metadata_path
 from flinkray.checkpoint.metadata import CheckpointedOperator
 from flinkray.checkpoint.metadata_file import read_metadata
 from flinkray.checkpoint.state_files import open_state
 from flinkray.checkpoint.state_format import read_keyed_state_header, read_operator_state_header
-from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.message import message
 from flinkray.state.snapshots import SerializerSnapshot
 

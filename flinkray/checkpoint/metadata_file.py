@@ -23,9 +23,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     StateLocation,
 )
-from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
-from flinkray.checkpoint.state_files import files_at
-from flinkray.checkpoint.storage import (
+from flinkray.checkpoint.layout import (
     CHECKPOINT,
     METADATA,
     SAVEPOINT,
@@ -33,6 +31,8 @@ from flinkray.checkpoint.storage import (
     find_checkpoints,
     metadata_path,
 )
+from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
+from flinkray.checkpoint.state_files import files_at
 from flinkray.core.errors import StoredFormatError
 from flinkray.ha.entries import DamagedEntryError, decode_entry, encode_entry, is_entry
 

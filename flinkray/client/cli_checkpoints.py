@@ -12,7 +12,7 @@ from flinkray.checkpoint.contents import (
     StateContents,
     describe_checkpoint,
 )
-from flinkray.checkpoint.storage import check_is_directory, find_checkpoints
+from flinkray.checkpoint.layout import check_is_directory, find_checkpoints
 from flinkray.client import cli_output
 from flinkray.client.cli_options import JSON, VERBOSE
 from flinkray.client.cli_savepoints import trigger_checkpoint

@@ -39,8 +39,8 @@ from flinkray.scheduler.graph.job_graph import (
     VertexOperator,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.streaming.operators.batch_function import BatchFunctionOperator
 from flinkray.streaming.operators.look_up import LookUpOperator
+from flinkray.streaming.operators.python_stage import BatchFunctionOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode

@@ -37,7 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.session_requests import GUEST_PROFILE, guest_configuration
 from flinkray.streaming.functions.signatures import refuse_coroutines, refuse_signatures
-from flinkray.streaming.operators.batch_function import BatchFunction, BatchFunctionOperator
+from flinkray.streaming.operators.python_stage import BatchFunction, BatchFunctionOperator
 from flinkray.streaming.program.graph import StreamGraph, StreamNode
 from flinkray.streaming.sources.result_files import ResultFilesSource
 from flinkray.user_code import dump_function

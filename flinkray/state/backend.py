@@ -32,7 +32,6 @@ from flinkray.state.interfaces import ArrayState, ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_key
 from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
-from flinkray.state.serializers import check_key_groups, read_timers
 from flinkray.state.snapshots import (
     KeyedSnapshot,
     Payload,
@@ -40,6 +39,7 @@ from flinkray.state.snapshots import (
     SnapshotStream,
     StateCapture,
 )
+from flinkray.state.state_serializer import check_key_groups, read_timers
 from flinkray.state.table import (
     MISSING,
     KeyContext,

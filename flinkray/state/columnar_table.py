@@ -27,8 +27,8 @@ from flinkray.state.errors import StateError
 from flinkray.state.interfaces import ArrayState
 from flinkray.state.key_group_assignment import KeyGroupAssigner
 from flinkray.state.key_numbers import KeyNumbers, Slots
-from flinkray.state.serializers import check_key_groups
 from flinkray.state.snapshots import ColumnarSnapshot
+from flinkray.state.state_serializer import check_key_groups
 from flinkray.state.value_encoding import ValueEncoder
 
 NUMBERS = "numbers"

@@ -34,15 +34,6 @@ from flinkray.state.heap_tables import (
 from flinkray.state.interfaces import ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_places
-from flinkray.state.serializers import (
-    Places,
-    StateFrameWriter,
-    StateSerializer,
-    check_key_groups,
-    check_keys,
-    merged,
-    write_timers,
-)
 from flinkray.state.snapshots import (
     ColumnarForm,
     ColumnarSnapshot,
@@ -57,6 +48,15 @@ from flinkray.state.snapshots import (
     TableForm,
     TableSnapshot,
     drop_groups,
+)
+from flinkray.state.state_serializer import (
+    Places,
+    StateFrameWriter,
+    StateSerializer,
+    check_key_groups,
+    check_keys,
+    merged,
+    write_timers,
 )
 from flinkray.state.table import KeyContext, TimerQueue, ValueTable
 from flinkray.state.thread_turns import short_turns

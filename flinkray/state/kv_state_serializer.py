@@ -13,7 +13,7 @@ from flinkray.core.kv_states import MalformedKvStateError
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.key_values import as_key
-from flinkray.state.serializers import StateFrameWriter, StateSerializer
+from flinkray.state.state_serializer import StateFrameWriter, StateSerializer
 from flinkray.state.value_encoding import (
     UnreadableValuesError,
     ValueDecoder,

@@ -13,8 +13,8 @@ from flinkray.state.handles import TableListState, own_entries
 from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
 from flinkray.state.key_values import as_key, own_key
-from flinkray.state.serializers import merged
 from flinkray.state.snapshots import SerializerSnapshot
+from flinkray.state.state_serializer import merged
 from flinkray.state.table import KeyContext, MapTable, StateTable
 
 _ALL = None
@@ -84,7 +84,7 @@ class OperatorStateSnapshot:
     mode: str
     elements: tuple[bytes, ...]
     """The elements of a list, or the entries of a map, each encoded by itself.
-    See :mod:`flinkray.state.serializers`."""
+    See :mod:`flinkray.state.state_serializer`."""
     serializer: SerializerSnapshot
 
 

@@ -29,8 +29,8 @@ from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
 from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.key_group_assignment import KeyGroupAssigner, key_groups_of_array
-from flinkray.state.serializers import check_key_groups, of_another_key_type
 from flinkray.state.snapshots import ColumnarSnapshot
+from flinkray.state.state_serializer import check_key_groups, of_another_key_type
 from flinkray.state.value_encoding import ValueEncoder
 
 ROWS = "rows"

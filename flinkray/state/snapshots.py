@@ -40,7 +40,7 @@ class SnapshotBody(NamedTuple):
     key_group: int
     section: Section
     payload: Payload
-    """Frames; see :mod:`flinkray.state.serializers`, :mod:`flinkray.state.columnar_snapshots`."""
+    """Frames: see :mod:`flinkray.state.state_serializer` and :mod:`.columnar_snapshots`."""
 
 
 class TableForm(NamedTuple):
@@ -112,7 +112,7 @@ class TableSnapshot(NamedTuple):
     whole: bool
     """Whether the snapshot has all contents, or only the changes since the previous snapshot."""
     groups: Mapping[int, bytes]
-    """Frames by key group (:mod:`flinkray.state.serializers`)."""
+    """Frames by key group (:mod:`flinkray.state.state_serializer`)."""
     serializer: SerializerSnapshot
     """How the frames were written."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.serializers import StateSerializer
+from flinkray.state.state_serializer import StateSerializer
 
 
 class _Missing:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flinkray.checkpoint.handles import KeyedStateHandle
+from flinkray.checkpoint.layout import metadata_path
 from flinkray.checkpoint.metadata import CheckpointedOperator
 from flinkray.checkpoint.metadata_file import read_metadata
 from flinkray.checkpoint.state_files import open_state
@@ -21,12 +22,11 @@ from flinkray.checkpoint.state_format import (
     read_keyed_state_header,
     read_operator_state,
 )
-from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.state import KeyedSnapshot
-from flinkray.state.serializers import StateSerializer, expires, read_timers
 from flinkray.state.snapshots import TableSnapshot, collected
+from flinkray.state.state_serializer import StateSerializer, expires, read_timers
 
 
 class StateNotFoundError(FlinkRayError):

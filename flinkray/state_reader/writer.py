@@ -20,6 +20,12 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from flinkray.checkpoint.layout import (
+    DEFAULT_INLINE_THRESHOLD,
+    delete_directory,
+    savepoint_directory,
+    state_writer,
+)
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -29,12 +35,6 @@ from flinkray.checkpoint.metadata import (
 from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_files import StateWriter
 from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
-from flinkray.checkpoint.storage import (
-    DEFAULT_INLINE_THRESHOLD,
-    delete_directory,
-    savepoint_directory,
-    state_writer,
-)
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID
 from flinkray.core.key_group_ranges import KeyGroupRange

@@ -22,7 +22,7 @@ class TriggerCheckpoint:
     properties: CheckpointProperties
     directory: str
     """Directory of the state.  State that later checkpoints may share is beside it
-    (see :func:`flinkray.checkpoint.storage.state_writer`)."""
+    (see :func:`flinkray.checkpoint.layout.state_writer`)."""
     latest_completed: int
     """Id of the latest complete checkpoint; 0 if there is none.
     The task refers to no files that only earlier checkpoints have."""

@@ -17,6 +17,7 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from flinkray.checkpoint.layout import JobCheckpointStorage
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -25,7 +26,6 @@ from flinkray.checkpoint.metadata import (
 )
 from flinkray.checkpoint.metadata_file import write_metadata
 from flinkray.checkpoint.state_format import write_keyed_state, write_operator_state
-from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.client.cli import execute
 from flinkray.core.ids import JobID
 from flinkray.core.key_group_ranges import key_group_range

@@ -22,7 +22,7 @@ from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
 from flinkray.checkpoint.state_files import read_bytes
 from flinkray.ha.directory import LocalFileSystem
 from tests.checkpoint.arrow_storage import ObjectStore, mount
-from tests.checkpoint.test_storage import (
+from tests.checkpoint.test_layout import (
     BIG,
     content,
     example,

@@ -14,20 +14,20 @@ from flinkray.checkpoint.errors import (
     NoSuchBucketError,
 )
 from flinkray.checkpoint.handles import FileState
-from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
-from flinkray.checkpoint.storage import (
+from flinkray.checkpoint.layout import (
     JobCheckpointStorage,
     delete_checkpoint,
     delete_checkpoints_of_job,
     exclusive_files,
     find_checkpoints,
 )
+from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
 from flinkray.core.locations import without_secrets
 from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.testing.threaded_cluster import threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.checkpoint.test_storage import BIG, JOB, content, keyed, metadata_with, written
+from tests.checkpoint.test_layout import BIG, JOB, content, keyed, metadata_with, written
 from tests.datastream.tallies import expected, settings, tallies
 from tests.s3_server import ROOT, S3Server, s3_server
 

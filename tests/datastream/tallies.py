@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.checkpoint.metadata_file import read_metadata
-from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.datastream import (
     DataStream,
     KeyedProcessFunction,

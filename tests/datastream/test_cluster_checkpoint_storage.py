@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.threaded_cluster import ThreadedCluster

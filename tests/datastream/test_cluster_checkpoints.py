@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.checkpoint.metadata_file import read_metadata
-from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     CheckpointingMode,

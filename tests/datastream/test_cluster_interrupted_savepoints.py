@@ -16,8 +16,8 @@ from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import stored_checkpoints
 from flinkray.actors.job_master.reports_to_dispatcher import report_end
 from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.checkpoint.metadata_file import read_whole, write_metadata
-from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.client import JobHandle
 from flinkray.core.errors import FlinkRayError
 from flinkray.scheduler.checkpoints.failures import StopWithSavepointError

@@ -14,9 +14,9 @@ import pytest
 from flinkray.actors.job_master import stored_checkpoints
 from flinkray.actors.shared import user_storage
 from flinkray.checkpoint.errors import CheckpointNotFoundError, StorageHangsError
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.checkpoint.metadata import CheckpointMetadata
 from flinkray.checkpoint.metadata_file import read_whole
-from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.core.errors import (
     JobError,
     JobExecutionError,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flinkray.actors.shared import chain_code
-from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.core.clock import Clock
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.datastream import (

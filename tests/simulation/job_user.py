@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.checkpoint.storage import metadata_path
+from flinkray.checkpoint.layout import metadata_path
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FlinkRayError,

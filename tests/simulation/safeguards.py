@@ -45,8 +45,8 @@ from flinkray.actors.task_process.coordinator_clients import SplitClient
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.checkpoint import state_files
 from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.checkpoint.layout import metadata_path
 from flinkray.checkpoint.state_files import StateOutput
-from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import ResourceID
 from flinkray.ha import EmbeddedHaServices, services

@@ -7,9 +7,9 @@ from zlib import crc32
 
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.handles import FileState, OperatorSubtaskState
+from flinkray.checkpoint.layout import METADATA
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.metadata_file import _with_paths
-from flinkray.checkpoint.storage import METADATA
 from flinkray.core.ids import JobID
 from flinkray.ha.entries import decode_entry
 from flinkray.testing.simulation.disk import SimulatedDisk

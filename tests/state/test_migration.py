@@ -29,8 +29,8 @@ from flinkray.state import (
 from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of
 from flinkray.state.key_values import as_key
 from flinkray.state.row_table import RowTable
-from flinkray.state.serializers import StateSerializer
 from flinkray.state.snapshots import SerializerSnapshot, TableSnapshot
+from flinkray.state.state_serializer import StateSerializer
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row, RowKind

@@ -17,7 +17,7 @@ from flinkray.state import (
 )
 from flinkray.state.heap_tables import HeapValueTable
 from flinkray.state.key_group_assignment import KEY_KINDS, key_group_of
-from flinkray.state.serializers import StateSerializer
+from flinkray.state.state_serializer import StateSerializer
 from tests.state.every_backend import make_backend, on_every_backend
 
 pytestmark = on_every_backend

@@ -23,6 +23,7 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from flinkray.checkpoint.layout import JobCheckpointStorage
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -35,7 +36,6 @@ from flinkray.checkpoint.state_format import (
     write_keyed_state,
     write_operator_state,
 )
-from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.core.durations import Duration
 from flinkray.core.ids import JobID
 from flinkray.core.key_group_ranges import KeyGroupRange, key_group_range

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 import flinkray
-from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.checkpoint.layout import find_checkpoints
 from flinkray.client import ClusterClient
 from flinkray.client.cli import execute
 from flinkray.scheduler.checkpoints.failures import CheckpointError

@@ -27,12 +27,6 @@ from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, D
 from flinkray.state.disk.timers import MOST_IN_MEMORY, DiskTimerQueue
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_places
-from flinkray.state.serializers import (
-    Frame,
-    StateSerializer,
-    check_key_groups,
-    check_keys,
-)
 from flinkray.state.snapshots import (
     ColumnarSnapshot,
     Section,
@@ -40,6 +34,12 @@ from flinkray.state.snapshots import (
     SnapshotStream,
     StateCapture,
     drop_groups,
+)
+from flinkray.state.state_serializer import (
+    Frame,
+    StateSerializer,
+    check_key_groups,
+    check_keys,
 )
 from flinkray.state.table import TimerQueue
 

@@ -21,7 +21,6 @@ from flinkray.state.disk.timers import DiskTimerQueue, Timer, read_timers_of_row
 from flinkray.state.expiry import without_expired
 from flinkray.state.heap_tables import TableCapture
 from flinkray.state.key_group_assignment import KeyGroupAssigner
-from flinkray.state.serializers import Places, StateFrameWriter, merged, write_timers
 from flinkray.state.snapshots import (
     ColumnarForm,
     ColumnarSnapshot,
@@ -33,6 +32,7 @@ from flinkray.state.snapshots import (
     StateCapture,
     TableForm,
 )
+from flinkray.state.state_serializer import Places, StateFrameWriter, merged, write_timers
 
 _LARGEST_FRAME = 4 << 20
 """Largest size of a frame in bytes; a single place may be larger."""

@@ -3,7 +3,6 @@
 __all__ = [
     "async_wait",
     "basic",
-    "batch_function",
     "batch_mode",
     "broadcast",
     "collector",
@@ -12,6 +11,7 @@ __all__ = [
     "look_up",
     "operator",
     "process",
+    "python_stage",
     "source",
     "task_services",
     "timestamps",

@@ -10,7 +10,7 @@ from flinkray.core.schema import stored
 from flinkray.state.snapshots import SerializerSnapshot
 
 if TYPE_CHECKING:
-    from flinkray.state.serializers import StateSerializer
+    from flinkray.state.state_serializer import StateSerializer
 
 
 @message
@@ -82,7 +82,7 @@ def _serializer() -> StateSerializer:
     """Return the serializer of enumerator states. The serializer is loaded only when a state is
     written or read, because clients do not need it."""
     from flinkray.state.descriptors import ListStateDescriptor
-    from flinkray.state.serializers import StateSerializer
+    from flinkray.state.state_serializer import StateSerializer
 
     return StateSerializer(ListStateDescriptor("source-enumerator"))
 

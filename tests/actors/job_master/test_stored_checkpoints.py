@@ -27,6 +27,7 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from flinkray.checkpoint.layout import JobCheckpointStorage
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -34,7 +35,6 @@ from flinkray.checkpoint.metadata import (
     SnapshotKind,
 )
 from flinkray.checkpoint.metadata_file import read_metadata, write_metadata
-from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.core.errors import JobError
 from flinkray.core.ids import JobID, JobMasterId, TriggerID
 from flinkray.ha.entries import decode_entry, encode_entry

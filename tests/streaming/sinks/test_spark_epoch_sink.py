@@ -16,6 +16,7 @@ import pytest
 
 from flinkray.actors.task_process.task_snapshots import SnapshotWriter, read_states
 from flinkray.checkpoint.handles import TaskState
+from flinkray.checkpoint.layout import state_writer
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -23,7 +24,6 @@ from flinkray.checkpoint.metadata import (
     SnapshotKind,
 )
 from flinkray.checkpoint.metadata_file import read_whole, write_metadata
-from flinkray.checkpoint.storage import state_writer
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import Epochs, PublishedBatches, ResultSchemaError
 from flinkray.state.operator_state import StateFile

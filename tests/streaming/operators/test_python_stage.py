@@ -13,7 +13,7 @@ from flinkray.core.ids import IntermediateDataSetID
 from flinkray.file_results import ResultDirectory, ResultWriter, share_of
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operator_errors import OperatorError, operator_error
-from flinkray.streaming.operators.batch_function import BatchFunctionOperator
+from flinkray.streaming.operators.python_stage import BatchFunctionOperator
 from flinkray.streaming.operators.task_services import TaskServices
 from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW

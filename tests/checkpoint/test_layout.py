@@ -36,6 +36,15 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     StateLocation,
 )
+from flinkray.checkpoint.layout import (
+    JobCheckpointStorage,
+    delete_checkpoint,
+    delete_checkpoints_of_job,
+    delete_directory,
+    exclusive_files,
+    find_checkpoints,
+    savepoint_directory,
+)
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -52,15 +61,6 @@ from flinkray.checkpoint.state_files import (
     open_state,
     read_bytes,
     read_carried,
-)
-from flinkray.checkpoint.storage import (
-    JobCheckpointStorage,
-    delete_checkpoint,
-    delete_checkpoints_of_job,
-    delete_directory,
-    exclusive_files,
-    find_checkpoints,
-    savepoint_directory,
 )
 from flinkray.core.ids import JobID
 
