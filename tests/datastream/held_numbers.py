@@ -21,7 +21,14 @@ from flinkray.testing.waiting import wait_until
 
 PARTS = 3
 LET_OUT = [0]
-"""How many parts; of the last source that was made."""
+"""Number of parts that the last source may give out."""
+
+
+def let_out() -> list[int]:
+    """Return :data:`LET_OUT` of the module. A class that has travelled to a task by value has other
+    globals than the module, also in this process."""
+    of_module: list[int] = importlib.import_module("tests.datastream.held_numbers").LET_OUT
+    return of_module
 
 
 class HeldNumbers(DataGeneratorSource):
@@ -29,7 +36,7 @@ class HeldNumbers(DataGeneratorSource):
 
     def __init__(self, generate: Callable[[int], Any], count: int, per_second: float) -> None:
         super().__init__(generate, count, per_second)
-        LET_OUT[0] = 0
+        let_out()[0] = 0
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Slice]:
         assert self._rate is not None
@@ -46,8 +53,7 @@ class _HeldReader(_GeneratorReader):
         self._part = part
 
     def read(self, max_records: int) -> Polled:
-        # the class has come by value, the test has the module
-        parts = PARTS - importlib.import_module("tests.datastream.held_numbers").LET_OUT[0]
+        parts = PARTS - let_out()[0]
         position, end = self.remaining()
         free = end - parts * self._part - position
         if free <= 0 < end - position:
@@ -65,9 +71,10 @@ def crash_after_each_part(cluster: ThreadedCluster, kind: str, seen: Callable[[]
     Args:
         seen: how many numbers have come out at the far end.
     """
-    for _ in range(PARTS - 1):
+    for part in range(1, PARTS):
         before = seen()
         LET_OUT[0] += 1
+        assert LET_OUT[0] == part, "numbers of later parts were let out"
         wait_until(lambda before=before: seen() > before, 300, "more numbers")  # type: ignore[misc]
         cluster.crash(kind)
     LET_OUT[0] += 1
