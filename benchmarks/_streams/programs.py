@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,8 @@ def keyed_by(keys: int, factor: int, rows: int) -> Any:
 
 
 class Data:
-    """The same records as Python values and as columns. There are ten times as many of columns.
+    """Sources of the same records as Python values and as columns, with ten times as many rows of
+    columns.
 
     All sources note the time of their first record in *marks*.
     """
@@ -328,27 +330,9 @@ def programs(runner: Runner) -> dict[str, Program]:
 
         return execute
 
-    def few(data: Data) -> int:
-        return data.rows
-
-    def many(data: Data) -> int:
-        return data.many
-
-    def joined(data: Data) -> int:
-        return data.joined
-
-    def columns(data: Data) -> Table:
-        return data.columns
-
-    def texts(data: Data) -> Table:
-        return data.texts
-
-    def stamped_columns(data: Data) -> Table:
-        return data.stamped_columns
-
-    def stamped_texts(data: Data) -> Table:
-        return data.stamped_texts
-
+    few, many, joined = attrgetter("rows"), attrgetter("many"), attrgetter("joined")
+    columns, texts = attrgetter("columns"), attrgetter("texts")
+    stamped_columns, stamped_texts = attrgetter("stamped_columns"), attrgetter("stamped_texts")
     batch = RuntimeExecutionMode.BATCH
     chosen = {
         MAP: Program(few, program(doubled)),
@@ -364,7 +348,7 @@ def programs(runner: Runner) -> dict[str, Program]:
         WINDOWS: Program(many, program(columns_window, stamped_columns)),
         WINDOWS_TEXTS: Program(many, program(columns_window, stamped_texts)),
         GROUPED_WINDOWS: Program(many, group_by_window),
-        JOIN_ROWS: Program(lambda data: data.joined_values, program(python_join)),
+        JOIN_ROWS: Program(attrgetter("joined_values"), program(python_join)),
         JOIN: Program(joined, program(columns_join)),
         ARROW_JOIN: Program(joined, arrow_join),
     }

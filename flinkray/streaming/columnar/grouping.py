@@ -29,8 +29,8 @@ _LONG_GROUP = 256
 
 
 class Groups(NamedTuple):
-    """Where the records of each group are in a batch: the order that sorts the records by group,
-    and the run of each group in this order. Records of a group keep their order."""
+    """A batch's records sorted by group: the order of the records, and the range of each group in
+    this order. Records of one group keep their order."""
 
     order: npt.NDArray[np.intp]
     """Index before sorting, of each sorted record."""

@@ -101,8 +101,8 @@ class SideOutputTransformation(Transformation):
 
 @dataclass(frozen=True)
 class _Upstream:
-    """Where the records of an input come from: the operator (*node*), its output (*tag_id* None:
-    the main output), and how they are partitioned."""
+    """The origin of an input's records: an operator (*node*), one of its outputs (*tag_id* None:
+    the main output), and the partitioner between this output and the input."""
 
     node: StreamNode
     partitioner: StreamPartitioner | None = None

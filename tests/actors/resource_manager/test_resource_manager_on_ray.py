@@ -27,7 +27,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, Placement, RayRpcService
 from flinkray.rpc.ray.directory import RayDirectory
-from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.slots import WorkerGroupOwner, WorkerLocation
 from flinkray.testing.waiting import eventually
 from tests.actors.resource_cluster import DISPATCHER, RM_ADDRESS, RM_TOKEN, Job
 
@@ -146,6 +146,25 @@ async def test_recovered_worker_groups_are_listed_oldest_first(resources: RayRes
     assert [group.group_id for group in found] == created
     await asyncio.gather(*map(driver.release_worker_group, created))
     await eventually(lambda: free_cpus() == before, 50, "what the groups have taken")
+
+
+async def test_worker_groups_of_two_resource_managers_are_all_recovered(
+    resources: RayResources,
+) -> None:
+    """A past leader may have given a group the number that the next leader uses, too."""
+    await resources.start()
+    arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
+    past, leader = (RayResourceManagerDriver(resources.client, arguments) for _ in range(2))
+    owners = [WorkerGroupOwner(JobID.generate(), "default") for _ in range(2)]
+    created = [
+        await driver.create_worker_group(WorkerGroupRequest(owner, (ResourceProfile(0.01),)))
+        for driver, owner in zip((past, leader), owners, strict=True)
+    ]
+
+    found = await leader.recover()
+
+    assert {group.owner for group in found} == set(owners)
+    await asyncio.gather(*(leader.release_worker_group(group.group_id) for group in created))
 
 
 async def test_worker_group_is_not_removed_while_ray_is_placing_the_group(
