@@ -32,7 +32,13 @@ $(READY): pyproject.toml tools/bootstrap
 	@tools/bootstrap $(VENV)
 	@touch $@
 
-demo: $(READY)
+# The compiled kernels, in place; without a C compiler the package works without them.
+KERNELS := $(VENV)/.kernels
+$(KERNELS): setup.py $(wildcard flinkray/kernels/*.[ch]) $(READY)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+demo: $(KERNELS)
 	@$(BIN)/python examples/flights_demo.py
 
 docs: $(READY)
@@ -40,7 +46,7 @@ docs: $(READY)
 	@echo 'build/site/index.html'
 
 # How many seeds notice that a safeguard is missing: docs/safeguards.md.
-safeguards: $(READY)
+safeguards: $(KERNELS)
 	@$(BIN)/pytest --numprocesses 0 -m safeguards $(PYTEST_ARGS)
 	@$(BIN)/python -m tools.safeguards --write
 
@@ -49,7 +55,7 @@ weight: $(READY)
 
 # Less than all: make mutants SAMPLE=400 SEED=1 MODULES="scheduler/job flinkray/rpc/mailbox.py"
 SEED := 1
-mutants: $(READY)
+mutants: $(KERNELS)
 	@$(BIN)/python -m tools.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) --seed $(SEED) $(MUTANTS_ARGS)
 
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -61,12 +67,15 @@ lint: $(READY)
 PROCESSES := 2
 PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope
 FAST := not slow and not safeguards
-test: $(READY)
+# What the kernels do is tested without them first.
+WITHOUT_KERNELS := tests/kernels tests/state tests/streaming tests/datastream
+test: $(KERNELS)
 	@mkdir -p build; start=$$(date +%s); $(LINT) && \
+	$(if $(PYTEST_ARGS),,FLINKRAY_KERNELS=off $(PYTEST) -m '$(FAST) and not system' -q $(WITHOUT_KERNELS) && )\
 	$(PYTEST) -m '$(FAST) and (smoke or not system)' $(PYTEST_ARGS)$(if $(PYTEST_ARGS),, && \
 	echo $$(($$(date +%s) - start)) > build/make-test-seconds)
 
-test-system: $(READY)
+test-system: $(KERNELS)
 	@$(PYTEST) -m '$(FAST) and system and not smoke' $(PYTEST_ARGS)
 
 test-all: lint
@@ -91,7 +100,7 @@ $(VENV_CLIENTS)/.ready: tests/rest_clients/requirements.txt | $(READY)
 	@$(VENV_CLIENTS)/bin/pip install --quiet --requirement tests/rest_clients/requirements.txt
 	@touch $@
 
-test-rest-clients: $(READY) $(VENV_CLIENTS)/.ready
+test-rest-clients: $(KERNELS) $(VENV_CLIENTS)/.ready
 	@FLINKRAY_REST_CLIENTS=$(VENV_CLIENTS) $(BIN)/pytest --numprocesses 0 tests/rest_clients $(PYTEST_ARGS)
 
 # Some of them: make test-matrix ROWS="3.10-oldest 3.13"
@@ -101,7 +110,7 @@ test-matrix: $(READY)
 
 # Other seeds: make simulate SEEDS=100000 SIMULATE_ARGS="--first-seed 10000 -k ledger"
 SEEDS := 10000
-simulate: $(READY)
+simulate: $(KERNELS)
 	@$(BIN)/python -m flinkray.testing.simulation.sweep --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 format: $(READY)
@@ -109,7 +118,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix .
 
 # To put the figures into docs/benchmarks.md: make bench BENCH_ARGS=--record
-bench: $(READY)
+bench: $(KERNELS)
 	@missed=; for benchmark in benchmarks/[!_]*.py; do \
 	    echo "== $$benchmark"; $(BIN)/python "$$benchmark" $(BENCH_ARGS) || missed="$$missed $$benchmark"; \
 	done; \

@@ -28,6 +28,7 @@ from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
 from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
 from flinkray.core.resources import format_memory_size
 from flinkray.core.version import VERSION
+from flinkray.kernels import compiled
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
 
@@ -72,6 +73,7 @@ def check_up(address: str, cluster_id: str) -> Iterator[Check]:
     check when it is done. Raises ConfigurationError: *address* or *cluster_id* is impossible."""
     ReadableConfig({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{VERSION}, Python {_python()}")
+    yield _of_kernels()
     yield from _of_spark()
     try:
         ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
@@ -83,6 +85,17 @@ def check_up(address: str, cluster_id: str) -> Iterator[Check]:
         yield from _of_ray(cluster_id)
     finally:
         ray_runtime.leave_ray()
+
+
+def _of_kernels() -> Check:
+    if compiled.why_missing is None:
+        return Check("kernels", Verdict.GOOD, "compiled")
+    return Check(
+        "kernels",
+        Verdict.WARNING,
+        f"Python and NumPy do the work of compiled kernels, more slowly: {compiled.why_missing}",
+        f"unset {compiled.SWITCH}, or install flinkray again where there is a C compiler",
+    )
 
 
 def _python() -> str:

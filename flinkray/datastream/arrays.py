@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.streaming.columnar.grouping import running_sums, sums_by_group
+from flinkray.kernels.aggregates import running_sums, sums_by_group
 
 __all__ = ["running_sums", "sums_by_group"]

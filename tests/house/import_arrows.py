@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.house.sources import parsed
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"core"}),
+    frozenset({"core", "kernels"}),
     frozenset({"blob", "checkpoint", "file_results", "state", "ha", "rpc", "user_code"}),
     frozenset({"streaming", "scheduler", "state_reader"}),
     frozenset({"spark"}),

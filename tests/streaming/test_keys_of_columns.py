@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flinkray.kernels.aggregates import running_sums, sums_by_group
+from flinkray.kernels.numpy_aggregates import stable_order
 from flinkray.state.key_encoding import encode_key
 from flinkray.state.key_numbers import DENSE_RANGE, KeyNumbers
-from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.key_sorter import KeySorter
 from flinkray.streaming.records.keying import Keys

@@ -14,18 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.state.columnar_table import ColumnarTable
-from flinkray.state.key_numbers import Slots
-from flinkray.state.row_table import RowTable
-from flinkray.streaming.columnar.grouping import (
+from flinkray.kernels.aggregates import running_sums, sums_by_group
+from flinkray.kernels.numpy_aggregates import (
     Values,
     extremes_by_group,
     running_extremes,
-    running_sums,
     start_of,
-    sums_by_group,
     ufunc_of,
 )
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.key_numbers import Slots
+from flinkray.state.row_table import RowTable
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.keyed import ReduceOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns

@@ -18,15 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flinkray.kernels.aggregates import sums_by_group
+from flinkray.kernels.numpy_aggregates import Values, extremes_by_group, start_of, ufunc_of
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.key_numbers import Slots
-from flinkray.streaming.columnar.grouping import (
-    Values,
-    extremes_by_group,
-    start_of,
-    sums_by_group,
-    ufunc_of,
-)
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys

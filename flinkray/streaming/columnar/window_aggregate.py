@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.core.key_group_ranges import KeyGroupRange
+from flinkray.kernels.numpy_aggregates import Values, start_of, ufunc_of
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.columnar_table import NamespaceArrays
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
-from flinkray.streaming.columnar.grouping import Values, start_of, ufunc_of
 from flinkray.streaming.columnar.panes import (
     COUNT,
     ColumnAggregate,

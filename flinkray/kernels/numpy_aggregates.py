@@ -1,4 +1,4 @@
-"""Sums, extremes and running values by group in NumPy arrays. No Python object per record."""
+"""Sums, extremes and running values by group, in NumPy: defines the results of the kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.state.key_numbers import Slots
-
+Slots = npt.NDArray[np.int32]
+"""The group (number of the key) of each record."""
 Values = npt.NDArray[Any]
 
 _EXACT = 1 << 53
@@ -68,6 +68,8 @@ def group(slots: Slots) -> Groups:
     bounds = np.empty(len(ends) + 2, np.intp)
     bounds[0], bounds[-1] = 0, len(slots)
     np.add(ends, 1, out=bounds[1:-1])
+    if not len(slots):
+        bounds = bounds[:1]
     starts = bounds[:-1]
     return Groups(order, starts, bounds[1:] - starts, ordered[starts])
 
@@ -92,7 +94,7 @@ def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Value
     """Return the sum of each of *number* groups. *slots*: the group of each value.
     Sums of integers are exact (modulo 2**64)."""
     if values.dtype.kind == "f":
-        return np.bincount(slots, values, number)
+        return np.bincount(slots, values, number).astype(np.float64, copy=False)
     if len(values) == 0:
         return np.zeros(number, np.int64)
     largest = max(abs(int(values.max())), abs(int(values.min())))
