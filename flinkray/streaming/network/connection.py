@@ -48,6 +48,7 @@ from flinkray.streaming.network.frames import (
 )
 from flinkray.streaming.network.poller import Poller
 from flinkray.streaming.network.shared_memory import IS_AVAILABLE, MappedRegions, OwnedRegions
+from flinkray.streaming.network.signal import Signal
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
 
@@ -135,8 +136,11 @@ class Connection:
         No channel is added then. False again if the other side refuses."""
         self.uses = 0
         """Number of channels that were added and views that were served."""
-        self._state = threading.Condition()
-        self._is_sending = False
+        self._state = threading.Lock()
+        self._sending = threading.Lock()
+        """Held by the thread that sends. Afterwards this thread looks again for frames to send."""
+        self._to_write = Signal()
+        """Wakes the writing thread."""
         self._rest: list[Part] = []
         """Parts that the system did not take at once. The writing thread sends them."""
         self._control: deque[bytes] = deque()
@@ -202,24 +206,21 @@ class Connection:
         self._views.pop(channel, None)
 
     def _send_now(self) -> None:
-        with self._state:
-            if self._is_sending or self._rest or self.lost_reason is not None:
-                return  # the thread that sends looks again
-            self._is_sending = True
-        rest: list[Part] = []
+        if self._rest or not self._sending.acquire(False):
+            return  # the thread that sends looks again
         try:
+            if self._rest or self.lost_reason is not None:
+                return
             for _ in range(self.most_sent_at_once):
-                rest = self._wire.try_send(self._collect())
-                if rest or not (self._control or self._ready):
+                self._rest = self._wire.try_send(self._collect())
+                if self._rest or not (self._control or self._ready):
                     break
         except OSError as error:
             self.fail(f"the connection broke: {error}")
         finally:
-            with self._state:
-                self._rest = rest
-                self._is_sending = False
-                if rest or self._control or self._ready:
-                    self._state.notify()
+            self._sending.release()
+        if self._rest or self._control or self._ready:
+            self._to_write.set()
 
     def _collect(self) -> list[Part]:
         """Remove the frames to send next from the queues, and return them as parts: control frames
@@ -245,26 +246,16 @@ class Connection:
         return parts
 
     def _write(self) -> None:
-        state = self._state
-        while True:
-            with state:
-                while self.lost_reason is None and (
-                    self._is_sending or not (self._rest or self._control or self._ready)
-                ):
-                    state.wait()
-                if self.lost_reason is not None:
-                    return
-                self._is_sending = True
-                parts, self._rest = self._rest, []
-            try:
-                while parts or (parts := self._collect()):
-                    self._wire.send(parts)
-                    parts = []
-            except OSError as error:
-                self.fail(f"the connection broke: {error}")
-            finally:
-                with state:
-                    self._is_sending = False
+        while self.lost_reason is None:
+            self._to_write.wait()
+            while self.lost_reason is None and (self._rest or self._control or self._ready):
+                with self._sending:
+                    try:
+                        while parts := self._rest or self._collect():
+                            self._wire.send(parts)
+                            self._rest = []
+                    except OSError as error:
+                        self.fail(f"the connection broke: {error}")
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -427,9 +418,9 @@ class Connection:
             if self.lost_reason is not None:
                 return
             self.lost_reason = reason
-            self._state.notify_all()
             channels, self._channels = self._channels, {}
             views, self._views = self._views, {}
+        self._to_write.set()
         self._wire.shut_down()  # wakes the thread that writes; the thread that reads closes it
         if not self._is_polled:
             self._wire.close()
@@ -506,10 +497,11 @@ class FrameReader:
         what has arrived of it is kept. Raises WireFormatError: the data is not a frame. OSError:
         the connection broke."""
         if self._frame is None:
-            if not self._has(PREFIX.size):
+            if self._end - self._begin < PREFIX.size and not self._has(PREFIX.size):
                 return None
             body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)
-            if not self._has(PREFIX.size + header_size):
+            until = PREFIX.size + header_size
+            if self._end - self._begin < until and not self._has(until):
                 return None
             at = self._begin + PREFIX.size
             header = unpack_header(self._view[at : at + header_size - pad])

@@ -14,12 +14,13 @@ helper steps aside.
 from __future__ import annotations
 
 import os
-import selectors
+import select
+import sys
 import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from flinkray.streaming.network.signal import Signal
 
@@ -49,15 +50,16 @@ class Poller:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._selector = selectors.DefaultSelector()
+        self._watch, self._unit = _new_watch()
         self._woken, self._waker = os.pipe()
         self._has_pipe = True
         for end in (self._woken, self._waker):
             os.set_blocking(end, False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._sockets: set[Polled] = set()
-        self._added: deque[Polled] = deque()
-        """New connections: data may have been read from the socket with the end of a handshake."""
+        self._watch.register(self._woken, select.POLLIN)
+        self._sockets: dict[int, Polled] = {}
+        """Watched connections, by the number of the socket."""
+        self._added: deque[int] = deque()
+        """Sockets of new connections: data may have been read from the socket with the end of a handshake."""
         self._lock = threading.Lock()
         """Lock on the set of sockets, and on the pipe."""
         self._turn = threading.Lock()
@@ -87,9 +89,10 @@ class Poller:
                     target=self._help, name=f"exchange {self._name}", daemon=True
                 )
                 self._helper.start()
-            self._sockets.add(polled)
-            self._selector.register(polled.fileno(), selectors.EVENT_READ, polled)
-        self._added.append(polled)
+            number = polled.fileno()
+            self._sockets[number] = polled
+            self._watch.register(number, select.POLLIN)
+        self._added.append(number)
         self._wake()
 
     def close(self) -> None:
@@ -103,9 +106,10 @@ class Poller:
         if self._helper is not None:
             self._helper.join()
         with self._turn, self._lock:
-            for polled in self._sockets:
+            for polled in self._sockets.values():
                 polled.close_socket()
-            self._selector.close()
+            self._sockets.clear()
+            self._watch = None
             os.close(self._woken)
             os.close(self._waker)
             self._has_pipe = False
@@ -175,22 +179,22 @@ class Poller:
 
     def _read(self, timeout: float | None) -> None:
         """Handle what has arrived, or wait for it until *timeout* (None: no limit) or a wake-up."""
-        events = self._selector.select(timeout)
+        events = self._watch.poll(-1 if timeout is None else timeout * self._unit)
         self._sleeper = None
-        for key, _ in events:
-            polled: Polled | None = key.data
-            if polled is None:
-                os.read(self._woken, 4096)
+        for number, _ in events:
+            if number == self._woken:
+                os.read(number, 4096)
             else:
-                self._read_one(polled)
+                self._read_one(number)
         while self._added:
             self._read_one(self._added.popleft())
 
-    def _read_one(self, polled: Polled) -> None:
-        if not polled.read_available() and polled in self._sockets:
+    def _read_one(self, number: int) -> None:
+        polled = self._sockets.get(number)
+        if polled is not None and not polled.read_available():
             with self._lock:
-                self._sockets.discard(polled)
-                self._selector.unregister(polled.fileno())
+                del self._sockets[number]
+                self._watch.unregister(number)
             polled.close_socket()
 
     # --- the helper ---------------------------------------------------------------------------
@@ -198,10 +202,7 @@ class Poller:
     def _help(self) -> None:
         while not self._is_closed:
             turns = self._turns
-            if self._followers:
-                with suppress(IndexError):  # it does not wait any more
-                    self._followers.popleft().set()
-            elif self._turn.acquire(False):
+            if self._turn.acquire(False):
                 self._read_for_tasks()
             else:
                 self._is_helper_parked = True
@@ -215,6 +216,7 @@ class Poller:
                 turns = self._turns
 
     def _read_for_tasks(self) -> None:
+        """Read until a task asks for the turn. If a task waits, it gets the turn."""
         self._is_aside_wanted = False
         self._is_helping = True
         try:
@@ -223,13 +225,20 @@ class Poller:
         finally:
             self._is_helping = False
             self._turn.release()
-        with suppress(IndexError):  # there is none
+        with suppress(IndexError):  # no task waits
             self._followers.popleft().set()
 
     def _ask_aside(self) -> None:
         if not self._is_aside_wanted:
             self._is_aside_wanted = True
             self._wake()
+
+
+def _new_watch() -> tuple[Any, int]:
+    """Return what watches sockets, and how many of its units of time a second has."""
+    if sys.platform == "linux":
+        return select.epoll(), 1
+    return select.poll(), 1000
 
 
 class PollingSignal(Signal):
@@ -247,7 +256,7 @@ class PollingSignal(Signal):
         self._poller.wake_sleeper(self)
 
     def wait(self, timeout: float = -1) -> bool:
-        return self.take() or self._poller.wait(self, timeout)
+        return self._lock.acquire(False) or self._poller.wait(self, timeout)
 
     def poll(self) -> None:
         self._poller.poll()

@@ -101,19 +101,19 @@ class PlainWire(SocketWire):
         return received
 
     def send(self, parts: Sequence[Part]) -> None:
-        rest = list(parts)
+        rest: Sequence[Part] = parts
         while rest:
             rest = _after(rest, self.socket.sendmsg(rest[:_MOST_PARTS]))
 
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
-        rest = list(parts)
+        rest: Sequence[Part] = parts
         try:
             while rest:
-                sent = self.socket.sendmsg(rest[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
-                rest = _after(rest, sent)
+                some = rest if len(rest) <= _MOST_PARTS else rest[:_MOST_PARTS]
+                rest = _after(rest, self.socket.sendmsg(some, (), socket.MSG_DONTWAIT))
         except BlockingIOError:
-            pass
-        return rest
+            return list(rest)
+        return []
 
 
 class TlsWire(SocketWire):
@@ -254,17 +254,14 @@ def shake_hands(handshake: Any) -> Any:
     raise AssertionError("a handshake over a blocking wire does not suspend")
 
 
-def _after(parts: list[Part], sent: int) -> list[Part]:
-    done = 0
-    for part in parts:
-        size = memoryview(part).nbytes
+def _after(parts: Sequence[Part], sent: int) -> list[Part]:
+    """Return what is left of *parts* after *sent* bytes."""
+    for done, part in enumerate(parts):
+        size = part.nbytes if type(part) is memoryview else len(part)
         if sent < size:
-            break
+            rest = list(islice(parts, done, None))
+            if sent:
+                rest[0] = memoryview(part).cast("B")[sent:]
+            return rest
         sent -= size
-        done += 1
-    if done == len(parts):
-        return []
-    rest = list(islice(parts, done, None))
-    if sent:
-        rest[0] = memoryview(rest[0]).cast("B")[sent:]
-    return rest
+    return []
