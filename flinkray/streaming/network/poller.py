@@ -1,26 +1,25 @@
 """Reads the connections of a process in the threads of its tasks.
 
-A task handles what has arrived between two steps, and while it waits for work it sleeps until its
-signal is set or data arrives. So a batch reaches a waiting task without a second thread, and no
-thread takes the interpreter's lock from a running task. One thread has the *turn* at a time: only
-this thread reads. Other waiting threads wait for their signals, which the thread with the turn
-sets.
+A task handles what has arrived between two steps. While a task waits for work, it sleeps until its
+signal is set or data arrives, and handles the data itself. So a batch reaches a waiting task
+without a second thread. Only one thread sleeps at the sockets at a time: it has the *turn*. Other
+waiting tasks (*followers*) sleep until their signals are set.
 
-A helper thread has the turn only if no task has used it for some milliseconds: all tasks are inside
-long calls of user code, or wait for other things, or no task is left. When a task comes back, the
-helper steps aside.
+A helper thread takes the turn only if no task has looked at the sockets for some milliseconds: all
+tasks are inside long calls of user code, or no task is left. The helper steps aside as soon as a
+task looks.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import sys
+import selectors
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from flinkray.streaming.network.signal import Signal
 
@@ -29,6 +28,9 @@ STALL: Final = 0.005
 
 POLL_INTERVAL: Final = 0.0005
 """Least seconds between two looks at the sockets by tasks that are not waiting."""
+
+
+_Events = Sequence[tuple[selectors.SelectorKey, int]]
 
 
 class Polled(Protocol):
@@ -50,26 +52,29 @@ class Poller:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._watch, self._unit = _new_watch()
+        self._selector = selectors.DefaultSelector()
         self._woken, self._waker = os.pipe()
         self._has_pipe = True
         for end in (self._woken, self._waker):
             os.set_blocking(end, False)
-        self._watch.register(self._woken, select.POLLIN)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._sockets: dict[int, Polled] = {}
         """Watched connections, by the number of the socket."""
         self._added: deque[int] = deque()
-        """Sockets of new connections: data may have been read from the socket with the end of a handshake."""
+        """Sockets of new connections, to be read once without an event: data may have been received
+        with the end of a handshake."""
         self._lock = threading.Lock()
         """Lock on the set of sockets, and on the pipe."""
+        self._reading = threading.Lock()
+        """Held by the thread that reads."""
         self._turn = threading.Lock()
-        """Held by the thread that reads, and while it sleeps until something arrives."""
+        """Held by the thread that sleeps until something arrives."""
         self._sleeper: PollingSignal | None = None
-        """Signal of the thread that has the turn and sleeps, or is about to."""
+        """Signal of the task that has the turn and sleeps, or is about to."""
         self._followers: deque[PollingSignal] = deque()
         """Signals of threads that wait and do not have the turn."""
-        self._turns = 0
-        """How often tasks have had the turn."""
+        self._looks = 0
+        """How often tasks have looked at the sockets."""
         self._poll_at = 0.0
         self._helper: threading.Thread | None = None
         self._helper_looks = Signal()
@@ -91,7 +96,7 @@ class Poller:
                 self._helper.start()
             number = polled.fileno()
             self._sockets[number] = polled
-            self._watch.register(number, select.POLLIN)
+            self._selector.register(number, selectors.EVENT_READ)
         self._added.append(number)
         self._wake()
 
@@ -105,11 +110,11 @@ class Poller:
         self._helper_looks.set()
         if self._helper is not None:
             self._helper.join()
-        with self._turn, self._lock:
+        with self._turn, self._reading, self._lock:
             for polled in self._sockets.values():
                 polled.close_socket()
             self._sockets.clear()
-            self._watch = None
+            self._selector.close()
             os.close(self._woken)
             os.close(self._waker)
             self._has_pipe = False
@@ -122,13 +127,14 @@ class Poller:
         if now < self._poll_at or not self._sockets:
             return
         self._poll_at = now + POLL_INTERVAL
-        if self._turn.acquire(False):
+        self._looks += 1
+        if self._reading.acquire(False):
             try:
                 if not self._is_closed:
-                    self._read(0.0)
+                    self._handle(self._selector.select(0), False)
             finally:
-                self._give_turn_back()
-        elif self._is_helping:
+                self._reading.release()
+        if self._is_helping:
             self._ask_aside()
 
     def wait(self, signal: PollingSignal, timeout: float) -> bool:
@@ -154,14 +160,14 @@ class Poller:
                 rest = None if deadline is None else deadline - time.monotonic()
                 if rest is not None and rest <= 0:
                     return False
-                self._read(rest)
+                self._sleep(rest)
         finally:
             self._sleeper = None
             self._give_turn_back()
         return signal.wait_only(-1 if deadline is None else max(deadline - time.monotonic(), 0))
 
     def _give_turn_back(self) -> None:
-        self._turns += 1
+        self._looks += 1
         self._turn.release()
         if self._is_helper_parked:
             self._helper_looks.set()
@@ -175,33 +181,38 @@ class Poller:
             if self._has_pipe:
                 os.write(self._waker, b"\0")
 
-    # --- with the turn ------------------------------------------------------------------------
+    # --- what has arrived ------------------------------------------------------------------------
 
-    def _read(self, timeout: float | None) -> None:
-        """Handle what has arrived, or wait for it until *timeout* (None: no limit) or a wake-up."""
-        events = self._watch.poll(-1 if timeout is None else timeout * self._unit)
+    def _sleep(self, timeout: float | None) -> None:
+        """Wait until something arrives, and handle it. Ends early at a wake-up, or after *timeout*
+        seconds; None: no limit. The turn is held."""
+        events = self._selector.select(timeout)
         self._sleeper = None
-        for number, _ in events:
-            if number == self._woken:
-                os.read(number, 4096)
-            else:
-                self._read_one(number)
-        while self._added:
-            self._read_one(self._added.popleft())
+        with self._reading:
+            self._handle(events, True)
 
-    def _read_one(self, number: int) -> None:
+    def _handle(self, events: _Events, has_turn: bool) -> None:
+        for key, _ in events:
+            if key.fd != self._woken:
+                self._read(key.fd)
+            elif has_turn:  # otherwise the thread that sleeps would miss the wake-up
+                os.read(self._woken, 4096)
+        while self._added:
+            self._read(self._added.popleft())
+
+    def _read(self, number: int) -> None:
         polled = self._sockets.get(number)
         if polled is not None and not polled.read_available():
             with self._lock:
                 del self._sockets[number]
-                self._watch.unregister(number)
+                self._selector.unregister(number)
             polled.close_socket()
 
     # --- the helper ---------------------------------------------------------------------------
 
     def _help(self) -> None:
         while not self._is_closed:
-            turns = self._turns
+            looks = self._looks
             if self._turn.acquire(False):
                 self._read_for_tasks()
             else:
@@ -211,9 +222,9 @@ class Poller:
                 self._is_helper_parked = False
             while True:
                 self._helper_looks.wait(STALL)
-                if turns == self._turns or self._is_closed:
+                if looks == self._looks or self._is_closed:
                     break
-                turns = self._turns
+                looks = self._looks
 
     def _read_for_tasks(self) -> None:
         """Read until a task asks for the turn. If a task waits, it gets the turn."""
@@ -221,7 +232,7 @@ class Poller:
         self._is_helping = True
         try:
             while not (self._is_aside_wanted or self._followers or self._is_closed):
-                self._read(None)
+                self._sleep(None)
         finally:
             self._is_helping = False
             self._turn.release()
@@ -232,13 +243,6 @@ class Poller:
         if not self._is_aside_wanted:
             self._is_aside_wanted = True
             self._wake()
-
-
-def _new_watch() -> tuple[Any, int]:
-    """Return what watches sockets, and how many of its units of time a second has."""
-    if sys.platform == "linux":
-        return select.epoll(), 1
-    return select.poll(), 1000
 
 
 class PollingSignal(Signal):
