@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_waiting_task_reads_its_data_in_its_own_thread() -> None:
         producer, consumer = make("producer"), _without_helper(make("consumer"))
         writing, task = _write(producer), _Task(consumer, producer)
         for count in range(1, 100):
-            join = in_background(lambda count=count: writing.put(numbers(count)))
+            join = in_background(partial(writing.put, numbers(count)))
             assert len(task.next()) == count  # type: ignore[arg-type]
             join()
         assert set(task.readers) == {threading.current_thread()}
@@ -145,7 +146,7 @@ def test_waiting_task_reads_for_the_other_tasks_of_its_process() -> None:
             for number in range(1, 200):
                 assert len(task.next()) == number  # type: ignore[arg-type]
 
-        joins = [in_background(lambda task=task: run(task)) for task in tasks]
+        joins = [in_background(partial(run, task)) for task in tasks]
         for number in range(1, 200):
             for writing in writings:
                 writing.put(numbers(number))
@@ -169,7 +170,11 @@ def test_task_that_waits_behind_a_busy_task_gets_its_data() -> None:
             assert is_over.wait(PATIENCE)
 
         join_work = in_background(work)
-        join = in_background(lambda: [waiting.next() for _ in range(2)] and None)
+
+        def read_two() -> None:
+            assert [len(waiting.next()) for _ in range(2)] == [2, 3]  # type: ignore[arg-type]
+
+        join = in_background(read_two)
         writing.put(numbers(2))
         busy.set()
         writing.put(numbers(3))
