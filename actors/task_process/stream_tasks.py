@@ -281,9 +281,10 @@ class StreamTaskResources:
         self._endpoint = endpoint
         self._deployed = deployed
         self._partitions = partitions
-        self._signal = tasks.runtime.signal()
         self._gate: NetworkInputGate | None = None
         self._reads_channels = bool(deployed.inputs_of(ResultMedium.CHANNELS))
+        has_channels = self._reads_channels or bool(partitions)
+        self._signal = tasks.runtime.signal(tasks.network() if has_channels else None)
         self._files = tasks.files_of(deployed)
         self._clients = CoordinatorClients(endpoint.rpc_service, deployed)
         self._responder = TaskCheckpointResponder(

@@ -40,8 +40,9 @@ class TaskRuntime(Protocol):
     def run(self, function: Callable[[], object], name: str) -> RunningCode:
         """Begin to run *function* in a thread called *name*."""
 
-    def signal(self) -> Signal:
-        """Return a signal for which a function started by :meth:`run` can wait."""
+    def signal(self, network: NetworkEnvironment | None = None) -> Signal:
+        """Return a signal for which a function started by :meth:`run` can wait. *network*: the
+        channels that this function reads while it waits; None: it has no channels."""
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
         """Return a function that the task calls between its steps. It usually calls *check*; a
@@ -71,8 +72,8 @@ class ThreadedRuntime(TaskRuntime):
     def run(self, function: Callable[[], object], name: str) -> CodeThread:
         return CodeThread(function, name)
 
-    def signal(self) -> Signal:
-        return Signal()
+    def signal(self, network: NetworkEnvironment | None = None) -> Signal:
+        return Signal() if network is None else network.signal()
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:
         return check

@@ -26,9 +26,9 @@ SECRET = b"benchmark".ljust(32)
 class _Reader:
     """As a task reads: polls, and waits where there is nothing."""
 
-    def __init__(self, gate: NetworkInputGate) -> None:
+    def __init__(self, gate: NetworkInputGate, signal: Signal) -> None:
         self.gate = gate
-        self._woken = Signal()
+        self._woken = signal
         gate.listen(self._woken.set)
         gate.request()
 
@@ -41,10 +41,10 @@ class _Reader:
 class _Writer:
     """As a task writes: waits where there is no room."""
 
-    def __init__(self, partition: ResultPartition) -> None:
+    def __init__(self, partition: ResultPartition, signal: Signal) -> None:
         self._partition = partition
         self._put = partition.subpartitions[0].put
-        self._woken = Signal()
+        self._woken = signal
         partition.listen(self._woken.set)
 
     def put(self, element: Element) -> None:
@@ -77,14 +77,15 @@ class OverChannels(Contender):
         partition = self._environment.create_partition(
             self._number, "Source", 1, buffer_timeout=buffer_timeout
         )
-        consumed = Signal()
-        partition.on_consumed(consumed.set)
+        signal = self._environment.signal()
+        partition.on_consumed(signal.set)
         self._peer.say(f"read {self._number}")
-        writer = _Writer(partition)
+        writer = _Writer(partition, signal)
         for element in elements:
             writer.put(element)
         writer.put(END_OF_INPUT)
-        consumed.wait()
+        while not partition.is_consumed:
+            signal.wait()
         self._environment.release_partition(partition)
 
     def echo(self, batch: pa.RecordBatch) -> None:
@@ -92,7 +93,8 @@ class OverChannels(Contender):
             there = self._environment.create_partition("there", "Source", 1, buffer_timeout=0)
             self._peer.say("echo 0")
             gate = self._environment.create_gate("Sink", [ChannelSource("back", 0, self._there)])
-            self._echo = _Writer(there), _Reader(gate)
+            signal = self._environment.signal()
+            self._echo = _Writer(there, signal), _Reader(gate, signal)
         writer, reader = self._echo
         writer.put(Columns(batch))
         reader.next()
@@ -117,7 +119,7 @@ def main(node: str, address: str) -> None:
 
 def _read(environment: NetworkEnvironment, number: int, here: DataAddress) -> None:
     gate = environment.create_gate("Sink", [ChannelSource(number, 0, here)])
-    reader = _Reader(gate)
+    reader = _Reader(gate, environment.signal())
     while not isinstance(reader.next(), EndOfInput):
         pass
     gate.end(0)
@@ -125,8 +127,10 @@ def _read(environment: NetworkEnvironment, number: int, here: DataAddress) -> No
 
 def _echo(environment: NetworkEnvironment, here: DataAddress) -> None:
     partition = environment.create_partition("back", "Source", 1, buffer_timeout=0)
-    writer = _Writer(partition)
-    reader = _Reader(environment.create_gate("Sink", [ChannelSource("there", 0, here)]))
+    signal = environment.signal()
+    writer = _Writer(partition, signal)
+    gate = environment.create_gate("Sink", [ChannelSource("there", 0, here)])
+    reader = _Reader(gate, signal)
     while True:
         writer.put(reader.next())
 

@@ -281,7 +281,7 @@ class SimulatedTaskRuntime(TaskRuntime):
     def run(self, function: Callable[[], object], name: str) -> SteppedCode:
         return SteppedCode(self._service.process, self._threads, function)
 
-    def signal(self) -> Signal:
+    def signal(self, network: NetworkEnvironment | None = None) -> Signal:
         return StepSignal()
 
     def between_steps(self, check: Callable[[], None]) -> Callable[[], None]:

@@ -123,6 +123,39 @@ def test_task_that_waits_for_its_final_checkpoint_does_not_poll() -> None:
     assert (requests.after, signal.waits) == ([0], [-1])
 
 
+class PolledSignal(Signal):
+    """Counts how often the task looks at its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.polls = 0
+
+    def poll(self) -> None:
+        self.polls += 1
+
+
+def test_task_looks_at_its_channels_between_two_steps() -> None:
+    signal = PolledSignal()
+    service = ProcessingTimeService(WaitingSystemClock())
+    operator = MapOperator(str)
+    operator.setup(OperatorContext("map", service, service.clock), Output([]))
+    channel = MemoryChannel()
+    for element in (Block([1]), Block([2]), Block([3]), END_OF_INPUT):
+        channel.put(element)
+    task = StreamTask(
+        "t",
+        [("map", operator)],
+        MemoryInputGate([channel]),
+        [StreamTaskInput(operator, 1)],
+        [(0, 0)],
+        [],
+        service,
+    )
+    task.open()
+    TaskLoop(task, signal, service.clock, lambda: None).run()
+    assert signal.polls == 4
+
+
 def test_operator_that_commits_with_checkpoints_is_refused_without_checkpoints() -> None:
     """Otherwise the task would wait for ever."""
     service = ProcessingTimeService(ManualClock())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
-    from flinkray.streaming.network.connection import Connection, FrameReader
+    from flinkray.streaming.network.connection import Connection
     from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
     from flinkray.streaming.network.errors import (
         BatchTooLargeError,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
     from flinkray.streaming.network.input_gate import NetworkInputGate
     from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
+    from flinkray.streaming.network.poller import Poller, PollingSignal
     from flinkray.streaming.network.result_partition import PartitionWriter, ResultPartition
     from flinkray.streaming.network.settings import NetworkSettings
     from flinkray.streaming.network.signal import Signal
@@ -49,7 +50,6 @@ __all__ = [
     "Connection",
     "ConsumerLostError",
     "DataAddress",
-    "FrameReader",
     "NetworkEnvironment",
     "NetworkInputGate",
     "NetworkSettings",
@@ -57,6 +57,8 @@ __all__ = [
     "PartitionReleasedError",
     "PartitionUnavailableError",
     "PartitionWriter",
+    "Poller",
+    "PollingSignal",
     "ProducerLostError",
     "ResultPartition",
     "Signal",

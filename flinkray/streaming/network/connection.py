@@ -1,11 +1,12 @@
 """A connection between two task processes: many channels, in both directions, over one wire.
 
-One thread reads. It never waits for a channel, because credit bounds the received data. Writers
-take turns: a thread with something to send (usually a task) sends it itself, if no other thread is
-sending and the system takes the data without blocking. The connection's writing thread sends the
-rest. So a small buffer needs no thread switch, which would wait for Python's GIL, and a large
-buffer does not block the task. Frames without a body go first, then barriers and ends of input that
-are next in their channels. Then every channel that can send sends one buffer, in turn.
+The process's :class:`Poller` says which thread reads. Reading never waits for a channel, because
+credit bounds the received data. Writers take turns: a thread with something to send (usually a
+task) sends it itself, if no other thread is sending and the system takes the data without blocking.
+The connection's writing thread sends the rest. So a small buffer needs no thread switch, which
+would wait for Python's GIL, and a large buffer does not block the task. Frames without a body go
+first, then barriers and ends of input that are next in their channels. Then every channel that can
+send sends one buffer, in turn.
 
 Small frames share a slab. A large body has its own memory, freed with the last batch in it.
 """
@@ -45,7 +46,9 @@ from flinkray.streaming.network.frames import (
     parse_prefix,
     unpack_header,
 )
+from flinkray.streaming.network.poller import Poller
 from flinkray.streaming.network.shared_memory import IS_AVAILABLE, MappedRegions, OwnedRegions
+from flinkray.streaming.network.signal import Signal
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
 
@@ -61,8 +64,8 @@ copied."""
 
 
 class ReceivingChannel(Protocol):
-    """Interface of a channel's consumer, which a :class:`Connection` calls, in its reading thread,
-    with what arrives from the producer."""
+    """Interface of a channel's consumer, which a :class:`Connection` calls, in the thread that
+    reads, with what arrives from the producer."""
 
     def accepted(self, producer: str) -> None: ...
 
@@ -104,7 +107,7 @@ class Connection:
 
     most_sent_at_once: int = 8
     """How often a sending thread writes to the system before the writing thread takes over.
-    A task has other work, and the reading thread has to read."""
+    A task has other work, and the thread that reads has to read."""
 
     def __init__(
         self,
@@ -121,6 +124,8 @@ class Connection:
         self.lost_reason: str | None = None
         """Why the connection was lost. None while the connection works."""
         self._wire = wire
+        self._reader = FrameReader(wire)
+        self._is_polled = False
         self._producers = producers
         self._on_closed = on_closed
         self._channels: dict[int, ReceivingChannel] = {}
@@ -131,8 +136,11 @@ class Connection:
         No channel is added then. False again if the other side refuses."""
         self.uses = 0
         """Number of channels that were added and views that were served."""
-        self._state = threading.Condition()
-        self._is_sending = False
+        self._state = threading.Lock()
+        self._sending = threading.Lock()
+        """Held by the thread that sends. Afterwards this thread looks again for frames to send."""
+        self._to_write = Signal()
+        """Wakes the writing thread."""
         self._rest: list[Part] = []
         """Parts that the system did not take at once. The writing thread sends them."""
         self._control: deque[bytes] = deque()
@@ -147,15 +155,16 @@ class Connection:
                 lambda offer: self._control.append(head(OFFERED, offer)),
                 lambda regions: self._control.append(head(DROPPED, regions)),
             )
-        self._threads: tuple[threading.Thread, ...] = ()
+        self._writer: threading.Thread | None = None
 
-    def start(self) -> None:
-        self._threads = (
-            threading.Thread(target=self.read, name=f"read {self.peer}", daemon=True),
-            threading.Thread(target=self._write, name=f"write {self.peer}", daemon=True),
-        )
-        for thread in self._threads:
-            thread.start()
+    def start(self, poller: Poller | None = None) -> None:
+        """Begin to send, and to read when *poller* says so. None: the caller passes on what
+        arrives."""
+        self._writer = threading.Thread(target=self._write, name=f"write {self.peer}", daemon=True)
+        self._writer.start()
+        if poller is not None:
+            self._is_polled = True
+            poller.add(self)
 
     # --- consuming ----------------------------------------------------------------------------
 
@@ -197,24 +206,21 @@ class Connection:
         self._views.pop(channel, None)
 
     def _send_now(self) -> None:
-        with self._state:
-            if self._is_sending or self._rest or self.lost_reason is not None:
-                return  # the thread that sends looks again
-            self._is_sending = True
-        rest: list[Part] = []
+        if self._rest or not self._sending.acquire(False):
+            return  # the thread that sends looks again
         try:
+            if self._rest or self.lost_reason is not None:
+                return
             for _ in range(self.most_sent_at_once):
-                rest = self._wire.try_send(self._collect())
-                if rest or not (self._control or self._ready):
+                self._rest = self._wire.try_send(self._collect())
+                if self._rest or not (self._control or self._ready):
                     break
         except OSError as error:
             self.fail(f"the connection broke: {error}")
         finally:
-            with self._state:
-                self._rest = rest
-                self._is_sending = False
-                if rest or self._control or self._ready:
-                    self._state.notify()
+            self._sending.release()
+        if self._rest or self._control or self._ready:
+            self._to_write.set()
 
     def _collect(self) -> list[Part]:
         """Remove the frames to send next from the queues, and return them as parts: control frames
@@ -240,47 +246,48 @@ class Connection:
         return parts
 
     def _write(self) -> None:
-        state = self._state
-        while True:
-            with state:
-                while self.lost_reason is None and (
-                    self._is_sending or not (self._rest or self._control or self._ready)
-                ):
-                    state.wait()
-                if self.lost_reason is not None:
-                    return
-                self._is_sending = True
-                parts, self._rest = self._rest, []
-            try:
-                while parts or (parts := self._collect()):
-                    self._wire.send(parts)
-                    parts = []
-            except OSError as error:
-                self.fail(f"the connection broke: {error}")
-            finally:
-                with state:
-                    self._is_sending = False
+        while self.lost_reason is None:
+            self._to_write.wait()
+            while self.lost_reason is None and (self._rest or self._control or self._ready):
+                with self._sending:
+                    try:
+                        while parts := self._rest or self._collect():
+                            self._wire.send(parts)
+                            self._rest = []
+                    except OSError as error:
+                        self.fail(f"the connection broke: {error}")
 
     # --- receiving ----------------------------------------------------------------------------
 
-    def read(self) -> None:
-        """Handle all frames that arrive, until the connection ends. Then fail all its channels and
-        views, with the reason."""
+    def fileno(self) -> int:
+        return self._wire.fileno()
+
+    def read_available(self) -> bool:
+        """Handle all frames that have arrived, without blocking. Returns False if the connection
+        has ended; its channels and views have then failed, with the reason."""
+        if self.lost_reason is not None:
+            return False
         reason = "the connection was closed by the other side"
-        reader = FrameReader(self._wire)
         try:
-            self.read_frames(reader)
+            self.read_frames()
+            if not self._reader.has_ended:
+                return True
         except OSError as error:
             reason = f"the connection broke: {error}"
         except (WireFormatError, ValueError, TypeError, LookupError) as error:
             reason = f"the connection was given up: {error}"
             logger.warning("%s: %s", self.peer, reason)
         self.fail(reason)
+        return False
 
-    def read_frames(self, reader: FrameReader) -> None:
-        """Handle all frames that *reader* returns until its end.
+    def close_socket(self) -> None:
+        self._wire.close()
+
+    def read_frames(self) -> None:
+        """Handle all complete frames that have arrived.
         Raises the errors of :meth:`FrameReader.next`, and WireFormatError, ValueError, TypeError or
         LookupError for invalid frames."""
+        reader = self._reader
         while (frame := reader.next()) is not None:
             self._handle(*frame[:3])
 
@@ -399,11 +406,10 @@ class Connection:
         return not (self._channels or self._views or self._ready or self._rest)
 
     def close(self, reason: str) -> None:
-        """End the connection for this reason and wait for its threads."""
+        """End the connection for this reason and wait for its writing thread."""
         self.fail(reason)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        if self._writer is not None and self._writer is not threading.current_thread():
+            self._writer.join()
 
     def fail(self, reason: str) -> None:
         """Mark the connection as lost and fail all its channels and views.
@@ -412,10 +418,12 @@ class Connection:
             if self.lost_reason is not None:
                 return
             self.lost_reason = reason
-            self._state.notify_all()
             channels, self._channels = self._channels, {}
             views, self._views = self._views, {}
-        self._wire.close()
+        self._to_write.set()
+        self._wire.shut_down()  # wakes the thread that writes; the thread that reads closes it
+        if not self._is_polled:
+            self._wire.close()
         self._mapped.close()
         if self._owned is not None:
             self._owned.close()
@@ -443,28 +451,33 @@ the body, because that part has to be copied into the body's own memory."""
 class ByteSource(Protocol):
     """Interface from which a :class:`FrameReader` receives bytes, such as a socket."""
 
-    def recv_into(self, view: memoryview) -> int:
-        """Wait for data, write it to *view*, and return the number of bytes; 0 at the end."""
-
-    def recv_exactly(self, view: memoryview) -> bool:
-        """Fill *view*. Return False if the source ends before *view* is full."""
+    def try_recv_into(self, view: memoryview) -> int:
+        """Write the data that has arrived to *view*, and return the number of bytes. 0: the source
+        has ended. -1: no data has arrived."""
 
 
 class FrameReader:
-    """Reads one frame after the other. For use by one thread."""
+    """Reads one frame after the other. For use by one thread at a time."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
+        self.has_ended = False
+        """Whether the source has ended."""
         self._new_slab()
         self._begin = self._end = 0
         self._read_limit = SLAB
+        self._frame: tuple[int, tuple[Any, ...], int, int] | None = None
+        """The frame whose body is being received: (kind, header, bytes of body, bytes of frame)."""
+        self._body: tuple[pa.Buffer, memoryview] | None = None
+        """The large body that is being received, and its part that is missing."""
 
     def _new_slab(self) -> None:
         self._slab = pa.allocate_buffer(SLAB)
         self._view = memoryview(self._slab).cast("B")
 
     def _has(self, count: int) -> bool:
-        """Receive until *count* unread bytes are in memory. Returns False if the source ends."""
+        """Receive until *count* unread bytes are in memory. Returns False if they have not
+        arrived."""
         while self._end - self._begin < count:
             if self._begin + count > SLAB:
                 kept = self._view[self._begin : self._end]
@@ -472,33 +485,52 @@ class FrameReader:
                 self._view[: len(kept)] = kept
                 self._begin, self._end = 0, len(kept)
             until = SLAB if self._read_limit >= SLAB else min(SLAB, self._end + self._read_limit)
-            received = self._source.recv_into(self._view[self._end : until])
-            if received == 0:
+            received = self._source.try_recv_into(self._view[self._end : until])
+            if received <= 0:
+                self.has_ended = received == 0
                 return False
             self._end += received
         return True
 
     def next(self) -> tuple[int, tuple[Any, ...], pa.Buffer | None, int] | None:
-        """Return (kind, header, body, size) of the next frame. None: the source has ended, perhaps
-        within a frame. Raises WireFormatError: the data is not a frame. OSError: the connection
-        broke."""
-        if not self._has(PREFIX.size):
-            return None
-        body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)
-        size = PREFIX.size + header_size + body_size
-        if not self._has(PREFIX.size + header_size):
-            return None
-        at = self._begin + PREFIX.size
-        header = unpack_header(self._view[at : at + header_size - pad])
-        self._begin = at + header_size
-        if body_size == 0:
-            return kind, header, None, size
-        self._read_limit = SLAB
-        if body_size > ALONE_FROM:
-            body = self._large_body(body_size)
+        """Return (kind, header, body, size) of the next frame. None: no complete frame has arrived;
+        what has arrived of it is kept. Raises WireFormatError: the data is not a frame. OSError:
+        the connection broke."""
+        if self._frame is None:
+            if self._end - self._begin < PREFIX.size and not self._has(PREFIX.size):
+                return None
+            body_size, header_size, pad, kind = parse_prefix(self._view, self._begin)
+            until = PREFIX.size + header_size
+            if self._end - self._begin < until and not self._has(until):
+                return None
+            at = self._begin + PREFIX.size
+            header = unpack_header(self._view[at : at + header_size - pad])
+            self._begin = at + header_size
+            size = PREFIX.size + header_size + body_size
+            if body_size == 0:
+                return kind, header, None, size
+            self._read_limit = SLAB
         else:
-            body = self._small_body(body_size)
-        return None if body is None else (kind, header, body, size)
+            kind, header, body_size, size = self._frame
+        body = self._receive_body(body_size)
+        if body is None:
+            self._frame = kind, header, body_size, size
+            return None
+        self._frame = None
+        return kind, header, body, size
+
+    def _receive_body(self, size: int) -> pa.Buffer | None:
+        if self._body is not None:
+            return self._large_body(*self._body)
+        there = self._end - self._begin
+        if size <= ALONE_FROM or there >= size:
+            return self._small_body(size)
+        body = pa.allocate_buffer(size)
+        view = memoryview(body).cast("B")
+        view[:there] = self._view[self._begin : self._end]
+        # nothing is left in the slab; batches may lie in its first part
+        self._begin = self._end = (self._end + 7) & ~7
+        return self._large_body(body, view[there:])
 
     def _small_body(self, size: int) -> pa.Buffer | None:
         if not self._has(size):
@@ -509,16 +541,14 @@ class FrameReader:
             return pa.py_buffer(self._view[begin : self._begin].tobytes())
         return self._slab.slice(begin, size)
 
-    def _large_body(self, size: int) -> pa.Buffer | None:
-        there = min(size, self._end - self._begin)
-        if there == size:  # all of it is in the slab already
-            return self._small_body(size)
-        body = pa.allocate_buffer(size)
-        view = memoryview(body).cast("B")
-        view[:there] = self._view[self._begin : self._begin + there]
-        # nothing is left in the slab; batches may lie in its first part
-        self._begin = self._end = (self._end + 7) & ~7
-        if not self._source.recv_exactly(view[there:]):
-            return None
+    def _large_body(self, body: pa.Buffer, missing: memoryview) -> pa.Buffer | None:
+        while missing:
+            received = self._source.try_recv_into(missing)
+            if received <= 0:
+                self.has_ended = received == 0
+                self._body = body, missing
+                return None
+            missing = missing[received:]
+        self._body = None
         self._read_limit = _PEEK
         return body

@@ -18,6 +18,7 @@ from flinkray.streaming.network.credit import FloatingCredit
 from flinkray.streaming.network.frames import FAILED, NOT_FOUND, head
 from flinkray.streaming.network.input_channels import LocalInputChannel, RemoteInputChannel
 from flinkray.streaming.network.input_gate import NetworkInputGate
+from flinkray.streaming.network.poller import Poller, PollingSignal
 from flinkray.streaming.network.result_partition import PartitionRegistry, ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.sockets import DataAddress
@@ -77,6 +78,7 @@ class NetworkEnvironment:
         self.settings = settings or NetworkSettings()
         self.timers = timers or Timers(clock or WaitingSystemClock())
         self._incarnation = incarnation or uuid.uuid4().hex
+        self._poller = Poller(process_name)
         self._registry = PartitionRegistry()
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
@@ -179,6 +181,10 @@ class NetworkEnvironment:
                 )
         return gate
 
+    def signal(self) -> PollingSignal:
+        """Return a signal for a task's thread, which reads from other processes while it waits."""
+        return PollingSignal(self._poller)
+
     # --- connections --------------------------------------------------------------------------
 
     def _name(self, task: str) -> str:
@@ -262,7 +268,7 @@ class NetworkEnvironment:
                     self._others.add(connection)
                 else:
                     self._connections[incarnation] = connection
-                connection.start()
+                connection.start(self._poller)
                 self._look_later()
                 return connection
         wire.close()
@@ -335,5 +341,6 @@ class NetworkEnvironment:
             self.fail_partition(partition, "its process ends")
         for connection in connections:
             connection.close("this process ends")
+        self._poller.close()
         if self._timer_thread is not None:
             self._timer_thread.join()

@@ -235,9 +235,8 @@ class ResultPartition:
 
     def check(self) -> None:
         """Raise :attr:`failure`, if there is one. The writer calls this."""
-        failure = self.failure
-        if failure is not None:
-            raise failure
+        if self._failure is not None or self._unsent is not None:
+            raise self._failure or self._unsent  # type: ignore[misc]  # one of them is an error
 
     def consumer_lost(self, failure: Exception) -> None:
         """Fail the partition with *failure*: a consumer was lost before it had read everything."""

@@ -26,3 +26,7 @@ class Signal:
     def wait(self, timeout: float = -1) -> bool:
         """Wait at most *timeout* seconds (-1: for ever). Return whether the event was set."""
         return self._lock.acquire(timeout=timeout)
+
+    def poll(self) -> None:
+        """Handle what other processes have sent, if the signal's owner has channels to them. Called
+        between two steps of a task."""

@@ -1,10 +1,11 @@
-"""Blocking sockets, with or without TLS. One thread reads, another one writes."""
+"""Sockets, with or without TLS. One thread at a time reads, another one writes."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -27,9 +28,12 @@ class Wire(Protocol):
     is_on_one_node: bool
     """Whether both ends are on the same machine."""
 
-    def recv_into(self, view: memoryview) -> int: ...
+    def fileno(self) -> int:
+        """Return the number of the socket, which a :class:`Poller` watches."""
 
-    def recv_exactly(self, view: memoryview) -> bool: ...
+    def try_recv_into(self, view: memoryview) -> int:
+        """Write the data that has arrived to *view*, and return the number of bytes. 0: the
+        connection has ended. -1: no data has arrived."""
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send all parts. Blocks until they are sent."""
@@ -37,52 +41,82 @@ class Wire(Protocol):
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
         """Send without blocking. Return the parts that were not sent."""
 
+    def shut_down(self) -> None:
+        """End the connection. Wakes threads that read or write."""
+
     def close(self) -> None:
-        """Close the connection. Wakes threads that read or write."""
+        """End the connection, if it was not shut down, and close its socket."""
 
 
-class PlainWire:
-    """A plain socket.
-    A large body is one system call, during which the kernel copies with the GIL released."""
+class SocketWire(ABC):
+    """A connection over a blocking or non-blocking socket."""
+
+    is_on_one_node: bool
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+
+    @abstractmethod
+    def recv_into(self, view: memoryview) -> int:
+        """Write data to *view* and return the number of bytes; 0 at the end. Waits for data; if the
+        socket is non-blocking, raises BlockingIOError."""
+
+    @abstractmethod
+    def send(self, parts: Sequence[Part]) -> None: ...
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def shut_down(self) -> None:
+        with suppress(OSError):  # the socket is not connected any more
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.shut_down()
+        self.socket.close()
+
+
+class PlainWire(SocketWire):
+    """A plain socket. The kernel copies with the GIL released."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
         self.is_on_one_node = sock.family == socket.AF_UNIX
+        self._is_empty = False
+        """Whether the last read has taken all that had arrived."""
 
     def recv_into(self, view: memoryview) -> int:
         return self.socket.recv_into(view)
 
-    def recv_exactly(self, view: memoryview) -> bool:
-        wanted = len(view)
-        while wanted:
-            received = self.socket.recv_into(view[-wanted:], wanted, socket.MSG_WAITALL)
-            if received == 0:
-                return False
-            wanted -= received
-        return True
+    def try_recv_into(self, view: memoryview) -> int:
+        if self._is_empty:  # saves a call to the system, and the exception that it would raise
+            self._is_empty = False
+            return -1
+        try:
+            # the socket itself stays blocking, for the thread that writes
+            received = self.socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return -1
+        self._is_empty = 0 < received < len(view)
+        return received
 
     def send(self, parts: Sequence[Part]) -> None:
-        rest = list(parts)
+        rest: Sequence[Part] = parts
         while rest:
             rest = _after(rest, self.socket.sendmsg(rest[:_MOST_PARTS]))
 
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
-        rest = list(parts)
+        rest: Sequence[Part] = parts
         try:
             while rest:
-                sent = self.socket.sendmsg(rest[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
-                rest = _after(rest, sent)
+                some = rest if len(rest) <= _MOST_PARTS else rest[:_MOST_PARTS]
+                rest = _after(rest, self.socket.sendmsg(some, (), socket.MSG_DONTWAIT))
         except BlockingIOError:
-            pass
-        return rest
-
-    def close(self) -> None:
-        with suppress(OSError):  # the socket is not connected any more
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
+            return list(rest)
+        return []
 
 
-class TlsWire:
+class TlsWire(SocketWire):
     """TLS over a socket.
     Two threads must not use a TLS session at once, and no direction may block the other: the
     session works on memory, under a lock, and the socket is used outside of the lock."""
@@ -90,7 +124,7 @@ class TlsWire:
     is_on_one_node = False
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_server: bool) -> None:
-        self.socket = sock
+        super().__init__(sock)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
@@ -119,6 +153,15 @@ class TlsWire:
                 return True
 
     def recv_into(self, view: memoryview) -> int:
+        return self._receive(view, 0)
+
+    def try_recv_into(self, view: memoryview) -> int:
+        try:
+            return self._receive(view, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return -1
+
+    def _receive(self, view: memoryview, flags: int) -> int:
         while True:
             with self._session:
                 try:
@@ -130,17 +173,8 @@ class TlsWire:
                     return 0
             if self._outgoing.pending:
                 self._flush()  # an answer of TLS itself
-            if not self._feed():
+            if not self._feed(flags):
                 return 0
-
-    def recv_exactly(self, view: memoryview) -> bool:
-        done = 0
-        while done < len(view):
-            received = self.recv_into(view[done:])
-            if received == 0:
-                return False
-            done += received
-        return True
 
     def send(self, parts: Sequence[Part]) -> None:
         with self._writing:
@@ -155,11 +189,6 @@ class TlsWire:
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
         return list(parts)
 
-    def close(self) -> None:
-        with suppress(OSError):  # the socket is not connected any more
-            self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
-
     def _flush(self) -> None:
         with self._writing:
             with self._session:
@@ -167,8 +196,8 @@ class TlsWire:
             if data:
                 self.socket.sendall(data)
 
-    def _feed(self) -> bool:
-        data = self.socket.recv(262_144)
+    def _feed(self, flags: int = 0) -> bool:
+        data = self.socket.recv(262_144, flags)
         if not data:
             return False
         self._incoming.write(data)
@@ -180,7 +209,7 @@ class WireHandshake:
     On a blocking socket the calls block instead of suspending (:func:`shake_hands`)."""
 
     def __init__(
-        self, wire: Wire, until_readable: Callable[[], Awaitable[None]] | None = None
+        self, wire: SocketWire, until_readable: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Prepare a handshake on *wire*.
         *until_readable*: suspends until the socket is readable; for non-blocking sockets only."""
@@ -225,17 +254,14 @@ def shake_hands(handshake: Any) -> Any:
     raise AssertionError("a handshake over a blocking wire does not suspend")
 
 
-def _after(parts: list[Part], sent: int) -> list[Part]:
-    done = 0
-    for part in parts:
-        size = memoryview(part).nbytes
+def _after(parts: Sequence[Part], sent: int) -> list[Part]:
+    """Return what is left of *parts* after *sent* bytes."""
+    for done, part in enumerate(parts):
+        size = part.nbytes if type(part) is memoryview else len(part)
         if sent < size:
-            break
+            rest = list(islice(parts, done, None))
+            if sent:
+                rest[0] = memoryview(part).cast("B")[sent:]
+            return rest
         sent -= size
-        done += 1
-    if done == len(parts):
-        return []
-    rest = list(islice(parts, done, None))
-    if sent:
-        rest[0] = memoryview(rest[0]).cast("B")[sent:]
-    return rest
+    return []

@@ -69,7 +69,9 @@ class TaskLoop:
             self._check()
             progressed = task.step()
             self._pass_on_request()
-            if not progressed and not task.finished:
+            if progressed:
+                self._signal.poll()
+            elif not task.finished:
                 self._wait(self._longest_wait())
 
     def _pause(self) -> None:

@@ -9,8 +9,8 @@ from flinkray.core.errors import RpcConnectionError
 from flinkray.streaming.network import (
     Connection,
     DataAddress,
-    FrameReader,
     Part,
+    Poller,
     Timers,
     Welcome,
     Wire,
@@ -81,9 +81,12 @@ class SteppedWire(Wire):
     def received(self, data: bytes) -> None:
         self._received.append(memoryview(data))
 
-    def recv_into(self, view: memoryview) -> int:
+    def fileno(self) -> int:
+        return -1  # no poller watches the wire
+
+    def try_recv_into(self, view: memoryview) -> int:
         if not self._received:
-            return 0
+            return -1
         data = self._received[0]
         size = min(len(view), len(data))
         view[:size] = data[:size]
@@ -93,14 +96,6 @@ class SteppedWire(Wire):
             self._received[0] = data[size:]
         return size
 
-    def recv_exactly(self, view: memoryview) -> bool:
-        while view:
-            size = self.recv_into(view)
-            if size == 0:
-                return False
-            view = view[size:]
-        return True
-
     def send(self, parts: Sequence[Part]) -> None:
         if parts:
             self.end.send(b"".join(parts), 0)
@@ -109,8 +104,11 @@ class SteppedWire(Wire):
         self.send(parts)
         return []
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         self.end.close()
+
+    def close(self) -> None:
+        """Do nothing: nothing is left of a connection that was shut down."""
 
 
 class SteppedConnection(Connection):
@@ -118,11 +116,10 @@ class SteppedConnection(Connection):
 
     most_sent_at_once = 1_000_000
 
-    def start(self) -> None:
+    def start(self, poller: Poller | None = None) -> None:
         wire = self._wire
         assert isinstance(wire, SteppedWire)
         self._stepped = wire
-        self._reader = FrameReader(wire)
         self._is_starting = True  # the lock of its environment is held
         wire.end.attach(self)
         self._is_starting = False
@@ -139,7 +136,7 @@ class SteppedConnection(Connection):
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         self._stepped.received(bytes(frame))
-        self.read_frames(self._reader)
+        self.read_frames()
 
     def frame_refused(self, reason: str) -> None:
         """Do nothing: any bytes are a valid frame."""

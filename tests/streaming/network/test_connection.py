@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -25,6 +27,7 @@ from flinkray.streaming.network.frames import (
     head,
 )
 from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.wire import PlainWire
 from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Columns
 from flinkray.testing import ManualClock
 from tests.streaming.network.networks import (
@@ -42,16 +45,13 @@ SEGMENT = numbers(20_000)
 """More than is given to the system together with others."""
 
 
-class _HeldWire:
+class _HeldWire(SilentWire):
     """A wire that takes nothing until it is let go, and that keeps what it took."""
-
-    is_on_one_node = False
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.sent = threading.Condition()
         self.let_go = threading.Event()
-        self._closed = threading.Event()
 
     def try_send(self, parts: Sequence[Part]) -> list[Part]:
         return list(parts)
@@ -62,16 +62,6 @@ class _HeldWire:
             self.parts += parts
             self.sent.notify()
 
-    def recv_into(self, view: memoryview) -> int:
-        assert self._closed.wait(PATIENCE)
-        return 0
-
-    def recv_exactly(self, view: memoryview) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._closed.set()
-
 
 class _Sent:
     """What was sent, to be read again."""
@@ -79,14 +69,11 @@ class _Sent:
     def __init__(self, parts: list[Part]) -> None:
         self._data = b"".join(bytes(part) for part in parts)
 
-    def recv_into(self, view: memoryview) -> int:
+    def try_recv_into(self, view: memoryview) -> int:
         count = min(len(view), len(self._data))
         view[:count] = self._data[:count]
         self._data = self._data[count:]
         return count
-
-    def recv_exactly(self, view: memoryview) -> bool:
-        return self.recv_into(view) == len(view)
 
 
 class _Consumer:
@@ -197,15 +184,15 @@ def test_malformed_partition_request_is_refused(header: tuple[object, ...]) -> N
 def test_connection_that_receives_garbage_is_closed_with_a_reason() -> None:
     with network() as make:
         environment = make("process")
-        wire = _HeldWire()
-        garbage = _Sent([head(REQUEST, ("x",))])
-        wire.recv_into = garbage.recv_into  # type: ignore[method-assign]
+        ours, theirs = socket.socketpair()
+        theirs.sendall(head(REQUEST, ("x",)))
         lost = threading.Event()
-        connection = Connection(wire, "peer", environment, lambda _: lost.set())
-        connection.start()
+        connection = Connection(PlainWire(ours), "peer", environment, lambda _: lost.set())
+        connection.start(environment._poller)
         assert lost.wait(PATIENCE)
         assert connection.lost_reason is not None
         assert "given up" in connection.lost_reason
+        theirs.close()
 
 
 class _RecordingWire(_HeldWire):
@@ -309,11 +296,11 @@ class Pair:
         return self.producer.number_of_connections, self.consumer.number_of_connections
 
     def until_closed(self) -> None:
-        for environment in (self.producer, self.consumer):
-            for connection in [*environment._connections.values(), *environment._others]:
-                for thread in connection._threads:
-                    thread.join(PATIENCE)
-        assert self.connections() == (0, 0)
+        deadline = time.monotonic() + PATIENCE
+        while self.connections() != (0, 0):
+            assert time.monotonic() < deadline
+            for environment in (self.producer, self.consumer):
+                environment.signal().wait(0.001)
 
 
 def length(reading: Reading) -> int:

@@ -1,0 +1,274 @@
+"""Reads the connections of a process in the threads of its tasks.
+
+A task handles what has arrived between two steps. While a task waits for work, it sleeps until its
+signal is set or data arrives, and handles the data itself. So a batch reaches a waiting task
+without a second thread. Only one thread sleeps at the sockets at a time: it has the *turn*. Other
+waiting tasks (*followers*) sleep until their signals are set.
+
+A helper thread takes the turn only if no task has looked at the sockets for some milliseconds: all
+tasks are inside long calls of user code, or no task is left. The helper steps aside as soon as a
+task looks.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from flinkray.streaming.network.signal import Signal
+
+STALL: Final = 0.005
+"""Seconds without a task at the sockets after which the helper reads them."""
+
+POLL_INTERVAL: Final = 0.0005
+"""Least seconds between two looks at the sockets by tasks that are not waiting."""
+
+
+_Events = Sequence[tuple[selectors.SelectorKey, int]]
+
+
+class Polled(Protocol):
+    """Interface of a connection whose socket a :class:`Poller` watches."""
+
+    def fileno(self) -> int: ...
+
+    def read_available(self) -> bool:
+        """Handle all that has arrived, without blocking. Return False if the connection ended."""
+
+    def close_socket(self) -> None:
+        """Close the socket. Called once, in the thread that reads, after the connection ended."""
+
+
+class Poller:
+    """Watches the sockets of one process. Thread-safe, except that :meth:`poll` and :meth:`wait`
+    must not be called with locks of channels held. *name*: name of the process, for its helper
+    thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = os.pipe()
+        self._has_pipe = True
+        for end in (self._woken, self._waker):
+            os.set_blocking(end, False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._sockets: dict[int, Polled] = {}
+        """Watched connections, by the number of the socket."""
+        self._added: deque[int] = deque()
+        """Sockets of new connections, to be read once without an event: data may have been received
+        with the end of a handshake."""
+        self._lock = threading.Lock()
+        """Lock on the set of sockets, and on the pipe."""
+        self._reading = threading.Lock()
+        """Held by the thread that reads."""
+        self._turn = threading.Lock()
+        """Held by the thread that sleeps until something arrives."""
+        self._sleeper: PollingSignal | None = None
+        """Signal of the task that has the turn and sleeps, or is about to."""
+        self._followers: deque[PollingSignal] = deque()
+        """Signals of threads that wait and do not have the turn."""
+        self._looks = 0
+        """How often tasks have looked at the sockets."""
+        self._poll_at = 0.0
+        self._helper: threading.Thread | None = None
+        self._helper_looks = Signal()
+        self._is_helper_parked = False
+        """Whether the helper waits until a task gives the turn back."""
+        self._is_helping = False
+        self._is_aside_wanted = False
+        self._is_closed = False
+
+    # --- for connections ----------------------------------------------------------------------
+
+    def add(self, polled: Polled) -> None:
+        """Watch a connection until it ends. Raises RuntimeError: no thread can be started."""
+        with self._lock:
+            if self._helper is None:
+                self._helper = threading.Thread(
+                    target=self._help, name=f"exchange {self._name}", daemon=True
+                )
+                self._helper.start()
+            number = polled.fileno()
+            self._sockets[number] = polled
+            self._selector.register(number, selectors.EVENT_READ)
+        self._added.append(number)
+        self._wake()
+
+    def close(self) -> None:
+        """Stop reading, and close the sockets of all connections, which must have ended."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._wake()
+        self._helper_looks.set()
+        if self._helper is not None:
+            self._helper.join()
+        with self._turn, self._reading, self._lock:
+            for polled in self._sockets.values():
+                polled.close_socket()
+            self._sockets.clear()
+            self._selector.close()
+            os.close(self._woken)
+            os.close(self._waker)
+            self._has_pipe = False
+
+    # --- for tasks ----------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Handle what has arrived, without waiting, unless another task reads just now."""
+        now = time.monotonic()
+        if now < self._poll_at or not self._sockets:
+            return
+        self._poll_at = now + POLL_INTERVAL
+        self._looks += 1
+        if self._reading.acquire(False):
+            try:
+                if not self._is_closed:
+                    self._handle(self._selector.select(0), False)
+            finally:
+                self._reading.release()
+        if self._is_helping:
+            self._ask_aside()
+
+    def wait(self, signal: PollingSignal, timeout: float) -> bool:
+        """Wait for a signal, and handle what arrives meanwhile, unless another thread does. Returns
+        whether the signal was set."""
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        if self._sockets and self._turn.acquire(False):
+            return self._lead(signal, deadline)
+        self._followers.append(signal)
+        if self._is_helping:
+            self._ask_aside()
+        was_set = signal.wait_only(timeout)
+        with suppress(ValueError):  # the helper has removed it
+            self._followers.remove(signal)
+        return was_set
+
+    def _lead(self, signal: PollingSignal, deadline: float | None) -> bool:
+        try:
+            while not self._is_closed:
+                self._sleeper = signal  # from here on, whoever sets the signal wakes this thread
+                if signal.take():
+                    return True
+                rest = None if deadline is None else deadline - time.monotonic()
+                if rest is not None and rest <= 0:
+                    return False
+                self._sleep(rest)
+        finally:
+            self._sleeper = None
+            self._give_turn_back()
+        return signal.wait_only(-1 if deadline is None else max(deadline - time.monotonic(), 0))
+
+    def _give_turn_back(self) -> None:
+        self._looks += 1
+        self._turn.release()
+        if self._is_helper_parked:
+            self._helper_looks.set()
+
+    def wake_sleeper(self, signal: PollingSignal) -> None:
+        if self._sleeper is signal:
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._lock, suppress(BlockingIOError):  # a full pipe wakes the thread, too
+            if self._has_pipe:
+                os.write(self._waker, b"\0")
+
+    # --- what has arrived ------------------------------------------------------------------------
+
+    def _sleep(self, timeout: float | None) -> None:
+        """Wait until something arrives, and handle it. Ends early at a wake-up, or after *timeout*
+        seconds; None: no limit. The turn is held."""
+        events = self._selector.select(timeout)
+        self._sleeper = None
+        with self._reading:
+            self._handle(events, True)
+
+    def _handle(self, events: _Events, has_turn: bool) -> None:
+        for key, _ in events:
+            if key.fd != self._woken:
+                self._read(key.fd)
+            elif has_turn:  # otherwise the thread that sleeps would miss the wake-up
+                os.read(self._woken, 4096)
+        while self._added:
+            self._read(self._added.popleft())
+
+    def _read(self, number: int) -> None:
+        polled = self._sockets.get(number)
+        if polled is not None and not polled.read_available():
+            with self._lock:
+                del self._sockets[number]
+                self._selector.unregister(number)
+            polled.close_socket()
+
+    # --- the helper ---------------------------------------------------------------------------
+
+    def _help(self) -> None:
+        while not self._is_closed:
+            looks = self._looks
+            if self._turn.acquire(False):
+                self._read_for_tasks()
+            else:
+                self._is_helper_parked = True
+                if self._turn.locked():
+                    self._helper_looks.wait()
+                self._is_helper_parked = False
+            while True:
+                self._helper_looks.wait(STALL)
+                if looks == self._looks or self._is_closed:
+                    break
+                looks = self._looks
+
+    def _read_for_tasks(self) -> None:
+        """Read until a task asks for the turn. If a task waits, it gets the turn."""
+        self._is_aside_wanted = False
+        self._is_helping = True
+        try:
+            while not (self._is_aside_wanted or self._followers or self._is_closed):
+                self._sleep(None)
+        finally:
+            self._is_helping = False
+            self._turn.release()
+        with suppress(IndexError):  # no task waits
+            self._followers.popleft().set()
+
+    def _ask_aside(self) -> None:
+        if not self._is_aside_wanted:
+            self._is_aside_wanted = True
+            self._wake()
+
+
+class PollingSignal(Signal):
+    """A signal of a task: the thread that waits for the signal also reads the connections of its
+    process. :meth:`wait` may return early."""
+
+    __slots__ = ("_poller",)
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__()
+        self._poller = poller
+
+    def set(self) -> None:
+        super().set()
+        self._poller.wake_sleeper(self)
+
+    def wait(self, timeout: float = -1) -> bool:
+        return self._lock.acquire(False) or self._poller.wait(self, timeout)
+
+    def poll(self) -> None:
+        self._poller.poll()
+
+    def take(self) -> bool:
+        """Return whether the signal is set, and clear it."""
+        return self._lock.acquire(False)
+
+    def wait_only(self, timeout: float) -> bool:
+        """Wait without reading."""
+        return super().wait(timeout)
