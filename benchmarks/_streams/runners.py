@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ class LocalRunner:
 
 
 class ClusterRunner:
-    """In two slots of a cluster on this machine, which is started for it.
+    """In slots of a cluster on this machine, which is started for it: two, or as many as *slots*.
 
     The processor's time is that of the processes that run the tasks, less that of a program without
     records; the time of the clock goes from when all tasks ran (in batch mode, those of the first
@@ -100,22 +101,34 @@ class ClusterRunner:
     description = "two slots of a cluster"
     cores = 2
 
-    def __init__(self, *, replaces_none: bool = False) -> None:
+    def __init__(self, slots: int = cores, *, replaces_none: bool = False) -> None:
         # its processes stay while a program runs beside the cluster
         configuration = {"resourcemanager.taskmanager-timeout": "1 h"}
         if replaces_none:
             configuration |= {PRESTARTED_PROCESSES.key: "0", PRESTARTED_TASK_PROCESSES.key: "0"}
         self._replaces_none = replaces_none
         self._cluster = flinkray.connect(
-            configuration=configuration, ray_options={"num_cpus": self.cores}
+            configuration=configuration, ray_options={"num_cpus": slots}
         )
+        self._slots = self._parallelism = slots
         self._has_run = False
         self._waiting: list[psutil.Process] = []
         self._overhead = 0.0
         self._besides: list[float] = []
         """Seconds that each program took besides, from submission to its end."""
-        empty = [self._run_nearly_empty().processor for _ in range(4)]
-        self._overhead = median(empty[1:])  # the first one starts processes
+        self._run_nearly_empty()  # starts processes
+        self._measure_overhead()
+
+    def with_parallelism(self, parallelism: int) -> ClusterRunner:
+        """Return a runner in the same cluster, of jobs with so many subtasks."""
+        runner = copy.copy(self)
+        runner._parallelism, runner._besides = parallelism, []
+        runner._measure_overhead()
+        return runner
+
+    def _measure_overhead(self) -> None:
+        self._overhead = 0.0
+        self._overhead = median(self._run_nearly_empty().processor for _ in range(3))
         self._besides.clear()
 
     def _run_nearly_empty(self) -> Taken:
@@ -125,13 +138,13 @@ class ClusterRunner:
 
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=self._cluster)
-        return env.set_parallelism(self.cores)
+        return env.set_parallelism(self._parallelism)
 
     def come_to_rest(self) -> None:
         if not self._replaces_none:
             wait_for_prestarted(self._cluster.cluster_id)
         # before the first job there are none: its processes are those that it starts
-        self._waiting = waiting_task_processes(self.cores) if self._has_run else []
+        self._waiting = waiting_task_processes(self._slots) if self._has_run else []
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         self.come_to_rest()

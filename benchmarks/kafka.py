@@ -1,0 +1,142 @@
+"""What a record costs from Kafka to Kafka: JSON, a tumbling window of each key, exactly once.
+
+    python benchmarks/kafka.py [--seconds 10] [--rounds 3] [--no-peers] [--profile]
+
+Reads visits of 1000 users (JSON of about 150 bytes) from two partitions, counts visits and adds up
+amounts of each user in windows of 1 s, and writes the results as JSON in transactions; in one
+subtask and in two subtasks of a cluster. A checkpoint begins every 5 s. After each run, the results
+that Kafka has committed must count each record once. The broker is the tests' one (`noida-db`), or
+the cluster that FLINKRAY_TEST_KAFKA names; the broker's processor time is not counted.
+
+Each program first runs with more and more records until they take at least the seconds that were
+asked for, from the first record that a task reads to the end of the sinks' input. Figures are
+medians of the rounds: seconds of processor time, of all task processes, for a million records, and
+records per second by the clock. The clock's figure is also the broker's, which runs on the same
+cores.
+
+Peers do the same on the same broker, each in one process, in an environment of their own, which is
+made on first use: Quix Streams with `processing_guarantee="exactly-once"`, and Bytewax with its
+recovery store (its sink writes without transactions, so that a failure repeats results).
+
+`--profile` runs the program cut off behind each of its steps: a step costs as much as the program
+costs more with the step.
+
+Exit status 1: a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from _peers import PeersUnavailableError, answers, interpreter
+from _results import Figure, Results, Section, parse
+from _streams.kafka_window import CHECKPOINTS, STEPS, WRITTEN, Messages, run
+from _streams.measuring import Benchmark, Rates, section_of
+from _streams.programs import Program
+from _streams.runners import ClusterRunner, Taken
+from _streams.sources import Marks
+
+from tests.streaming.kafka.brokers import any_broker, why_not
+
+MOST = {1: 8.0, 2: 9.0}
+"""Goals: seconds of processor time for a million records, by the number of subtasks."""
+PEERS = ("Quix Streams", "Bytewax")
+
+
+def title(subtasks: int) -> str:
+    return f"{subtasks} subtask{'s' if subtasks > 1 else ''}"
+
+
+def peer(python: Path, name: str, messages: Messages) -> Taken:
+    """Run the peer's program until it has read all messages."""
+    script = str(Path(__file__).parent / "peers" / "kafka_windows.py")
+    target = messages.broker.topic(2)
+    arguments = [messages.broker.servers, messages.topic, target, str(messages.records)]
+    (line,) = answers([str(python), script, name, *arguments, str(CHECKPOINTS)])
+    return Taken(line["processor"], line["clock"])
+
+
+def seconds_a_million(rates: Rates) -> dict[str, float]:
+    return {name: 1e6 / rate for name, rate in rates.by_processor.items()}
+
+
+def goals(rates: Rates) -> Iterator[Figure]:
+    cost = seconds_a_million(rates)
+    for subtasks, most in MOST.items():
+        name = title(subtasks)
+        if name in cost:
+            what = f"Kafka, JSON, window, Kafka, exactly once, {name}: processor time per million"
+            shown = f"{{}}, {rates.by_clock[name]:,.0f} records/s by the clock"
+            others = [f"{peer}: {cost[peer]:.1f} s" for peer in PEERS if peer in cost]
+            yield Figure(what, what, cost[name], most, "s", shown=shown, peer="; ".join(others))
+
+
+def profile(found: dict[int, Rates]) -> Section:
+    columns = ("seconds of processor time per million records", *map(title, found))
+    section = Section("profile", columns)
+    before = dict.fromkeys(found, 0.0)
+    for step in STEPS:
+        costs = {subtasks: seconds_a_million(rates)[step] for subtasks, rates in found.items()}
+        section.add(step, *(f"{cost - before[n]:.2f}" for n, cost in costs.items()))
+        before = costs
+    section.add("all", *(f"{cost:.2f}" for cost in before.values()))
+    section.raw = {title(subtasks): seconds_a_million(rates) for subtasks, rates in found.items()}
+    return section
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="least length of a run (10)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each program (3)")
+    parser.add_argument("--no-peers", action="store_true", help="without Quix Streams and Bytewax")
+    parser.add_argument(
+        "--profile", action="store_true", help="show the cost of each step of the program"
+    )
+    options = parse(parser, "profile")
+    if reason := why_not():
+        sys.exit(reason)
+    results = Results(options, "confluent-kafka")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        any_broker(Path(folder)) as broker,
+        tempfile.TemporaryDirectory() as marks,
+        closing(ClusterRunner(replaces_none=True)) as cluster,
+    ):
+        make = partial(Messages, broker, Marks(Path(marks)))
+        benchmark = Benchmark(options.seconds, options.rounds, make)
+        runners = {subtasks: cluster.with_parallelism(subtasks) for subtasks in MOST}
+        records = attrgetter("records")
+        programs = {
+            title(subtasks): Program(records, partial(run, runner, WRITTEN))
+            for subtasks, runner in runners.items()
+        }
+        if not options.no_peers:
+            try:
+                python = interpreter("kafka")
+            except PeersUnavailableError as error:
+                sys.exit(str(error))
+            programs |= {name: Program(records, partial(peer, python, name)) for name in PEERS}
+        rates = benchmark.measure(programs, cluster)
+        section = section_of("from Kafka to Kafka", rates)
+        section.figures = list(goals(rates))
+        results.show(section)
+        if options.profile:
+            found = {}
+            for subtasks, runner in runners.items():
+                steps = {step: Program(records, partial(run, runner, step)) for step in STEPS}
+                found[subtasks] = benchmark.measure(steps, cluster)
+            results.show(profile(found))
+    results.end()
+
+
+if __name__ == "__main__":
+    main()
