@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from operator import attrgetter
@@ -42,13 +42,15 @@ from _results import Figure, Results, Section, parse
 from _streams.kafka_window import CHECKPOINTS, STEPS, WRITTEN, Messages, run
 from _streams.measuring import Benchmark, Rates, section_of
 from _streams.programs import Program
-from _streams.runners import ClusterRunner, Taken
+from _streams.runners import ClusterRunner, Taken, medians
 from _streams.sources import Marks
 
 from tests.streaming.kafka.brokers import any_broker, why_not
 
 MOST = {1: 8.0, 2: 9.0}
 """Goals: seconds of processor time for a million records, by the number of subtasks."""
+PROFILED = 10
+"""Blocks of messages that a run of the profile reads."""
 PEERS = ("Quix Streams", "Bytewax")
 
 
@@ -80,16 +82,19 @@ def goals(rates: Rates) -> Iterator[Figure]:
             yield Figure(what, what, cost[name], most, "s", shown=shown, peer="; ".join(others))
 
 
-def profile(found: dict[int, Rates]) -> Section:
-    columns = ("seconds of processor time per million records", *map(title, found))
-    section = Section("profile", columns)
-    before = dict.fromkeys(found, 0.0)
+def profile(runners: Mapping[int, ClusterRunner], rounds: int, messages: Messages) -> Section:
+    """What each step of the program costs: the program's cost up to the step, less the cost up to
+    the step before. Medians of the rounds."""
+    names = map(title, runners)
+    section = Section("profile", ("seconds of processor time per million records", *names))
+    before = dict.fromkeys(runners, 0.0)
     for step in STEPS:
-        costs = {subtasks: seconds_a_million(rates)[step] for subtasks, rates in found.items()}
+        runs = {n: [run(it, step, messages) for _ in range(rounds)] for n, it in runners.items()}
+        costs = {n: 1e6 * medians(taken).processor / messages.records for n, taken in runs.items()}
         section.add(step, *(f"{cost - before[n]:.2f}" for n, cost in costs.items()))
+        section.raw[step] = {title(n): cost for n, cost in costs.items()}
         before = costs
     section.add("all", *(f"{cost:.2f}" for cost in before.values()))
-    section.raw = {title(subtasks): seconds_a_million(rates) for subtasks, rates in found.items()}
     return section
 
 
@@ -130,11 +135,7 @@ def main() -> None:
         section.figures = list(goals(rates))
         results.show(section)
         if options.profile:
-            found = {}
-            for subtasks, runner in runners.items():
-                steps = {step: Program(records, partial(run, runner, step)) for step in STEPS}
-                found[subtasks] = benchmark.measure(steps, cluster)
-            results.show(profile(found))
+            results.show(profile(runners, options.rounds, make(PROFILED)))
     results.end()
 
 

@@ -15,7 +15,6 @@ from flinkray.datastream import (
     ProcessWindowFunction,
     WatermarkStrategy,
 )
-from flinkray.datastream.common import DeserializationSchema, SerializationSchema
 from flinkray.datastream.connectors.kafka import (
     DeliveryGuarantee,
     KafkaOffsetsInitializer,
@@ -23,6 +22,7 @@ from flinkray.datastream.connectors.kafka import (
     KafkaSink,
     KafkaSource,
 )
+from flinkray.datastream.formats.json import JsonValueSchema
 from flinkray.datastream.window import TumblingEventTimeWindows
 from tests.streaming.kafka.brokers import Broker
 
@@ -75,34 +75,26 @@ def message(number: int) -> dict[str, Any]:
     return {"value": json.dumps(visit), "key": user, "timestamp": time}
 
 
-class NotesFirst(DeserializationSchema[Any]):
-    """Notes when the first message of a subtask comes; then values are those of *deserialize*."""
+class Json(JsonValueSchema):
+    """Notes when the first message of a subtask comes."""
 
     def __init__(self, marks: Marks) -> None:
-        self._marks: Marks | None = marks
+        self._marks = marks
+        self.deserialize = self._first
 
-    def deserialize(self, message: bytes) -> Any:
-        if self._marks is not None:
-            self._marks.note("first")
-            self._marks = None
-        return self.value(message)
+    def _first(self, message: bytes) -> Any:
+        self._marks.note("first")
+        self.deserialize = super().deserialize
+        return self.deserialize(message)
 
-    def value(self, message: bytes) -> Any:
+
+class Bytes(Json):
+    """Does not parse messages."""
+
+    def _first(self, message: bytes) -> Any:
+        super()._first(message)
+        self.deserialize = bytes
         return message
-
-
-class Json(NotesFirst):
-    """Parses each message as a user of PyFlink does."""
-
-    def value(self, message: bytes) -> Any:
-        return json.loads(message)
-
-
-class JsonText(SerializationSchema[Any]):
-    """Writes results."""
-
-    def serialize(self, element: Any) -> bytes:
-        return json.dumps(element).encode()
 
 
 class CountAndAmount(AggregateFunction[Any, Any, Any]):
@@ -134,7 +126,7 @@ def user_of(visit: Any) -> Any:
 
 
 READ = "reading"
-PARSED = "parsing (json.loads)"
+PARSED = "parsing JSON"
 KEYED = "keys and exchange"
 WINDOWED = "window"
 WRITTEN = "results to JSON, transactions"
@@ -149,7 +141,7 @@ def run(runner: ClusterRunner, last: str, messages: Messages) -> Taken:
     marks.clear()
     env = runner.environment()
     env.enable_checkpointing(CHECKPOINTS)
-    schema = NotesFirst(marks) if last == READ else Json(marks)
+    schema = Bytes(marks) if last == READ else Json(marks)
     source = (
         KafkaSource.builder()
         .set_bootstrap_servers(broker.servers)
@@ -180,7 +172,7 @@ def sink_to(broker: Broker, topic: str) -> KafkaSink:
     serializer = (
         KafkaRecordSerializationSchema.builder()
         .set_topic(topic)
-        .set_value_serialization_schema(JsonText())
+        .set_value_serialization_schema(JsonValueSchema())
         .build()
     )
     return (

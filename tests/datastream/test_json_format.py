@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -15,6 +16,7 @@ from flinkray.datastream import Row, Types
 from flinkray.datastream.formats.json import (
     JsonRowDeserializationSchema,
     JsonRowSerializationSchema,
+    JsonValueSchema,
 )
 from flinkray.streaming.errors import StreamError
 
@@ -273,3 +275,37 @@ def test_json_schema_determines_the_row_type() -> None:
 def test_json_schema_that_describes_no_row_type_is_refused(schema: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         JsonRowDeserializationSchema.builder().json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"a": 1, "a": [1.5, null, true, "\\u00e9"], "b": 123456789012345678901}',
+        b" [1] \n",
+        b"1 2",
+        b"NaN",
+        b"-0",
+        b"",
+        b"[1",
+        b'"\xed\xa0\x80"',
+        b'"\xff"',
+        '{"é": "\u20ac"}'.encode(),
+        '{"é": 1}'.encode("utf-8-sig"),
+        '{"é": 1}'.encode("utf-16"),
+        "1".encode("utf-16-le"),
+        '"é"'.encode("utf-32"),
+    ],
+)
+def test_json_value_schema_reads_what_json_loads_reads(message: bytes) -> None:
+    def result(read: Callable[[bytes], Any]) -> str:
+        try:
+            return repr(read(message))
+        except ValueError as error:
+            return type(error).__name__
+
+    assert result(JsonValueSchema().deserialize) == result(json.loads)
+
+
+def test_json_value_schema_writes_what_it_reads() -> None:
+    value = {"a": [1, 1.5, None, True, "é"]}
+    assert JsonValueSchema().deserialize(JsonValueSchema().serialize(value)) == value

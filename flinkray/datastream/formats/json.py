@@ -35,9 +35,35 @@ from flinkray.streaming.records.typeinfo import (
     Types,
 )
 
-__all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
+__all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema", "JsonValueSchema"]
 
 _Convert = Callable[[Any], Any]
+
+_raw_decode = json.JSONDecoder().raw_decode
+
+
+class JsonValueSchema(SerializationSchema, DeserializationSchema):
+    """Schema for messages of JSON and the Python values of ``json.loads`` and ``json.dumps``. It
+    reads short messages in less time than ``json.loads``. A message ``null`` is no value.
+
+    >>> JsonValueSchema().deserialize(b'{"id": 1, "tags": ["a"]}')
+    {'id': 1, 'tags': ['a']}
+    """
+
+    def deserialize(self, message: bytes) -> Any:
+        """Return the message's value. Raises ValueError: the message is not JSON."""
+        try:
+            text = str(message, "utf-8")
+            value, end = _raw_decode(text)
+            if end == len(text):
+                return value
+        except ValueError:
+            pass  # another encoding, white space in front, or no JSON
+        return json.loads(message)
+
+    def serialize(self, element: Any) -> bytes:
+        """Return the value as JSON. Raises TypeError or ValueError: it has no JSON form."""
+        return json.dumps(element).encode()
 
 
 class JsonRowDeserializationSchema(DeserializationSchema[Row]):
