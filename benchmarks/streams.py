@@ -1,7 +1,7 @@
 """How many records a second stream programs take.
 
     python benchmarks/streams.py [--seconds 10] [--rounds 5] [--runner local] [--no-peers]
-                                 [--only TEXT ...]
+                                 [--only TEXT ...] [--growth]
 
 Bounded inputs, made in the tasks that read them. Each program first runs with more and more records
 until they take at least the seconds that were asked for, from the first record that a task reads to
@@ -24,14 +24,18 @@ bundles of 100,000, clock time without the start of its workers) run in environm
 which are made on first use; `--no-peers` does without. Published figures (`_streams/published.py`)
 are those of two cores.
 
+``--growth`` compares, instead of all this, the processor time per record with 1, 2, 4 and 8
+subtasks, in a cluster with 8 slots. There are more subtasks than cores, so that figures by the
+clock mean nothing.
+
 Exit status 1: a goal was missed.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -67,6 +71,9 @@ IN_ONE_PROCESS = (
     (programs.JOIN, programs.ARROW_JOIN, 0.8),
 )
 """Programs, others that do the same work, and the least ratio of their rates by processor time."""
+SUBTASKS = (1, 2, 4, 8)
+MOST_GROWTH = 1.2
+"""Goal: processor time per record with 8 subtasks, over that with 2."""
 LEAST_JOIN = 0.4
 """Millions of records that the join with a Python function takes in a second of processor time."""
 
@@ -170,6 +177,28 @@ def beside_one_process(benchmark: Benchmark) -> Section:
     return section
 
 
+def growth(benchmark: Benchmark) -> Section:
+    """Compare processor time per record with more and more subtasks."""
+    most = max(SUBTASKS)
+    with closing(ClusterRunner(most, replaces_none=True)) as cluster:
+        runners = {number: cluster.with_parallelism(number) for number in SUBTASKS}
+        rates = benchmark.measure(programs.with_more_subtasks(runners), cluster).by_processor
+    columns = (f"{number} subtasks" for number in SUBTASKS)
+    section = Section("processor time per record", ("ns", *columns), raw={"by_processor": rates})
+    for program in programs.GROWING:
+        names = {number: programs.in_subtasks(program, number) for number in SUBTASKS}
+        if rates.keys() >= set(names.values()):
+            costs = {number: 1e9 / rates[name] for number, name in names.items()}
+            section.add(program, *(f"{cost:,.1f}" for cost in costs.values()))
+            what = f"{program}: processor time per record, {most} subtasks over 2"
+            shown, peer = f"{costs[most]:,.1f} ns, {{}}", f"2 subtasks: {costs[2]:,.1f} ns"
+            ratio = costs[most] / costs[2]
+            section.figures.append(
+                Figure(what, what, ratio, MOST_GROWTH, "x", shown=shown, peer=peer)
+            )
+    return section
+
+
 def latency_section(runner: Runner, duration: float) -> Section:
     section = Section(
         f"latency at {latency.RATE:,} records/s, buffer time-out {latency.BUFFER_TIMEOUT} ms",
@@ -186,23 +215,10 @@ def latency_section(runner: Runner, duration: float) -> Section:
     return section
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="least length of a run (10)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--runner", choices=RUNNERS, default="local", help="where programs run")
-    parser.add_argument("--no-peers", action="store_true", help="without Bytewax and PyFlink")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="programs with this in the name"
-    )
-    parser.add_argument("--latency", type=float, default=3.0, help="seconds at the steady rate (3)")
-    options = parse(parser, "runner")
-    results = Results(options, "pyarrow", "numpy")
+def compare(options: Namespace, results: Results, benchmark: Benchmark) -> None:
+    """Run all programs, and those of others."""
     runner = RUNNERS[options.runner]()
-    with closing(runner), tempfile.TemporaryDirectory() as folder:
-        marks = Marks(Path(folder))
-        make = partial(Data, ROWS, marks=marks)
-        benchmark = Benchmark(options.seconds, options.rounds, make, options.only)
+    with closing(runner):
         rates = benchmark.measure(programs.programs(runner), runner)
         section = section_of(runner.description, rates)
         section.notes = runner.notes()
@@ -224,6 +240,30 @@ def main() -> None:
     results.add(*goals(rates.by_processor, beside, runner.cores))
     if runner.cores == 1 and not options.only:  # its sink tells this process
         results.show(latency_section(runner, options.latency))
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="least length of a run (10)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--runner", choices=RUNNERS, default="local", help="where programs run")
+    parser.add_argument("--no-peers", action="store_true", help="without Bytewax and PyFlink")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="programs with this in the name"
+    )
+    parser.add_argument(
+        "--growth", action="store_true", help="only the growth of processor time with subtasks"
+    )
+    parser.add_argument("--latency", type=float, default=3.0, help="seconds at the steady rate (3)")
+    options = parse(parser, "runner", "growth")
+    results = Results(options, "pyarrow", "numpy")
+    with tempfile.TemporaryDirectory() as folder:
+        make = partial(Data, ROWS, marks=Marks(Path(folder)))
+        benchmark = Benchmark(options.seconds, options.rounds, make, options.only)
+        if options.growth:
+            results.show(growth(benchmark))
+            results.end()
+        compare(options, results, benchmark)
     results.end()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from operator import attrgetter
@@ -345,6 +345,10 @@ IN_SLOTS_TOO = (
 two slots to one process. None: there is no goal."""
 
 
+GROWING = (KEYED, SUM, WINDOWS, JOIN)
+"""Programs whose processor time per record is compared with more and more subtasks."""
+
+
 class Program(NamedTuple):
     """One way to do some work."""
 
@@ -402,11 +406,24 @@ def programs(runner: Runner) -> dict[str, Program]:
         # What dividing records by key costs; in slots the two subtasks run side by side.
         two = LocalRunner(2)
         chosen |= {
-            f"{KEYED}, 2 subtasks": Program(few, program(python_sum, runner=two)),
-            f"{SUM}, 2 subtasks": Program(many, program(columns_sum, columns, two)),
-            f"{WINDOWS}, 2 subtasks": Program(many, program(columns_window, stamped_columns, two)),
+            in_subtasks(KEYED, 2): Program(few, program(python_sum, runner=two)),
+            in_subtasks(SUM, 2): Program(many, program(columns_sum, columns, two)),
+            in_subtasks(WINDOWS, 2): Program(many, program(columns_window, stamped_columns, two)),
         }
     return chosen
+
+
+def in_subtasks(program: str, number: int) -> str:
+    """Return the name of the program's run with so many subtasks."""
+    return f"{program}, {number} subtask{'s' if number > 1 else ''}"
+
+
+def with_more_subtasks(runners: Mapping[int, Runner]) -> dict[str, Program]:
+    """Return the programs that are to grow, with each number of subtasks."""
+    of_runners = {number: programs(runner) for number, runner in runners.items()}
+    return {
+        in_subtasks(name, number): of[name] for name in GROWING for number, of in of_runners.items()
+    }
 
 
 def beside_one_process(cluster: Runner) -> dict[str, Program]:
