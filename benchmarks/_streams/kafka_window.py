@@ -4,7 +4,7 @@ step."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from flinkray.datastream import (
     ProcessWindowFunction,
     WatermarkStrategy,
 )
+from flinkray.datastream.common import ByteArraySchema, DeserializationSchema
 from flinkray.datastream.connectors.kafka import (
     DeliveryGuarantee,
     KafkaOffsetsInitializer,
@@ -75,26 +76,19 @@ def message(number: int) -> dict[str, Any]:
     return {"value": json.dumps(visit), "key": user, "timestamp": time}
 
 
-class Json(JsonValueSchema):
-    """Notes when the first message of a subtask comes."""
+class NotesFirst(ByteArraySchema):
+    """Notes when the first messages of a subtask come, and leaves the rest to another schema."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, schema: DeserializationSchema) -> None:
         self._marks = marks
-        self.deserialize = self._first
+        self._schema = schema
+        self._has_come = False
 
-    def _first(self, message: bytes) -> Any:
-        self._marks.note("first")
-        self.deserialize = super().deserialize
-        return self.deserialize(message)
-
-
-class Bytes(Json):
-    """Does not parse messages."""
-
-    def _first(self, message: bytes) -> Any:
-        super()._first(message)
-        self.deserialize = bytes
-        return message
+    def deserialize_all(self, messages: Sequence[bytes]) -> list[Any]:
+        if not self._has_come:
+            self._marks.note("first")
+            self._has_come = True
+        return self._schema.deserialize_all(messages)
 
 
 class CountAndAmount(AggregateFunction[Any, Any, Any]):
@@ -141,7 +135,7 @@ def run(runner: ClusterRunner, last: str, messages: Messages) -> Taken:
     marks.clear()
     env = runner.environment()
     env.enable_checkpointing(CHECKPOINTS)
-    schema = Bytes(marks) if last == READ else Json(marks)
+    schema = NotesFirst(marks, ByteArraySchema() if last == READ else JsonValueSchema())
     source = (
         KafkaSource.builder()
         .set_bootstrap_servers(broker.servers)

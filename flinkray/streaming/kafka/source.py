@@ -70,10 +70,10 @@ class ValueOfRecord:
         self._schema = schema
 
     def __call__(self, messages: Sequence[Message]) -> list[Any]:
-        deserialize = self._schema.deserialize
-        return [
-            None if value is None else deserialize(value) for value in map(Message.value, messages)
-        ]
+        texts = [message.value() for message in messages]
+        if None not in texts:
+            return self._schema.deserialize_all(texts)
+        return [None if text is None else self._schema.deserialize(text) for text in texts]
 
 
 class WholeRecord:
