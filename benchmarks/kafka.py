@@ -40,7 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from _peers import PeersUnavailableError, answers, interpreter
 from _results import Figure, Results, Section, parse
 from _streams.kafka_window import CHECKPOINTS, STEPS, WRITTEN, Messages, run
-from _streams.measuring import Benchmark, Rates, section_of
+from _streams.measuring import Benchmark, Rates
 from _streams.programs import Program
 from _streams.runners import ClusterRunner, Taken, medians
 from _streams.sources import Marks
@@ -71,6 +71,15 @@ def seconds_a_million(rates: Rates) -> dict[str, float]:
     return {name: 1e6 / rate for name, rate in rates.by_processor.items()}
 
 
+def section_of(rates: Rates) -> Section:
+    columns = ("", "processor time, s/M", "records/s by the clock")
+    section = Section("from Kafka to Kafka", columns, raw=rates._asdict())
+    for name, cost in seconds_a_million(rates).items():
+        section.add(name, f"{cost:.2f}", f"{rates.by_clock[name]:,.0f}")
+    section.figures = list(goals(rates))
+    return section
+
+
 def goals(rates: Rates) -> Iterator[Figure]:
     cost = seconds_a_million(rates)
     for subtasks, most in MOST.items():
@@ -86,7 +95,7 @@ def profile(runners: Mapping[int, ClusterRunner], rounds: int, messages: Message
     """What each step of the program costs: the program's cost up to the step, less the cost up to
     the step before. Medians of the rounds."""
     names = map(title, runners)
-    section = Section("profile", ("seconds of processor time per million records", *names))
+    section = Section("profile", ("processor time, s/M", *names))
     before = dict.fromkeys(runners, 0.0)
     for step in STEPS:
         runs = {n: [run(it, step, messages) for _ in range(rounds)] for n, it in runners.items()}
@@ -131,9 +140,7 @@ def main() -> None:
                 sys.exit(str(error))
             programs |= {name: Program(records, partial(peer, python, name)) for name in PEERS}
         rates = benchmark.measure(programs, cluster)
-        section = section_of("from Kafka to Kafka", rates)
-        section.figures = list(goals(rates))
-        results.show(section)
+        results.show(section_of(rates))
         if options.profile:
             results.show(profile(runners, options.rounds, make(PROFILED)))
     results.end()

@@ -247,7 +247,8 @@ class LookedUp:
 
 def calls_of_the_generator(data: Data) -> Taken:
     """Call the generator of the keyed sum, and its key selector, for each record."""
-    function, handle = RunningSum(), LookedUp()
+    function = RunningSum()
+    handle: Any = LookedUp()
     function.total = handle
     process, key_of = function.process_element, first_field
 

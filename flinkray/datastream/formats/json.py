@@ -64,7 +64,7 @@ class JsonValueSchema(SerializationSchema, DeserializationSchema):
         if type(self).deserialize is JsonValueSchema.deserialize:
             separator = f',"{_BETWEEN}",'.encode()
             try:
-                items = json.loads(str(b"[%b]" % separator.join(messages), "utf-8"))
+                items: list[Any] = json.loads(str(b"[%b]" % separator.join(messages), "utf-8"))
             except ValueError:
                 pass  # another encoding than UTF-8, or no JSON
             else:

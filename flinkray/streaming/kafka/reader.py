@@ -153,23 +153,31 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
     def _block(self, partition: KafkaTopicPartition, messages: Sequence[Message]) -> Block:
         try:
             values = self._deserialize(messages)
-        except Exception:  # noqa: BLE001 - raised again, with the record's offset
-            values = [self._one(partition, message) for message in messages]
+        except Exception as error:
+            raise self._fault(partition, messages, error) from error
         timestamps = [message.timestamp()[1] for message in messages]
         is_kept = [value is not None for value in values]
         if not all(is_kept):
-            values, timestamps = (list(compress(all_, is_kept)) for all_ in (values, timestamps))
+            values = list(compress(values, is_kept))
+            timestamps = list(compress(timestamps, is_kept))
         return Block(values, timestamps, None, Origin(str(partition), offset_of(messages[0])))
 
-    def _one(self, partition: KafkaTopicPartition, message: Message) -> Any:
-        try:
-            (value,) = self._deserialize([message])
-        except Exception as error:
-            raise StreamError(
-                f"the record at offset {message.offset()} of {partition} cannot be "
-                f"deserialized: {type(error).__name__}: {error}"
-            ) from error
-        return value
+    def _fault(
+        self, partition: KafkaTopicPartition, messages: Sequence[Message], error: Exception
+    ) -> StreamError:
+        """Return the error that names the first message that cannot be deserialized by itself, or
+        the first message of all."""
+        faulty = messages[0]
+        for message in messages:
+            try:
+                self._deserialize([message])
+            except Exception as its_error:  # noqa: BLE001 - part of the error that is returned
+                faulty, error = message, its_error
+                break
+        return StreamError(
+            f"the record at offset {faulty.offset()} of {partition} cannot be deserialized: "
+            f"{type(error).__name__}: {error}"
+        )
 
     def next_poll_time(self) -> float | None:
         return math.inf

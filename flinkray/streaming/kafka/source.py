@@ -72,7 +72,7 @@ class ValueOfRecord:
     def __call__(self, messages: Sequence[Message]) -> list[Any]:
         texts = [message.value() for message in messages]
         if None not in texts:
-            return self._schema.deserialize_all(texts)
+            return self._schema.deserialize_all(cast("list[bytes]", texts))
         return [None if text is None else self._schema.deserialize(text) for text in texts]
 
 
