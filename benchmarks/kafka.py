@@ -42,7 +42,7 @@ from _results import Figure, Results, Section, parse
 from _streams.kafka_window import CHECKPOINTS, STEPS, WRITTEN, Messages, run
 from _streams.measuring import Benchmark, Rates
 from _streams.programs import Program
-from _streams.runners import ClusterRunner, Taken, medians
+from _streams.runners import ClusterRunner, LocalRunner, Taken, medians
 from _streams.sources import Marks
 
 from tests.streaming.kafka.brokers import any_broker, why_not
@@ -91,20 +91,23 @@ def goals(rates: Rates) -> Iterator[Figure]:
             yield Figure(what, what, cost[name], most, "s", shown=shown, peer="; ".join(others))
 
 
-def profile(runners: Mapping[int, ClusterRunner], rounds: int, messages: Messages) -> Section:
-    """What each step of the program costs: the program's cost up to the step, less the cost up to
-    the step before. Medians of the rounds."""
-    names = map(title, runners)
-    section = Section("profile", ("processor time, s/M", *names))
-    before = dict.fromkeys(runners, 0.0)
+def profile(found: Mapping[int, Mapping[str, float]]) -> Section:
+    """Show what each step of the program costs: its cost, less that of the step before."""
+    section = Section("profile", ("processor time, s/M", *map(title, found)))
+    before = dict.fromkeys(found, 0.0)
     for step in STEPS:
-        runs = {n: [run(it, step, messages) for _ in range(rounds)] for n, it in runners.items()}
-        costs = {n: 1e6 * medians(taken).processor / messages.records for n, taken in runs.items()}
+        costs = {subtasks: of[step] for subtasks, of in found.items()}
         section.add(step, *(f"{cost - before[n]:.2f}" for n, cost in costs.items()))
-        section.raw[step] = {title(n): cost for n, cost in costs.items()}
         before = costs
     section.add("all", *(f"{cost:.2f}" for cost in before.values()))
+    section.raw = {title(subtasks): of for subtasks, of in found.items()}
     return section
+
+
+def costs_up_to(cluster: ClusterRunner, messages: Messages, rounds: int) -> dict[str, float]:
+    """Return the program's cost up to each step. Medians of the rounds."""
+    taken = {step: [run(cluster, step, messages) for _ in range(rounds)] for step in STEPS}
+    return {step: 1e6 * medians(of).processor / messages.records for step, of in taken.items()}
 
 
 def main() -> None:
@@ -123,26 +126,27 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         any_broker(Path(folder)) as broker,
         tempfile.TemporaryDirectory() as marks,
-        closing(ClusterRunner(replaces_none=True)) as cluster,
     ):
         make = partial(Messages, broker, Marks(Path(marks)))
-        benchmark = Benchmark(options.seconds, options.rounds, make)
-        runners = {subtasks: cluster.with_parallelism(subtasks) for subtasks in MOST}
         records = attrgetter("records")
-        programs = {
-            title(subtasks): Program(records, partial(run, runner, WRITTEN))
-            for subtasks, runner in runners.items()
-        }
+        benchmark = Benchmark(options.seconds, options.rounds, make)
+        rates, steps = Rates({}, {}), {}
+        for subtasks in MOST:
+            with closing(ClusterRunner(subtasks, replaces_none=True)) as cluster:
+                program = Program(records, partial(run, cluster, WRITTEN))
+                rates = rates.plus(benchmark.measure({title(subtasks): program}, cluster))
+                if options.profile:
+                    steps[subtasks] = costs_up_to(cluster, make(PROFILED), options.rounds)
         if not options.no_peers:
             try:
                 python = interpreter("kafka")
+                peers = {name: Program(records, partial(peer, python, name)) for name in PEERS}
+                rates = rates.plus(benchmark.measure(peers, LocalRunner()))
             except PeersUnavailableError as error:
                 sys.exit(str(error))
-            programs |= {name: Program(records, partial(peer, python, name)) for name in PEERS}
-        rates = benchmark.measure(programs, cluster)
         results.show(section_of(rates))
-        if options.profile:
-            results.show(profile(runners, options.rounds, make(PROFILED)))
+        if steps:
+            results.show(profile(steps))
     results.end()
 
 

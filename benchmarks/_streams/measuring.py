@@ -18,6 +18,9 @@ class Rates(NamedTuple):
     by_processor: dict[str, float]
     by_clock: dict[str, float]
 
+    def plus(self, more: Rates) -> Rates:
+        return Rates(self.by_processor | more.by_processor, self.by_clock | more.by_clock)
+
 
 class Benchmark:
     """Runs programs for the wanted time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from operator import attrgetter
@@ -417,14 +417,6 @@ def programs(runner: Runner) -> dict[str, Program]:
 def in_subtasks(program: str, number: int) -> str:
     """Return the name of the program's run with so many subtasks."""
     return f"{program}, {number} subtask{'s' if number > 1 else ''}"
-
-
-def with_more_subtasks(runners: Mapping[int, Runner]) -> dict[str, Program]:
-    """Return the programs that are to grow, with each number of subtasks."""
-    of_runners = {number: programs(runner) for number, runner in runners.items()}
-    return {
-        in_subtasks(name, number): of[name] for name in GROWING for number, of in of_runners.items()
-    }
 
 
 def beside_one_process(cluster: Runner) -> dict[str, Program]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -110,25 +109,14 @@ class ClusterRunner:
         self._cluster = flinkray.connect(
             configuration=configuration, ray_options={"num_cpus": slots}
         )
-        self._slots = self._parallelism = slots
+        self._slots = slots
         self._has_run = False
         self._waiting: list[psutil.Process] = []
         self._overhead = 0.0
         self._besides: list[float] = []
         """Seconds that each program took besides, from submission to its end."""
-        self._run_nearly_empty()  # starts processes
-        self._measure_overhead()
-
-    def with_parallelism(self, parallelism: int) -> ClusterRunner:
-        """Return a runner in the same cluster, of jobs with so many subtasks."""
-        runner = copy.copy(self)
-        runner._parallelism, runner._besides = parallelism, []
-        runner._measure_overhead()
-        return runner
-
-    def _measure_overhead(self) -> None:
-        self._overhead = 0.0
-        self._overhead = median(self._run_nearly_empty().processor for _ in range(3))
+        empty = [self._run_nearly_empty().processor for _ in range(4)]
+        self._overhead = median(empty[1:])  # the first one starts processes
         self._besides.clear()
 
     def _run_nearly_empty(self) -> Taken:
@@ -138,7 +126,7 @@ class ClusterRunner:
 
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=self._cluster)
-        return env.set_parallelism(self._parallelism)
+        return env.set_parallelism(self._slots)
 
     def come_to_rest(self) -> None:
         if not self._replaces_none:
@@ -213,9 +201,9 @@ def waiting_task_processes(number: int) -> list[psutil.Process]:
     """So many of them, as soon as there are no others and they have nothing to do.
 
     Raises:
-        TimeoutError: that was not so within a minute.
+        TimeoutError: that was not so within five minutes.
     """
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     spent: dict[psutil.Process, float] = {}
     since = time.monotonic()
     while time.monotonic() < deadline:
