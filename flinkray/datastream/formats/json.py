@@ -65,8 +65,8 @@ class JsonValueSchema(SerializationSchema, DeserializationSchema):
             separator = f',"{_BETWEEN}",'.encode()
             try:
                 items: list[Any] = json.loads(str(b"[%b]" % separator.join(messages), "utf-8"))
-            except ValueError:
-                pass  # another encoding than UTF-8, or no JSON
+            except (ValueError, RecursionError):
+                pass  # another encoding than UTF-8, no JSON, or too deep by one level
             else:
                 between = items[1::2]
                 if len(items) == 2 * len(messages) - 1 and between.count(_BETWEEN) == len(between):
