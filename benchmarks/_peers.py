@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PEERS = Path(__file__).resolve().parent / "peers"
 ROOT = PEERS.parent.parent
@@ -51,3 +54,18 @@ def interpreter(name: str = "") -> Path:
             )
     done.write_text(requirements)
     return python
+
+
+def answers(command: list[str]) -> list[dict[str, Any]]:
+    """Lines of JSON that a peer's script prints.
+
+    Raises:
+        PeersUnavailableError: the script failed.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=1800, check=False
+    )
+    if done.returncode != 0:
+        raise PeersUnavailableError(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

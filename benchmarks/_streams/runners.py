@@ -85,7 +85,7 @@ class LocalRunner:
 
 
 class ClusterRunner:
-    """In two slots of a cluster on this machine, which is started for it.
+    """In slots of a cluster on this machine, which is started for it: two, or as many as *slots*.
 
     The processor's time is that of the processes that run the tasks, less that of a program without
     records; the time of the clock goes from when all tasks ran (in batch mode, those of the first
@@ -100,15 +100,16 @@ class ClusterRunner:
     description = "two slots of a cluster"
     cores = 2
 
-    def __init__(self, *, replaces_none: bool = False) -> None:
+    def __init__(self, slots: int = cores, *, replaces_none: bool = False) -> None:
         # its processes stay while a program runs beside the cluster
         configuration = {"resourcemanager.taskmanager-timeout": "1 h"}
         if replaces_none:
             configuration |= {PRESTARTED_PROCESSES.key: "0", PRESTARTED_TASK_PROCESSES.key: "0"}
         self._replaces_none = replaces_none
         self._cluster = flinkray.connect(
-            configuration=configuration, ray_options={"num_cpus": self.cores}
+            configuration=configuration, ray_options={"num_cpus": slots}
         )
+        self._slots = slots
         self._has_run = False
         self._waiting: list[psutil.Process] = []
         self._overhead = 0.0
@@ -125,13 +126,13 @@ class ClusterRunner:
 
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=self._cluster)
-        return env.set_parallelism(self.cores)
+        return env.set_parallelism(self._slots)
 
     def come_to_rest(self) -> None:
         if not self._replaces_none:
             wait_for_prestarted(self._cluster.cluster_id)
         # before the first job there are none: its processes are those that it starts
-        self._waiting = waiting_task_processes(self.cores) if self._has_run else []
+        self._waiting = waiting_task_processes(self._slots) if self._has_run else []
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         self.come_to_rest()
@@ -200,9 +201,9 @@ def waiting_task_processes(number: int) -> list[psutil.Process]:
     """So many of them, as soon as there are no others and they have nothing to do.
 
     Raises:
-        TimeoutError: that was not so within a minute.
+        TimeoutError: that was not so within five minutes.
     """
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     spent: dict[psutil.Process, float] = {}
     since = time.monotonic()
     while time.monotonic() < deadline:

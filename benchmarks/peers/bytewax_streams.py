@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
-from itertools import chain, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from typing import Any
 
 import bytewax.operators as op
@@ -80,6 +80,27 @@ def keyed_sum(flow: Any, count: int) -> Any:
     return op.stateful_map("sum", op.input("in", flow, Records(records)), add)
 
 
+class Total(op.StatefulBatchLogic):
+    """The sum of one key, for the values that come together."""
+
+    def __init__(self, total: Any) -> None:
+        self._total = total or 0
+
+    def on_batch(self, values: list[int]) -> Any:
+        totals = list(accumulate(values, initial=self._total))
+        self._total = totals[-1]
+        return totals[1:], False
+
+    def snapshot(self) -> Any:
+        return self._total
+
+
+def keyed_sum_by_batch(flow: Any, count: int) -> Any:
+    pairs = [(str(number * 7919 % KEYS), number) for number in range(KEYS)]
+    records = chain.from_iterable(repeat(pairs, count // KEYS))
+    return op.stateful_batch("sum", op.input("in", flow, Records(records)), Total)
+
+
 def window(flow: Any, count: int) -> Any:
     pairs = [
         (str(number * 7919 % KEYS), (number, EPOCH + timedelta(milliseconds=number // 100)))
@@ -114,6 +135,7 @@ def main() -> None:
         "map, Python function": map_each,
         "map, function of batches": map_batch,
         "keyed sum, state": keyed_sum,
+        "keyed sum, batches of a key": keyed_sum_by_batch,
         "tumbling window, Python": window,
     }
     for name, build in programs.items():

@@ -6,15 +6,19 @@ import datetime
 import decimal
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from flinkray.datastream import Row, Types
 from flinkray.datastream.formats.json import (
     JsonRowDeserializationSchema,
     JsonRowSerializationSchema,
+    JsonValueSchema,
 )
 from flinkray.streaming.errors import StreamError
 
@@ -273,3 +277,51 @@ def test_json_schema_determines_the_row_type() -> None:
 def test_json_schema_that_describes_no_row_type_is_refused(schema: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         JsonRowDeserializationSchema.builder().json_schema(schema)
+
+
+ODD_MESSAGES = [
+    b'{"a": 1, "a": [1.5, null, true, "\\u00e9"], "b": 123456789012345678901}',
+    b" [1] \n",
+    b"1 2",
+    b"1,2",
+    b"[3",
+    b"4]",
+    b"1],[2",
+    b'"',
+    b"NaN",
+    b"-0",
+    b"null",
+    b"",
+    b'"\xed\xa0\x80"',
+    b'"\xff"',
+    '{"é": "\u20ac"}'.encode(),
+    '{"é": 1}'.encode("utf-8-sig"),
+    '{"é": 1}'.encode("utf-16"),
+    "1".encode("utf-16-le"),
+]
+
+
+@given(st.lists(st.sampled_from(ODD_MESSAGES)))
+def test_json_value_schema_reads_messages_as_json_loads_reads_each(messages: list[bytes]) -> None:
+    def result(read: Callable[[], list[Any]]) -> str:
+        try:
+            return repr(read())
+        except ValueError as error:
+            return type(error).__name__
+
+    one_by_one = result(lambda: [json.loads(message) for message in messages])
+    assert result(lambda: JsonValueSchema().deserialize_all(messages)) == one_by_one
+
+
+def test_json_value_schema_reads_each_message_alone_if_a_subclass_reads_it_otherwise() -> None:
+    class Doubled(JsonValueSchema):
+        def deserialize(self, message: bytes) -> Any:
+            return 2 * super().deserialize(message)
+
+    assert Doubled().deserialize_all([b"1", b'"a"']) == [2, "aa"]
+
+
+def test_json_value_schema_writes_what_it_reads() -> None:
+    values = [{"a": [1, 1.5, None, True, "é"]}, 2]
+    schema = JsonValueSchema()
+    assert schema.deserialize_all(list(map(schema.serialize, values))) == values

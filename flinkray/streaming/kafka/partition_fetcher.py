@@ -189,10 +189,14 @@ class PartitionFetcher:
         if first is None:
             return
         messages = [first, *self._consumer.consume(_TAKEN_AT_ONCE, 0)]
-        for partition, group in groupby(messages, _partition_of):
-            self._sort_out(partition, list(group))
+        for (topic, partition), group in groupby(messages, _place_of):
+            place = KafkaTopicPartition(topic or "", -1 if partition is None else partition)
+            self._sort_out(place, list(group))
 
     def _sort_out(self, partition: KafkaTopicPartition, messages: list[Message]) -> None:
+        if not any(map(Message.error, messages)):
+            self._hand_over(partition, messages)
+            return
         begin = 0
         for number, message in enumerate(messages):
             error = message.error()
@@ -293,9 +297,8 @@ def _read_error(error: KafkaError) -> type[StreamError]:
     return StreamError if is_lasting(error) else UnavailableError
 
 
-def _partition_of(message: Message) -> KafkaTopicPartition:
-    topic, partition = message.topic(), message.partition()
-    return KafkaTopicPartition(topic or "", -1 if partition is None else partition)
+def _place_of(message: Message) -> tuple[str | None, int | None]:
+    return message.topic(), message.partition()
 
 
 def offset_of(message: Message) -> int:

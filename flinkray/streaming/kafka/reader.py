@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message
@@ -22,8 +23,8 @@ from flinkray.streaming.sources.source import (
     SourceReader,
 )
 
-Deserialize = Callable[[Message], Any]
-"""Function that returns the value of a record. None: the record is skipped."""
+Deserialize = Callable[[Sequence[Message]], list[Any]]
+"""Function that returns the values of records. None: the record is skipped."""
 
 
 class _Reading(NamedTuple):
@@ -150,20 +151,33 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
             )
 
     def _block(self, partition: KafkaTopicPartition, messages: Sequence[Message]) -> Block:
-        values, timestamps = [], []
-        deserialize = self._deserialize
+        try:
+            values = self._deserialize(messages)
+        except Exception as error:
+            raise self._fault(partition, messages, error) from error
+        timestamps = [message.timestamp()[1] for message in messages]
+        is_kept = [value is not None for value in values]
+        if not all(is_kept):
+            values = list(compress(values, is_kept))
+            timestamps = list(compress(timestamps, is_kept))
+        return Block(values, timestamps, None, Origin(str(partition), offset_of(messages[0])))
+
+    def _fault(
+        self, partition: KafkaTopicPartition, messages: Sequence[Message], error: Exception
+    ) -> StreamError:
+        """Return the error that names the first message that cannot be deserialized by itself, or
+        the first message of all."""
+        faulty = messages[0]
         for message in messages:
             try:
-                value = deserialize(message)
-            except Exception as error:
-                raise StreamError(
-                    f"the record at offset {message.offset()} of {partition} cannot be "
-                    f"deserialized: {type(error).__name__}: {error}"
-                ) from error
-            if value is not None:
-                values.append(value)
-                timestamps.append(message.timestamp()[1])
-        return Block(values, timestamps, None, Origin(str(partition), offset_of(messages[0])))
+                self._deserialize([message])
+            except Exception as its_error:  # noqa: BLE001 - part of the error that is returned
+                faulty, error = message, its_error
+                break
+        return StreamError(
+            f"the record at offset {faulty.offset()} of {partition} cannot be deserialized: "
+            f"{type(error).__name__}: {error}"
+        )
 
     def next_poll_time(self) -> float | None:
         return math.inf

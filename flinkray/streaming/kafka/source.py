@@ -17,7 +17,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.kafka.client import KafkaCluster
 from flinkray.streaming.kafka.enumerator import KafkaEnumerator, PartitionFinder
 from flinkray.streaming.kafka.offsets import KafkaOffsetsInitializer
-from flinkray.streaming.kafka.reader import KafkaReader
+from flinkray.streaming.kafka.reader import Deserialize, KafkaReader
 from flinkray.streaming.kafka.records import (
     OF_JAVA,
     KafkaConsumerRecord,
@@ -63,37 +63,41 @@ class Subscription:
 
 
 class ValueOfRecord:
-    """Function that deserializes the value of a Kafka message. It returns None, which leaves the
+    """Function that deserializes the values of Kafka messages. It returns None, which leaves the
     message out, for a message without a value (a tombstone)."""
 
-    def __init__(self, deserialize: Callable[[bytes], Any]) -> None:
-        self._deserialize = deserialize
+    def __init__(self, schema: DeserializationSchema) -> None:
+        self._schema = schema
 
-    def __call__(self, message: Message) -> Any:
-        value = message.value()
-        return None if value is None else self._deserialize(value)
+    def __call__(self, messages: Sequence[Message]) -> list[Any]:
+        texts = [message.value() for message in messages]
+        if None not in texts:
+            return self._schema.deserialize_all(cast("list[bytes]", texts))
+        return [None if text is None else self._schema.deserialize(text) for text in texts]
 
 
 class WholeRecord:
-    """Function that passes a Kafka message to the user's deserializer as a
+    """Function that passes Kafka messages to the user's deserializer as
     :class:`KafkaConsumerRecord`."""
 
     def __init__(self, deserialize: Callable[[KafkaConsumerRecord], Any]) -> None:
         self._deserialize = deserialize
 
-    def __call__(self, message: Message) -> Any:
-        headers = cast("Sequence[tuple[str, bytes | None]]", message.headers() or ())
-        return self._deserialize(
-            KafkaConsumerRecord(
-                cast(str, message.topic()),
-                cast(int, message.partition()),
-                cast(int, message.offset()),
-                message.timestamp()[1],
-                message.key(),
-                message.value(),
-                tuple(headers),
-            )
-        )
+    def __call__(self, messages: Sequence[Message]) -> list[Any]:
+        return [self._deserialize(_record_of(message)) for message in messages]
+
+
+def _record_of(message: Message) -> KafkaConsumerRecord:
+    headers = cast("Sequence[tuple[str, bytes | None]]", message.headers() or ())
+    return KafkaConsumerRecord(
+        cast(str, message.topic()),
+        cast(int, message.partition()),
+        cast(int, message.offset()),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        tuple(headers),
+    )
 
 
 class KafkaRecordDeserializationSchema(ABC, Generic[T]):
@@ -113,7 +117,7 @@ class KafkaSource(Source[T, KafkaPartitionSplit]):
 
     Args:
         properties: librdkafka's properties, with the brokers.
-        deserialize: converts a record to a value. A record with the value None is skipped.
+        deserialize: converts records to values. A record with the value None is skipped.
         client_id_prefix: beginning of client names. They end with the subtask.
         starting: start of partitions that exist when the job starts. Later partitions are read from
             their beginning.
@@ -128,7 +132,7 @@ class KafkaSource(Source[T, KafkaPartitionSplit]):
         self,
         properties: Mapping[str, Any],
         subscription: Subscription,
-        deserialize: Callable[[Message], Any],
+        deserialize: Deserialize,
         client_id_prefix: str,
         starting: KafkaOffsetsInitializer,
         stopping: KafkaOffsetsInitializer | None,
@@ -199,7 +203,7 @@ class KafkaSourceBuilder(Generic[T]):
         self._starting = KafkaOffsetsInitializer.earliest()
         self._stopping: KafkaOffsetsInitializer | None = None
         self._is_bounded = False
-        self._deserialize: Callable[[Message], Any] | None = None
+        self._deserialize: Deserialize | None = None
         self._produced_type: TypeInformation | None = None
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder[T]:
@@ -265,7 +269,7 @@ class KafkaSourceBuilder(Generic[T]):
     ) -> KafkaSourceBuilder[U]:
         """Set the deserializer of values.
         A record is left out if it has no value, or if the deserializer returns None."""
-        self._deserialize = ValueOfRecord(deserialization_schema.deserialize)
+        self._deserialize = ValueOfRecord(deserialization_schema)
         produced_type = getattr(deserialization_schema, "get_produced_type", None)
         self._produced_type = None if produced_type is None else produced_type()
         return cast(KafkaSourceBuilder[U], self)

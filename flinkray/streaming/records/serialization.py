@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -48,6 +49,11 @@ class DeserializationSchema(ABC, Generic[T]):
     @abstractmethod
     def deserialize(self, message: bytes) -> T | None:
         """Return the value that the bytes represent. None: they represent no value."""
+
+    def deserialize_all(self, messages: Sequence[bytes]) -> list[T | None]:
+        """Return what :meth:`deserialize` returns for each message. Override this method in a
+        schema that reads many messages together in less time."""
+        return list(map(self.deserialize, messages))
 
 
 class SimpleStringSchema(SerializationSchema[str], DeserializationSchema[str]):

@@ -17,6 +17,7 @@ from flinkray.datastream.connectors.kafka import (
     KafkaSourceBuilder,
     KafkaTopicPartition,
 )
+from flinkray.datastream.formats.json import JsonValueSchema
 from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operator_errors import OperatorError
@@ -181,6 +182,13 @@ def test_kafka_records_without_a_value_are_skipped(broker: Broker) -> None:
     broker.tombstone(topic, b"k")
     broker.produce(topic, ["b"])
     assert read(bounded(broker, topic).build()) == ["a", "b"]
+
+
+def test_json_values_are_read_from_kafka_and_null_is_skipped(broker: Broker) -> None:
+    topic = broker.topic()
+    broker.produce(topic, ['{"a": 1}', "null", " [2]"])
+    source = bounded(broker, topic).set_value_only_deserializer(JsonValueSchema())
+    assert read(source.build()) == [{"a": 1}, [2]]
 
 
 def test_error_about_a_record_that_cannot_be_deserialized_names_its_offset(broker: Broker) -> None:
