@@ -351,7 +351,16 @@ PRESTARTED_PROCESSES = ConfigOption(
     3,
     "How many processes are kept ready to become a JobMaster, a SlotPool or the coordinator of "
     "a stream job, so that a job need not wait for new ones. A stream job takes three of them, "
-    "any other job two. Each needs about 75 MiB.",
+    "any other job two. Each needs about 75 MiB. When many jobs have run at the same time in the "
+    "last minutes, more are kept.",
+)
+ROLES_PER_PRESTARTED_PROCESS = ConfigOption(
+    "cluster.roles-per-prestarted-process",
+    integer(minimum=1),
+    50,
+    "How many JobMasters and SlotPools a prestarted process becomes, one after the other, before it"
+    " ends. They run no code of users. The coordinator of a stream job does, and its process always"
+    " ends with it. 1: each process has one role.",
 )
 MAX_MASTER_GROWTH = ConfigOption(
     "cluster.max-master-growth",

@@ -83,6 +83,12 @@ class EndpointSpec:
 
     If True, *placement*, *max_restarts* and *environment* must have their defaults.
     """
+    may_return: bool = False
+    """Whether a prestarted process that had this role may take another one when the endpoint has
+    closed without an error, if it has run no code of users (``has_run_user_code``).
+
+    Needs *may_take_over* and *detached*.
+    """
     environment: dict[str, str] = field(default_factory=dict)
     """Variables set in ``os.environ`` before the factory's module is imported.
 
@@ -109,6 +115,11 @@ class EndpointSpec:
             raise ConfigurationError(
                 f"a prestarted process cannot become {self.name}, which has a placement, "
                 "restarts or an environment of its own"
+            )
+        if self.may_return and not (self.may_take_over and self.detached):
+            raise ConfigurationError(
+                f"the process of {self.name} cannot take another role afterwards: it is not "
+                "detached, or is not prestarted"
             )
 
 

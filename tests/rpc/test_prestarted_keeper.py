@@ -130,7 +130,7 @@ class Cluster:
         self.killed.append(name)
 
     def taker(self) -> PrestartedTaker:
-        return PrestartedTaker(self.driver, self.book, self.run, self.kill, self.taken.set)
+        return PrestartedTaker(self.driver, self.book, self.run, self.kill)
 
     async def close(self) -> None:
         await self.driver.close()
