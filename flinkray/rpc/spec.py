@@ -83,12 +83,6 @@ class EndpointSpec:
 
     If True, *placement*, *max_restarts* and *environment* must have their defaults.
     """
-    may_return: bool = False
-    """Whether a prestarted process that had this role may take another one when the endpoint has
-    closed without an error, if it has run no code of users (``has_run_user_code``).
-
-    Needs *may_take_over* and *detached*.
-    """
     environment: dict[str, str] = field(default_factory=dict)
     """Variables set in ``os.environ`` before the factory's module is imported.
 
@@ -98,6 +92,15 @@ class EndpointSpec:
     """When the process ends to be started again, as if it had died; needs *max_restarts*.
 
     None: never. The local service ignores this, as its processes share one memory.
+    """
+    is_ahead: bool = False
+    """Whether nobody waits for the process: on Ray, the factory's module is imported at the lowest
+    priority."""
+    may_return: bool = False
+    """Whether a prestarted process that had this role may take another one when the endpoint has
+    closed without an error, if it has run no code of users (``has_run_user_code``).
+
+    Needs *may_take_over* and *detached*.
     """
 
     def __post_init__(self) -> None:

@@ -200,7 +200,14 @@ class RayActors:
             actor_class = self._classes[spec.kind] = load_factory(_PROCESS_CLASS)(spec.kind)
         handle: ActorHandle[Any] = actor_class.options(
             **actor_options(spec, self._namespace, self._avoided_node())
-        ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))
+        ).remote(
+            self._namespace,
+            spec.name,
+            spec.factory,
+            arguments,
+            dict(spec.environment),
+            spec.is_ahead,
+        )
         return handle
 
     def _avoided_node(self) -> str | None:

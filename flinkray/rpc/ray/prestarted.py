@@ -272,6 +272,8 @@ class PrestartedKeeper:
         """The time at which this object first saw each taken process without a known role."""
         self._surplus_since: float | None = None
         """The time since when there are more ready processes than wanted; None: no surplus."""
+        self._is_new = True
+        """Whether nothing was looked at yet."""
         self._missing_since: float | None = None
         """The time since when there are fewer than wanted, or a replacement was begun; None: none
         is missing."""
@@ -315,7 +317,7 @@ class PrestartedKeeper:
         claimed = await self._run(self._directory.claimed_prestarted)
         free = {*ready} | ({*starting} - {*claimed})
         await self._end_surplus(now, ready, number + self._shortage(now, number - len(free)))
-        for _ in range(self._to_create(now, number - len(free), is_first=not (ready or starting))):
+        for _ in range(self._to_create(now, number - len(free))):
             name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.prestarted_begun, name)
             await self._create(name)
@@ -330,9 +332,10 @@ class PrestartedKeeper:
             self._shortages.popleft()
         return max(missing for _, missing in self._shortages)
 
-    def _to_create(self, now: float, missing: int, *, is_first: bool) -> int:
-        """Return how many processes to create now: all of them in a cluster without any, otherwise
-        one after the other, as jobs that run need the processor."""
+    def _to_create(self, now: float, missing: int) -> int:
+        """Return how many processes to create now: at first all that are missing, later one after
+        the other, as jobs that run need the processor."""
+        is_first, self._is_new = self._is_new, False
         if missing <= 0:
             self._missing_since = None
             return 0

@@ -100,9 +100,13 @@ class RayProcess:
         factory: str,
         spec_bytes: bytes,
         environment: dict[str, str],
+        is_ahead: bool,
     ) -> None:
         os.environ.update(environment)
         end_with_the_loop()
+        if is_ahead:
+            with suppress(FlinkRayError):  # raised again by _host
+                await at_low_priority(load_factory, factory)
         from flinkray.rpc.ray.service import RayRpcService
 
         self._name = name
@@ -244,7 +248,7 @@ class PrestartedProcess(RayProcess):
     ) -> None:
         """Wait for the first role, and begin it. *roles*: how many roles the process may have."""
         end_with_the_loop()
-        await import_at_low_priority(imports)
+        await at_low_priority(_import_all, imports)
         from flinkray.rpc.ray.directory import RayDirectory
 
         spare_what_is_there()
@@ -409,8 +413,9 @@ def _open_files() -> Iterator[str]:
                 yield path
 
 
-async def import_at_low_priority(modules: tuple[str, ...]) -> None:
-    """Import the modules in a thread of the lowest priority, as nobody waits for this process.
+async def at_low_priority(fn: Callable[..., object], *args: object) -> None:
+    """Run *fn*, which imports modules, in a thread of the lowest priority: nobody waits for this
+    process, and others may need the processor.
 
     On Linux each thread has a priority of its own, and a process without privileges cannot raise
     it again; so the thread ends.
@@ -419,11 +424,15 @@ async def import_at_low_priority(modules: tuple[str, ...]) -> None:
     def work() -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        for module in modules:
-            importlib.import_module(module)
+        fn(*args)
 
     with ThreadPoolExecutor(1, thread_name_prefix="import") as executor:
         await asyncio.get_running_loop().run_in_executor(executor, work)
+
+
+def _import_all(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        importlib.import_module(module)
 
 
 async def _import_ahead(modules: tuple[str, ...]) -> None:
