@@ -339,17 +339,17 @@ async def test_missing_prestarted_processes_are_replaced_one_after_the_other() -
     keeping = cluster.driver.create_task(cluster.keeper(create).keep(2), "keep")
     await asyncio.sleep(0.5)
     cluster.book.remove_prestarted("Prestarted-3")
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2)
     assert created == []
     cluster.add("Prestarted-2")
     await asyncio.sleep(1)
     cluster.book.remove_prestarted("Prestarted-2")
     cluster.book.remove_prestarted("Prestarted-1")
-    await asyncio.sleep(2.5)
-    assert created == [], "there were enough meanwhile"
     await asyncio.sleep(2)
+    assert created == [], "there were enough meanwhile"
+    await asyncio.sleep(1.5)
     assert len(created) == 1
-    await asyncio.sleep(3)
+    await asyncio.sleep(2)
     assert len(created) == 2
     assert cluster.book.claim_starting() == created[0]
     await asyncio.sleep(5)

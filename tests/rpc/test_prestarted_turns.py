@@ -4,11 +4,15 @@ entries of Ray's key-value store are written and read."""
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import pytest
+
 from flinkray.rpc.ray.directory import RayDirectory, name_in_turn, turn_of
+from flinkray.rpc.ray.process import name_in_log_lines
 
 NAME = "Prestarted-1"
 
@@ -126,3 +130,18 @@ def test_name_of_a_prestarted_process_says_of_which_actor_and_role_it_is() -> No
         name = name_in_turn(f"{NAME}{again}", turn)
         assert turn_of(name) == (f"{NAME}{again}", turn)
     assert turn_of(NAME) == (NAME, 1)
+
+
+def test_log_line_of_a_process_with_several_roles_begins_with_the_name_of_the_role(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before, role = logging.getLogRecordFactory(), ["JobMaster-1"]
+    name_in_log_lines("flinkray", lambda: role[0])
+    try:
+        logging.getLogger("flinkray.rpc").warning("%d slots", 2)
+        role[0] = "SlotPool-2"
+        logging.getLogger("flinkray").warning("no slots")
+        logging.getLogger("of.users").warning("their own")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert caplog.messages == ["JobMaster-1: 2 slots", "SlotPool-2: no slots", "their own"]

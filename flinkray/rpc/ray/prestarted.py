@@ -33,7 +33,7 @@ PRESTARTED_ENDPOINT = "prestarted"
 
 _POLL = 1.0
 """Seconds between two checks of how many prestarted processes there are."""
-_REPLACED_AFTER = 3.0
+_REPLACED_AFTER = 2.0
 """Seconds for which there are fewer ready processes than wanted, until one more is created.
 
 A process whose role ends by then is back and needs no replacement. Until then the job has the

@@ -262,6 +262,7 @@ class PrestartedProcess(RayProcess):
         self._executor = ThreadPoolExecutor()
         asyncio.get_running_loop().set_default_executor(self._executor)
         self._begin()
+        name_in_log_lines("flinkray", lambda: self._name)
         await self._take_role()
 
     def __repr__(self) -> str:
@@ -308,7 +309,7 @@ class PrestartedProcess(RayProcess):
             return
         self._name = spec.name
         self._is_shared = self._is_shared or self._may_return(spec)
-        logger.warning("%s becomes %s", name, spec.name)
+        logger.info("%s becomes %s", name, spec.name)
         self._service = await self._open(spec.name)
         await self._host(role.factory, role.spec)
         if role.owner is not None:
@@ -360,11 +361,11 @@ class PrestartedProcess(RayProcess):
             logger.exception("%s was not ended cleanly", ended)
             why = f"{type(error).__name__}: {error}"
         if why:
-            logger.warning("%s has ended, and its process ends: %s", ended, why)
+            logger.info("%s has ended, and its process ends: %s", ended, why)
             await run(None, self._directory.remove_prestarted, name)
             await self._end_actor()
             return
-        logger.warning("%s has ended, and its process waits for another role as %s", ended, name)
+        logger.info("%s has ended, and its process waits for another role as %s", ended, name)
         self._turn += 1
         self._end_task = None
         self._taking = asyncio.create_task(self._take_role())
@@ -385,6 +386,20 @@ class PrestartedProcess(RayProcess):
     def _owner_ended(self, reason: str) -> None:
         logger.info("%s ends with its owner: %s", self._name, reason)
         self._end_of_service()
+
+
+def name_in_log_lines(package: str, name: Callable[[], str]) -> None:
+    """Begin each log line of a package from now on with the name that *name* returns: the log file
+    of this process holds the lines of several roles, one after the other."""
+    make = logging.getLogRecordFactory()
+
+    def make_with_name(logger_name: str, *args: Any, **named: Any) -> logging.LogRecord:
+        record = make(logger_name, *args, **named)
+        if logger_name.partition(".")[0] == package:
+            record.msg = f"{name()}: {record.msg}"
+        return record
+
+    logging.setLogRecordFactory(make_with_name)
 
 
 class Belongings:
