@@ -376,7 +376,7 @@ class Leaving(EchoEndpoint):
             case "task":
                 LEFT.append(loop.create_task(asyncio.Event().wait()))
             case "timer":
-                LEFT.append(loop.call_later(600, self.note))
+                LEFT.append(loop.call_later(600, self.close))
             case "thread":
                 threading.Thread(target=threading.Event().wait, daemon=True).start()
             case "socket":
