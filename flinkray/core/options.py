@@ -313,10 +313,10 @@ PRESTARTED_TASK_PROCESSES = ConfigOption(
     integer(minimum=0),
     4,
     "A task process serves one job. While a TaskExecutor runs tasks, it keeps this many further"
-    " processes ready, but no more than its slots need. They wait for the next job, or to "
-    "replace a process that dies. A job that finds none waits until a new one has started. Each"
-    " needs about 110 MiB, 75 where pandas is not installed. While no tasks run, as many are kept"
-    " ready as the slots need.",
+    " processes ready, but no more than its slots need or jobs have taken in the last two minutes."
+    " They wait for the next job, or to replace a process that dies. A job that finds none waits"
+    " until a new one has started. Each needs about 110 MiB, 75 where pandas is not installed."
+    " While no tasks run, as many are kept ready as the slots need.",
 )
 
 TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
