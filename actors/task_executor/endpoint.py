@@ -145,7 +145,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             parts,
             factory=task_process_factory,
             on_reports=self._task_table.reported,
-            on_results_lost=self._leave_soon_unless_used,
         )
         self._python = python
         running = RunningTasks(self, runners, on_reports=self._task_table.reported)
@@ -310,9 +309,6 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._resource_manager.slot_freed(slot_id, allocation_id)
         await self._leave_unless_used(job_id)
 
-    def _leave_soon_unless_used(self, job_id: JobID) -> None:
-        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
-
     async def _leave_unless_used(self, job_id: JobID) -> None:
         """Drop the job and disconnect from its JobMaster, if the job has neither a slot nor a
         result here (TM-14). If no JobMaster is registered, results without a slot are dropped too,
@@ -455,7 +451,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
         log.info("%s: job %s has lost its JobMaster: %s", self.address, job_id, reason)
         self._hold_slots_of_job(job_id, reason)
-        self._leave_soon_unless_used(job_id)
+        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
         """Compare the slots here with the slots that a JobMaster knows (TM-16).
@@ -494,7 +490,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self._carry_out(self._table.free_slots_of_job(job_id, reason))
         self._kept.forget(job_id)
         self._tasks.forget_job(job_id)
-        self._leave_soon_unless_used(job_id)
+        self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     # --- tasks ------------------------------------------------------------------------------------
 

@@ -67,7 +67,6 @@ class PythonTasks(TasksOfKind):
         *,
         factory: str = TASK_PROCESS_FACTORY,
         on_reports: Callable[[list[TaskReport]], None],
-        on_results_lost: Callable[[JobID], None],
     ) -> None:
         """Create the object without tasks and task processes.
 
@@ -75,8 +74,6 @@ class PythonTasks(TasksOfKind):
             factory: creates the endpoint of a task process.
             parts: the shared information that deployments refer to.
             on_reports: receives the reports of tasks. A task's final state comes last and once.
-            on_results_lost: called with the job when a process with the job's last results has
-                died.
         """
         self._endpoint = endpoint
         self.processes = TaskProcesses(
@@ -91,7 +88,6 @@ class PythonTasks(TasksOfKind):
         self.results = TaskResults(self.processes, self._has_no_results)
         self._cancellation_timeout = configuration.get(TASK_CANCELLATION_TIMEOUT)
         self._on_reports = on_reports
-        self._on_results_lost = on_results_lost
         self._parts = parts
         self._tasks: dict[ExecutionAttemptID, _Task] = {}
         self._places: dict[AllocationID, TaskProcessPlace] = {}
@@ -222,11 +218,8 @@ class PythonTasks(TasksOfKind):
         self.results.ended(task.produced, is_finished=is_finished)
 
     def _process_died(self, place: TaskProcessPlace, cause: str) -> None:
-        had_results = self.results.has_results_of(place.job_id)
         self.results.process_died(place)
         self._failed([t.attempt_id for t in self._tasks.values() if t.place is place], cause)
-        if had_results and not self.results.has_results_of(place.job_id):
-            self._on_results_lost(place.job_id)
 
     def _failed(self, attempts: Iterable[ExecutionAttemptID], cause: str) -> None:
         news: list[TaskReport] = []

@@ -96,7 +96,6 @@ class TasksInDoubles:
             self._parts,
             factory=f"{__name__}:create_double",
             on_reports=on_reports,
-            on_results_lost=lambda job_id: None,
         )
 
     def begin_four(self) -> None:

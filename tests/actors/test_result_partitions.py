@@ -14,14 +14,7 @@ from flinkray.testing.function_jobs import PythonJobBuilder
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.conftest import QUICK
-from tests.actors.test_python_jobs import (
-    cancelled,
-    executions,
-    finishing,
-    until,
-    users,
-    waiting,
-)
+from tests.actors.test_python_jobs import cancelled, executions, finishing, until, waiting
 
 ONE_SLOT = {**QUICK, "taskmanager.cpu.cores": "1", "taskmanager.memory": "1g"}
 BLOCKING = ResultPartitionType.BLOCKING
@@ -87,37 +80,4 @@ async def test_task_executor_without_slots_is_kept_while_its_results_are_needed(
         assert where not in deployments.task_executors, "what it was sent is forgotten"
         assert second in deployments.task_executors
         assert not slots._letting_go
-        assert await cancelled(cluster, job_id) is JobStatus.CANCELED
-
-
-@on_virtual_time
-async def test_task_executor_without_slots_leaves_the_job_when_its_last_results_die(
-    tmp_path: Path,
-) -> None:
-    configuration = {**ONE_SLOT, "slot.idle.timeout": "1 s"}
-    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
-        builder = PythonJobBuilder("pair", job_type=JobType.BATCH, restart_strategy=NoRestart())
-        first = builder.add(finishing(), parallelism=2, cpu=1, slot_sharing_group="a")
-        second = builder.add(waiting(), cpu=1, slot_sharing_group="b")
-        builder.connect(first, second, result_type=BLOCKING)
-        job_id = await cluster.submit(builder.build())
-
-        async def second_runs() -> bool:
-            found = await executions(cluster, job_id)
-            return len(found) == 3 and found[2].state is ExecutionState.RUNNING
-
-        await until(second_runs, "the second RUNNING")
-        await asyncio.sleep(50)
-        *producers, reader = [
-            ResourceID((e.location or "-").split()[0]) for e in await executions(cluster, job_id)
-        ]
-        (where,) = [executor for executor in producers if executor != reader]
-        connections = job_master(cluster)._task_executors
-        assert connections.is_connected(where)
-        (process,) = [name for name in users(cluster) if name.endswith(where)]
-
-        cluster.network.crash(process)
-
-        await asyncio.sleep(5)
-        assert not connections.is_connected(where), "it has nothing of the job"
         assert await cancelled(cluster, job_id) is JobStatus.CANCELED
