@@ -35,7 +35,6 @@ for place in (HERE, HERE.parent):
 
 import ray  # noqa: E402
 from _results import Figure, Results, parse  # noqa: E402
-from ray.util.state import list_actors  # noqa: E402
 
 import flinkray  # noqa: E402
 from flinkray.client import JobHandle  # noqa: E402
@@ -142,15 +141,13 @@ def gap_around(file: Path, moment: float) -> float:
     raise TimeoutError("nothing was committed for a minute")
 
 
-def job_master_pid() -> int | None:
-    """Of the only one, which was a prestarted process: its ``repr`` says what it is now."""
-    found = list_actors(
-        address=ray.get_runtime_context().gcs_address,
-        filters=[("state", "=", "ALIVE")],
-        detail=True,
-    )
-    pids = [a.pid for a in found if "JobMaster-" in f"{a.name} {a.repr_name}"]
-    return pids[0] if pids else None
+def job_master_pid(directory: RayDirectory) -> int | None:
+    """Of the only one."""
+    for name in directory.names("JobMaster-"):
+        record = directory.get(name)
+        if record is not None:
+            return record.pid
+    return None
 
 
 def decided_after(job: JobHandle, killed: float, failovers: int) -> float:
@@ -223,7 +220,7 @@ def main() -> None:
             time.sleep(random.uniform(1.0, 3.0))
             while not arguments.in_a_row and len(prestarted.ready_prestarted()) < ready:
                 time.sleep(0.1)
-            while (pid := job_master_pid()) is None:  # Ray does not show it yet
+            while (pid := job_master_pid(prestarted)) is None:
                 time.sleep(0.1)
             killed = time.time()
             os.kill(pid, signal.SIGKILL)

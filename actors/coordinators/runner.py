@@ -25,6 +25,10 @@ from flinkray.scheduler.job.job_scheduler_actions import StopCoordinator
 log = logging.getLogger(__name__)
 
 
+_ENDS_WITHIN = 1.0
+"""Seconds that the process of a coordinator that was stopped has to end by itself."""
+
+
 class CoordinatorListener(Protocol):
     """Callbacks for events of coordinators.
     They run on the main thread of the coordinators' owner.
@@ -241,7 +245,7 @@ class CoordinatorRunner:
             return
         except FlinkRayError as error:
             log.warning("%s (%s) did not stop by itself: %s", name, process, error)
-        await self._owner.rpc_service.kill(process)
+        await self._owner.rpc_service.kill(process, _ENDS_WITHIN)
 
     async def kill_all(self) -> None:
         """Kill all coordinators because the owner ends. The listener is not called any more. Two

@@ -137,6 +137,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             arguments,
             detached=True,
             may_take_over=True,
+            may_return=True,
         )
 
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:

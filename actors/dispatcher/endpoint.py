@@ -53,6 +53,7 @@ from flinkray.core.ids import DispatcherId, JobID, JobMasterId
 from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.options import (
     PRESTARTED_PROCESSES,
+    ROLES_PER_PRESTARTED_PROCESS,
     SHUTDOWN_GRACE,
 )
 from flinkray.core.version import VERSION
@@ -224,7 +225,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         imports = PRESTARTED_IMPORTS
         if has_elections(self._services.configuration):
             imports += ("flinkray.ha.zookeeper",)
-        self.rpc_service.keep_prestarted(prestarted, imports, IMPORTED_AHEAD)
+        roles = self._services.configuration.get(ROLES_PER_PRESTARTED_PROCESS)
+        self.rpc_service.keep_prestarted(prestarted, imports, IMPORTED_AHEAD, roles)
         self._ended.start()
         self._job_masters.begin(heartbeat_settings(self._services.configuration))
         for job in self._jobs.values():

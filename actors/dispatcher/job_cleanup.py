@@ -59,7 +59,7 @@ class JobCleanup:
         async def release() -> None:
             # A JobMaster that was given up, or whose report a previous Dispatcher took, may still
             # live.
-            await self._job_masters.kill(job.job_id)
+            await self._job_masters.kill(job.job_id, _ENDS_WITHIN)
             manager = await self._services.connect_to_resource_manager()
             await manager.release_job(job.job_id, self._dispatcher_id, reason)
 
@@ -101,6 +101,9 @@ class JobCleanup:
 
 
 log = logging.getLogger(__name__)
+
+_ENDS_WITHIN = 1.0
+"""Seconds that the processes of an ended job have to end by themselves."""
 
 PATIENCE = 30.0
 """Seconds for which a failed deletion is repeated."""

@@ -108,6 +108,7 @@ class JobMasterSupervision:
             ),
             detached=True,
             may_take_over=True,
+            may_return=True,
         )
         job.has_had_job_masters = True
         if not await self._leadership.is_certain():
@@ -129,19 +130,19 @@ class JobMasterSupervision:
         if job.job_master_id == job_master_id:
             self.watch(job, job_master_id)
 
-    async def kill(self, job_id: JobID) -> None:
+    async def kill(self, job_id: JobID, patience: float = 0.0) -> None:
         """Kill the process of a job's JobMaster, and all processes that the JobMaster has started.
         Some of them outlive their JobMaster: SlotPools and coordinators of sources. The others have
         ended already, and only their recorded addresses are removed. Does nothing if this
-        Dispatcher leads no more.
+        Dispatcher leads no more. *patience*: seconds that each process has to end by itself.
         """
         service = self._dispatcher.rpc_service
         if not await self._leadership.is_certain():
             return
-        await service.kill(job_master_process(job_id))
+        await service.kill(job_master_process(job_id), patience)
         for kind in KINDS:
             for name in await service.process_names(processes_of_job(kind, job_id)):
-                await service.kill(name)
+                await service.kill(name, patience)
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
         """Watch the job's JobMaster. *job_master_id* None: a previous Dispatcher has started it.

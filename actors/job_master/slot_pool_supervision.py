@@ -106,6 +106,7 @@ class SlotPoolSupervision:
                 arguments=replace(self._arguments, number=self._number),
                 detached=True,
                 may_take_over=True,
+                may_return=True,
             )
             try:
                 if self._number > 1:  # its predecessor may still live

@@ -96,8 +96,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
         super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
         self._job_id = arguments.job_id
-        if rpc_service.has_own_process:
-            note_output(arguments.job_id, rpc_service.process_name)
+        # parts of an earlier coordinator's state are pickled objects of users
+        self.has_run_user_code = bool(arguments.restored or arguments.kept)
         self._owner = arguments.owner
         """The JobMaster by whose id tasks know this coordinator."""
         self._leader = arguments.job_master_id
@@ -467,7 +467,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return await self._fetch(blob_server, code) if isinstance(code, BlobKey) else code
 
     async def _provide_files(self, blob_server: str | None) -> None:
-        """Fetch and unpack the files that user code of the job imports."""
+        """Fetch and unpack the files that user code of the job imports.
+        Called before each use of user code.
+        """
+        self.has_run_user_code = True
+        if self.rpc_service.has_own_process:
+            note_output(self._job_id, self.rpc_service.process_name)
         fetch = partial(self._fetch, blob_server)
         await self._files.provide(self._job_id, self._job_files, fetch)
 

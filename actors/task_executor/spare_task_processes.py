@@ -29,6 +29,9 @@ a minute, and some starts never finish.
 REFILL_PAUSE = 1.0
 """Seconds from taking a process to starting its replacement, to not slow a job's deployment."""
 
+DEMAND_TIME = 120.0
+"""Seconds for which a process that was taken counts as demand."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedProcess:
@@ -68,17 +71,26 @@ class SpareTaskProcesses:
         self,
         endpoint: RpcEndpoint,
         resource_id: ResourceID,
-        start_process: Callable[[str], Awaitable[StartedProcess]],
+        start_process: Callable[[str, bool], Awaitable[StartedProcess]],
         end_process: Callable[[StartedProcess], object],
+        most_ahead: int = 1,
     ) -> None:
         """Create the object without processes.
-        *start_process* gets the name of the process, and may raise anything.
+
+        Args:
+            start_process: gets the name of the process, and whether no job waits for it. May raise
+                anything.
+            most_ahead: how many processes that no job waits for are started at the same time.
         """
         self._endpoint = endpoint
         self._resource_id = resource_id
         self._start_process = start_process
         self._end_process = end_process
+        self._most_ahead = most_ahead
         self._wanted = 0
+        self._most_wanted = 0
+        self._taken: deque[float] = deque()
+        """The times at which processes were taken in the last DEMAND_TIME seconds."""
         self._ready: dict[StartedProcess, TerminationWatch] = {}
         self._requests: deque[ProcessRequest] = deque()
         self._starting = 0
@@ -87,10 +99,19 @@ class SpareTaskProcesses:
         """Whether no process is started at present, because a start has just failed."""
         self._refill: TimerHandle | None = None
 
-    def keep(self, number: int) -> None:
-        """Set how many processes must wait for jobs. If more are waiting, they stay."""
-        self._wanted = number
+    def keep(self, number: int, most: int = 0) -> None:
+        """Set how many processes must wait for jobs. If more are waiting, they stay.
+
+        As many as were taken in the last minutes wait, too, up to *most*.
+        """
+        self._wanted, self._most_wanted = number, most
         self._fill()
+
+    def _number_wanted(self) -> int:
+        now = self._endpoint.clock.monotonic()
+        while self._taken and now - self._taken[0] > DEMAND_TIME:
+            self._taken.popleft()
+        return max(self._wanted, min(self._most_wanted, len(self._taken)))
 
     def end_pause(self) -> None:
         """Start missing processes at once, because a job has ended and the next may follow soon.
@@ -106,6 +127,7 @@ class SpareTaskProcesses:
         started; or *on_failed* if it fails to start. Returns the request, which can be withdrawn
         until then; None if *on_started* was called. Waiting processes that were stopped (SIGSTOP)
         are ended."""
+        self._taken.append(self._endpoint.clock.monotonic())
         while self._ready:
             process = next(iter(self._ready))
             self._ready.pop(process).cancel()
@@ -139,19 +161,23 @@ class SpareTaskProcesses:
     def _fill(self) -> None:
         if self._is_pausing:
             return
-        wanted = len(self._requests)
+        requests = len(self._requests)
+        wanted = requests
         if self._refill is None:
-            wanted += self._wanted
+            wanted = min(
+                wanted + self._number_wanted(), requests + self._most_ahead + len(self._ready)
+            )
         while len(self._ready) + self._starting < wanted:
+            is_ahead = self._starting >= requests
             self._starting += 1
             self._started += 1
             name = f"TaskProcess-{self._started}-{self._resource_id}"
-            self._endpoint.create_task(self._start(name), f"start {name}")
+            self._endpoint.create_task(self._start(name, is_ahead), f"start {name}")
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str, is_ahead: bool) -> None:
         deadlines = self._endpoint.rpc_service.deadlines
         try:
-            process = await deadlines.within(START_TIMEOUT, self._start_process(name))
+            process = await deadlines.within(START_TIMEOUT, self._start_process(name, is_ahead))
         except asyncio.TimeoutError:
             self._starting -= 1
             self._could_not_start(f"{name} could not be started within {START_TIMEOUT:g} s")
@@ -167,6 +193,7 @@ class SpareTaskProcesses:
             return
         watch = self._endpoint.watch(process.gateway, lambda reason: self._died(process, reason))
         self._ready[process] = watch
+        self._fill()
 
     def _could_not_start(self, cause: str) -> None:
         log.warning("%s", cause)

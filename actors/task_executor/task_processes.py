@@ -122,7 +122,7 @@ class TaskProcesses:
 
         Args:
             waiting: number of processes that wait for a job while others run, limited by the number
-                that the slots need.
+                that the slots need or jobs have taken in the last minutes.
             on_died: called once for each TaskProcessPlace whose process died, was killed or could
                 not be started. Calls that wait for this process are dropped.
         """
@@ -144,8 +144,13 @@ class TaskProcesses:
         """Number of processes that the TaskExecutor's own slots need."""
         self._heartbeats = TaskProcessHeartbeats(endpoint, heartbeat)
         self._places: dict[tuple[int, JobID], TaskProcessPlace] = {}
+        has_processors = endpoint.rpc_service.has_own_process
         self._spares = SpareTaskProcesses(
-            endpoint, arguments.resource_id, self._start_process, self._end_started
+            endpoint,
+            arguments.resource_id,
+            self._start_process,
+            self._end_started,
+            most_ahead=max(1, (os.cpu_count() or 1) // 2) if has_processors else 1,
         )
 
     def start_ahead(self, number_of_slots: int) -> None:
@@ -176,7 +181,8 @@ class TaskProcesses:
 
     def _fill(self) -> None:
         in_use = len(self._places)
-        self._spares.keep(max(self._ahead - in_use, min(self._ahead, self._waiting)))
+        wanted = max(self._ahead - in_use, min(self._ahead, self._waiting))
+        self._spares.keep(wanted, self._waiting)
 
     def tell(self, place: TaskProcessPlace, call: Call) -> None:
         """Make *call* to the process in the background, once the process has started.
@@ -344,7 +350,7 @@ class TaskProcesses:
             lambda cause: self._died(place, cause),
         )
 
-    async def _start_process(self, name: str) -> StartedProcess:
+    async def _start_process(self, name: str, is_ahead: bool) -> StartedProcess:
         service = self._endpoint.rpc_service
         address = await service.spawn(
             EndpointSpec(
@@ -353,6 +359,7 @@ class TaskProcesses:
                 factory=self._factory,
                 arguments=self._arguments,
                 placement=self._placement,
+                is_ahead=is_ahead,
             )
         )
         gateway = await service.connect(address, TaskProcessGateway)

@@ -324,10 +324,11 @@ async def _load_nothing() -> UserFunction:
     return StreamTaskRun.end_at_once
 
 
-IMPORT_AHEAD_AFTER = 0.5
+IMPORT_AHEAD_AFTER = 3.0
 """Seconds from the start of the process to :func:`import_ahead`.
 
-A job that already waits for the process is deployed before, and is not slowed down.
+A job that already waits for the process is deployed before, and is not slowed down. Where jobs
+follow one another faster, only those that use the modules load them.
 """
 USER_API = "flinkray.datastream"
 """Name of the module with the API for stream jobs, which this package does not import."""

@@ -313,10 +313,10 @@ PRESTARTED_TASK_PROCESSES = ConfigOption(
     integer(minimum=0),
     4,
     "A task process serves one job. While a TaskExecutor runs tasks, it keeps this many further"
-    " processes ready, but no more than its slots need. They wait for the next job, or to "
-    "replace a process that dies. A job that finds none waits until a new one has started. Each"
-    " needs about 110 MiB, 75 where pandas is not installed. While no tasks run, as many are kept"
-    " ready as the slots need.",
+    " processes ready, but no more than its slots need or jobs have taken in the last two minutes."
+    " They wait for the next job, or to replace a process that dies. A job that finds none waits"
+    " until a new one has started. Each needs about 110 MiB, 75 where pandas is not installed."
+    " While no tasks run, as many are kept ready as the slots need.",
 )
 
 TASK_EXECUTOR_REGISTRATION_TIMEOUT = ConfigOption(
@@ -351,7 +351,16 @@ PRESTARTED_PROCESSES = ConfigOption(
     3,
     "How many processes are kept ready to become a JobMaster, a SlotPool or the coordinator of "
     "a stream job, so that a job need not wait for new ones. A stream job takes three of them, "
-    "any other job two. Each needs about 75 MiB.",
+    "any other job two. Each needs about 75 MiB. When many jobs have run at the same time in the "
+    "last minutes, more are kept.",
+)
+ROLES_PER_PRESTARTED_PROCESS = ConfigOption(
+    "cluster.roles-per-prestarted-process",
+    integer(minimum=1),
+    50,
+    "How many JobMasters and SlotPools a prestarted process becomes, one after the other, before it"
+    " ends. They run no code of users. The coordinator of a stream job does, and its process always"
+    " ends with it. 1: each process has one role.",
 )
 MAX_MASTER_GROWTH = ConfigOption(
     "cluster.max-master-growth",

@@ -97,6 +97,10 @@ class RpcEndpoint(RpcGateway):
         An exception in it terminates the endpoint, whose ``terminated`` fails with the exception.
         """
 
+    has_run_user_code: bool = False
+    """Whether the endpoint has run code of users. Then its process ends with it, even if its role
+    ``may_return``."""
+
     async def on_stop(self) -> None:
         """Hook for subclasses: runs once, when the endpoint is closed, and before it terminates."""
 

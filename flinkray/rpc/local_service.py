@@ -257,7 +257,7 @@ class LocalRpcService(BaseRpcService):
     async def spawn(self, spec: EndpointSpec) -> str:
         return await self.network.spawn(spec, self)
 
-    async def kill(self, process_name: str) -> None:
+    async def kill(self, process_name: str, patience: float = 0.0) -> None:
         self.network.kill(process_name)
 
     async def is_dead(self, identity: str) -> bool:

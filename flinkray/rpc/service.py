@@ -173,7 +173,11 @@ class RpcService(ABC):
 
     @abstractmethod
     def keep_prestarted(
-        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+        self,
+        number: int,
+        imports: tuple[str, ...] = (),
+        ahead: tuple[str, ...] = (),
+        roles: int = 1,
     ) -> None:
         """Keep *number* prestarted processes ready while this service is open.
 
@@ -183,6 +187,8 @@ class RpcService(ABC):
         Args:
             imports: modules that a process has imported when it is ready.
             ahead: modules that a ready process imports while it has no role.
+            roles: how many roles a process takes, one after the other, if each one
+                ``may_return``; then the process ends.
         """
 
     @abstractmethod
@@ -225,8 +231,12 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    async def kill(self, process_name: str) -> None:
-        """End a process at once and for good; idempotent, no error if there is none.
+    async def kill(self, process_name: str, patience: float = 0.0) -> None:
+        """End a process for good; idempotent, no error if there is none.
+
+        With *patience*, a process whose endpoint has just closed may get so many seconds to end by
+        itself: then the actor that was prestarted for it can take another role. Otherwise the
+        process ends at once.
 
         While Ray's head is away, this waits for the head and raises nothing.
         """

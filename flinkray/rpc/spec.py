@@ -93,6 +93,15 @@ class EndpointSpec:
 
     None: never. The local service ignores this, as its processes share one memory.
     """
+    is_ahead: bool = False
+    """Whether nobody waits for the process: on Ray, the factory's module is imported at the lowest
+    priority."""
+    may_return: bool = False
+    """Whether a prestarted process that had this role may take another one when the endpoint has
+    closed without an error, if it has run no code of users (``has_run_user_code``).
+
+    Needs *may_take_over* and *detached*.
+    """
 
     def __post_init__(self) -> None:
         if not self.name or ADDRESS_SEPARATOR in self.name:
@@ -109,6 +118,11 @@ class EndpointSpec:
             raise ConfigurationError(
                 f"a prestarted process cannot become {self.name}, which has a placement, "
                 "restarts or an environment of its own"
+            )
+        if self.may_return and not (self.may_take_over and self.detached):
+            raise ConfigurationError(
+                f"the process of {self.name} cannot take another role afterwards: it is not "
+                "detached, or is not prestarted"
             )
 
 

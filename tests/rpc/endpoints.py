@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from abc import abstractmethod
 from pathlib import Path
@@ -338,3 +339,51 @@ def running(service: RpcService) -> Scripted:
     endpoint = starting(service)
     endpoint.may_stop.set()
     return endpoint
+
+
+LEFT: list[object] = []
+"""What endpoints of this process have left."""
+
+
+def leaving_spec(name: str, what: str) -> EndpointSpec:
+    """A role whose process may have another one, and whose endpoint leaves something at its end."""
+    return EndpointSpec(
+        "Echo",
+        name,
+        f"{__name__}:create_leaving",
+        Point(0, 0.0, what),
+        detached=True,
+        may_take_over=True,
+        may_return=True,
+    )
+
+
+def create_leaving(rpc_service: RpcService, arguments: Point) -> Leaving:
+    return Leaving(rpc_service, arguments.name)
+
+
+class Leaving(EchoEndpoint):
+    """Leaves something in its process when it ends."""
+
+    def __init__(self, rpc_service: RpcService, what: str) -> None:
+        super().__init__(rpc_service)
+        self._what = what
+        self.has_run_user_code = what == "user code"
+
+    async def on_stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        match self._what:
+            case "task":
+                LEFT.append(loop.create_task(asyncio.Event().wait()))
+            case "timer":
+                LEFT.append(loop.call_later(600, self.close))
+            case "thread":
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+            case "socket":
+                LEFT.append(socket.create_server(("127.0.0.1", 0)))
+            case "file":
+                LEFT.append(os.open(__file__, os.O_RDONLY))
+            case "endpoint":
+                LEFT.append(self)
+            case "error":
+                raise OrderError(14, "the end fails")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 import ray
@@ -38,6 +38,18 @@ class Book(RayDirectory):
         """Those that have a role."""
         self.removed: list[str] = []
         self.is_away = False
+        self.is_kept = False
+        self.killed: list[str] = []
+        """Notes of killed processes."""
+
+    def keep_prestarted(self, is_kept: bool) -> None:
+        self.is_kept = is_kept
+
+    def ends(self) -> list[str]:
+        return list(self.killed)
+
+    def forget_end(self, end: str) -> None:
+        self.killed.remove(end)
 
     def starting_prestarted(self) -> list[str]:
         if self.is_away:
@@ -90,7 +102,7 @@ async def test_processes_are_prestarted_again_after_an_outage_of_rays_head() -> 
     async def do_nothing(name: str) -> None:
         """Ray would start or end the actor."""
 
-    keeper = PrestartedKeeper(service, book, run, do_nothing, do_nothing)
+    keeper = PrestartedKeeper(service, book, run, do_nothing, do_nothing, is_there)
     keeping = service.create_task(keeper.keep(2), "keep")
     await asyncio.sleep(0.5)
     assert len(book.begun) == 2
@@ -98,10 +110,14 @@ async def test_processes_are_prestarted_again_after_an_outage_of_rays_head() -> 
     await asyncio.sleep(10)
     book.is_away = False
     book.begun.clear()
-    await asyncio.sleep(2)
+    await asyncio.sleep(8)
     assert len(book.begun) == 2
     assert not keeping.done()
     await service.close()
+
+
+async def is_there(name: str) -> bool:
+    return name == "Prestarted-1"
 
 
 class Cluster:
@@ -113,10 +129,10 @@ class Cluster:
         self.host = LocalRpcService("Prestarted-1", network)
         self.prestarted = Prestarted(self.host)
         self.prestarted.start()
+        self.hosts = [self.host]
         self.book = Book()
         self.book.ready.append("Prestarted-1")
         self.killed: list[str] = []
-        self.taken = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -129,12 +145,28 @@ class Cluster:
     async def kill(self, name: str) -> None:
         self.killed.append(name)
 
+    def keeper(
+        self,
+        create: Callable[[str], Awaitable[None]] | None = None,
+        run: Callable[..., Awaitable[Any]] | None = None,
+    ) -> PrestartedKeeper:
+        return PrestartedKeeper(
+            self.driver, self.book, run or self.run, create or self.kill, self.kill, is_there
+        )
+
+    def add(self, name: str) -> None:
+        """Add a ready prestarted process."""
+        self.hosts.append(LocalRpcService(name, self.host.network))
+        Prestarted(self.hosts[-1]).start()
+        self.book.ready.append(name)
+
     def taker(self) -> PrestartedTaker:
-        return PrestartedTaker(self.driver, self.book, self.run, self.kill, self.taken.set)
+        return PrestartedTaker(self.driver, self.book, self.run, self.kill)
 
     async def close(self) -> None:
         await self.driver.close()
-        await self.host.close()
+        for host in self.hosts:
+            await host.close()
 
 
 async def cancelled(spawning: asyncio.Future[str | None]) -> None:
@@ -217,7 +249,7 @@ async def test_prestarted_process_that_took_over_a_role_is_not_killed_as_missing
             await cluster.host.close()
         return result
 
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, run, create, cluster.kill)
+    keeper = cluster.keeper(create, run)
     await keeper._fill_up(1)
     assert cluster.killed == []
     await cluster.close()
@@ -227,7 +259,7 @@ async def test_prestarted_process_that_took_over_a_role_is_not_killed_as_missing
 async def test_dead_prestarted_process_is_removed_from_the_process_directory() -> None:
     cluster = Cluster()
     await cluster.host.close()
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeper = cluster.keeper()
     await keeper._fill_up(0)
     assert cluster.killed == cluster.book.removed == ["Prestarted-1"]
     assert cluster.book.ready == []
@@ -242,10 +274,8 @@ async def test_spawn_waits_for_a_prestarted_process_that_is_being_created() -> N
     spawning = asyncio.ensure_future(cluster.taker().spawn(echo_spec("worker")))
     await asyncio.sleep(5)
     assert not spawning.done()
-    assert not cluster.taken.is_set()
     cluster.book.is_ready("Prestarted-1")
     role = await cluster.prestarted.role
-    assert cluster.taken.is_set()
     role.answer.set_result(codec.encode((True, "worker/echo")))
     assert await spawning == "worker/echo"
     await cluster.close()
@@ -282,29 +312,63 @@ async def test_spawn_waits_at_most_a_minute_for_a_prestarted_process() -> None:
 
 
 @on_virtual_time
-async def test_prestarted_processes_that_are_claimed_or_taken_are_replaced() -> None:
+async def test_first_prestarted_processes_are_all_created_at_once() -> None:
+    cluster = Cluster()
+    cluster.book.ready.clear()
+    keeper = cluster.keeper()
+    keeping = cluster.driver.create_task(keeper.keep(3), "keep")
+    await asyncio.sleep(0.1)
+    assert len(cluster.book.begun) == 3
+    assert cluster.book.is_kept
+    keeping.cancel()
+    await keeper.end_all()
+    assert not cluster.book.is_kept
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_missing_prestarted_processes_are_replaced_one_after_the_other() -> None:
+    """Those of jobs that end soon come back by themselves."""
     cluster = Cluster()
     created: list[str] = []
 
     async def create(name: str) -> None:
         created.append(name)
 
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, create, cluster.kill)
-    keeping = cluster.driver.create_task(keeper.keep(2), "keep")
-    await asyncio.sleep(0.1)
-    assert len(created) == 1
-    assert cluster.book.claim_starting() == created[0]
-    await asyncio.sleep(1)
-    assert len(created) == 2
-    cluster.book.remove_prestarted("Prestarted-1")
-    keeper.taken()
-    await asyncio.sleep(0.2)
-    assert len(created) == 2
-    await asyncio.sleep(0.2)
-    assert len(created) == 3
-    cluster.book.is_ready(created[0])
+    cluster.add("Prestarted-3")
+    keeping = cluster.driver.create_task(cluster.keeper(create).keep(2), "keep")
+    await asyncio.sleep(0.5)
+    cluster.book.remove_prestarted("Prestarted-3")
     await asyncio.sleep(2)
+    assert created == []
+    cluster.add("Prestarted-2")
+    await asyncio.sleep(1)
+    cluster.book.remove_prestarted("Prestarted-2")
+    cluster.book.remove_prestarted("Prestarted-1")
+    await asyncio.sleep(2)
+    assert created == [], "there were enough meanwhile"
+    await asyncio.sleep(1.5)
+    assert len(created) == 1
+    await asyncio.sleep(2)
+    assert len(created) == 2
+    assert cluster.book.claim_starting() == created[0]
+    await asyncio.sleep(5)
+    assert len(created) == 3, "one is claimed"
+    await asyncio.sleep(10)
     assert len(created) == 3
+    keeping.cancel()
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_notes_of_killed_processes_are_forgotten_when_ray_has_ended_their_actors() -> None:
+    cluster = Cluster()
+    cluster.book.killed += ["Prestarted-1.7/mark", "Prestarted-2.3/mark"]
+    keeping = cluster.driver.create_task(cluster.keeper().keep(1), "keep")
+    await asyncio.sleep(59)
+    assert len(cluster.book.killed) == 2
+    await asyncio.sleep(3)
+    assert cluster.book.killed == ["Prestarted-1.7/mark"], "it is still there"
     keeping.cancel()
     await cluster.close()
 
@@ -319,7 +383,7 @@ async def test_prestarted_process_that_was_taken_but_got_no_role_is_ended(has_ro
     if has_role:
         prestarted = await cluster.driver.connect("Prestarted-1/prestarted", PrestartedGateway)
         role = asyncio.ensure_future(prestarted.take_over("f", b"", None))
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeper = cluster.keeper()
     keeping = cluster.driver.create_task(keeper.keep(0), "keep")
     await asyncio.sleep(9)
     assert cluster.killed == []
@@ -342,7 +406,7 @@ async def test_silent_prestarted_process_that_was_taken_is_ended_unless_it_has_a
     cluster.book.there.append("Prestarted-1")
     cluster.book.others += ["Prestarted-1"] * has_role
     await cluster.host.close()
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
+    keeper = cluster.keeper()
     keeping = cluster.driver.create_task(keeper.keep(0), "keep")
     await asyncio.sleep(50)
     assert cluster.book.removed == []
@@ -355,21 +419,22 @@ async def test_silent_prestarted_process_that_was_taken_is_ended_unless_it_has_a
 
 @on_virtual_time
 async def test_prestarted_processes_beyond_the_wanted_number_are_ended_after_a_while() -> None:
-    """They replaced claimed processes whose claimers have died."""
+    """As many as were missing in the last minutes are no surplus."""
     cluster = Cluster()
-    hosts = [cluster.host]
-    for name in ("Prestarted-2", "Prestarted-3"):
-        hosts.append(LocalRpcService(name, cluster.host.network))
-        Prestarted(hosts[-1]).start()
-        cluster.book.ready.append(name)
-    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
-    keeping = cluster.driver.create_task(keeper.keep(2), "keep")
+    cluster.add("Prestarted-5")
+    keeping = cluster.driver.create_task(cluster.keeper().keep(2), "keep")
+    await asyncio.sleep(0.5)
+    cluster.book.remove_prestarted("Prestarted-5")
+    await asyncio.sleep(1)
+    for name in ("Prestarted-2", "Prestarted-3", "Prestarted-4"):
+        cluster.add(name)
     await asyncio.sleep(9)
-    assert len(cluster.book.ready) == 3
-    await asyncio.sleep(3)
-    assert cluster.killed == ["Prestarted-3"]
-    assert cluster.book.ready == ["Prestarted-1", "Prestarted-2"]
+    assert len(cluster.book.ready) == 4
+    await asyncio.sleep(4)
+    assert cluster.killed == ["Prestarted-4"]
+    await asyncio.sleep(90)
+    assert cluster.killed == ["Prestarted-4"], "one was missing"
+    await asyncio.sleep(40)
+    assert cluster.killed == ["Prestarted-4", "Prestarted-3"]
     keeping.cancel()
-    for host in hosts[1:]:
-        await host.close()
     await cluster.close()

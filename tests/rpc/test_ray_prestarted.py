@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 import ray
 
-from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConnectionError
+from flinkray.core.errors import (
+    ConfigurationError,
+    ProcessExistsError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+)
 from flinkray.rpc import EndpointSpec, RayRpcService
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.spark.ray_cluster import ray_actors
 from flinkray.testing.waiting import eventually
-from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
+from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec, leaving_spec
 
 pytestmark = pytest.mark.ray
 
@@ -29,7 +34,7 @@ IMPORTED_AHEAD = "_lsprof"
 @pytest.fixture
 async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
-    service.keep_prestarted(1, ("tests.rpc.endpoints",), (IMPORTED_AHEAD,))
+    service.keep_prestarted(1, ("tests.rpc.endpoints",), (IMPORTED_AHEAD,), roles=3)
     yield service
     await service.end_prestarted()
     await service.close()
@@ -176,6 +181,109 @@ async def test_error_at_the_start_of_a_role_is_raised_by_its_spawn(service: RayR
     )
     with pytest.raises(OrderError, match="the factory fails"):
         await service.spawn(spec)
+
+
+async def ready_as(service: RayRpcService, name: str) -> None:
+    directory = RayDirectory(service.namespace)
+    await eventually(
+        lambda: service.run_blocking(lambda: name in directory.ready_prestarted()), 300, name
+    )
+
+
+async def test_process_of_an_ended_role_takes_another_role_and_knows_nothing_of_the_first(
+    service: RayRpcService,
+) -> None:
+    name = await prestarted(service)
+    address = await service.spawn(leaving_spec("first", "nothing"))
+    first = await service.connect(address, EchoGateway)
+    old = await record_of(service, "first")
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    process_ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    service.watch(first, ended.set_result)
+    service.watch_process("first", process_ended.set_result)
+
+    await first.close_yourself()
+
+    await ready_as(service, f"{name}.2")
+    await asyncio.wait_for(asyncio.gather(ended, process_ended), 10)
+    with pytest.raises(RecipientUnreachableError):
+        await first.echo(1)
+    with pytest.raises(RpcConnectionError, match="first"):
+        await service.connect(address, EchoGateway)
+    assert await service.is_dead(f"first#{old.incarnation}")
+    for taken in (name, f"{name}.3"):
+        with pytest.raises(RpcConnectionError):
+            await service.connect(f"{taken}/prestarted", EchoGateway)
+
+    second = await service.connect(
+        await service.spawn(leaving_spec("second", "nothing")), EchoGateway
+    )
+    new = await record_of(service, "second")
+    assert (new.pid, new.actor_id, new.turn) == (old.pid, old.actor_id, 2)
+    assert (new.incarnation, new.port, new.unix_path) != (
+        old.incarnation,
+        old.port,
+        old.unix_path,
+    )
+    handle = ray.get_actor(name, service.namespace)
+    parked = await service.run_blocking(ray.get, handle.park.remote(old.incarnation))
+    assert parked, "who waits for the end of the first role is told of it"
+    await service.kill("first")
+    await service._end_prestarted(name)  # a kill of the first role that comes late
+    assert await second.pid() == old.pid
+
+    await service.kill("second")
+    await eventually(lambda: service.run_blocking(has_ended, old.pid), 300, "its end")
+
+
+async def test_process_ends_after_as_many_roles_as_it_may_have(service: RayRpcService) -> None:
+    name = await prestarted(service)
+    pids = []
+    for number in (1, 2, 3):
+        await ready_as(service, f"{name}.{number}" if number > 1 else name)
+        address = await service.spawn(leaving_spec(f"worker-{number}", "nothing"))
+        echo = await service.connect(address, EchoGateway)
+        pids.append(await echo.pid())
+        await echo.close_yourself()
+    assert pids == [pids[0]] * 3
+    await eventually(lambda: service.run_blocking(has_ended, pids[0]), 300, "its end")
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["task", "timer", "thread", "socket", "file", "endpoint", "error", "user code"],
+)
+async def test_process_in_which_a_role_has_left_something_takes_no_other_role(
+    service: RayRpcService, what: str
+) -> None:
+    name = await prestarted(service)
+    address = await service.spawn(leaving_spec("worker", what))
+    echo = await service.connect(address, EchoGateway)
+    pid = await echo.pid()
+    await echo.close_yourself()
+    await eventually(lambda: service.run_blocking(has_ended, pid), 300, "its end")
+    directory = RayDirectory(service.namespace)
+    assert not [
+        known
+        for known in await service.run_blocking(directory.ready_prestarted)
+        if known.startswith(name)
+    ]
+
+
+async def test_process_whose_role_ends_after_prestarted_processes_were_ended_ends(
+    service: RayRpcService,
+) -> None:
+    """Otherwise it would outlive its cluster."""
+    await prestarted(service)
+    address = await service.spawn(leaving_spec("worker", "nothing"))
+    echo = await service.connect(address, EchoGateway)
+    pid = await echo.pid()
+    await service.end_prestarted()
+    await echo.close_yourself()
+    await eventually(lambda: service.run_blocking(has_ended, pid), 300, "its end")
+    directory = RayDirectory(service.namespace)
+    assert await service.run_blocking(directory.names, "") == ["driver"]
+    assert await service.run_blocking(directory.starting_prestarted) == []
 
 
 def test_each_prestarted_process_in_creation_is_claimed_once(ray_cluster: None) -> None:

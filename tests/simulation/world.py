@@ -357,7 +357,12 @@ class World(CallObserver):
         for executor in self.well(TaskExecutor):
             held = inside.holdings(executor).get(job_id, inside.Holding())
             slots.update(held.slots)
-            if job_id in inside.followed_jobs(executor) and not (held.slots or held.partitions):
+            follows = job_id in inside.followed_jobs(executor)
+            if (
+                follows
+                and not (held.slots or held.partitions)
+                and not self._expects_results(job_id, executor)
+            ):
                 problems.append(f"{executor.address} follows the JobMaster, and has nothing of it")
             results |= {p for p in inside.partitions_known_to(executor) if p.job_id == job_id}
             for attempt, is_cancelling in held.attempts.items():
@@ -393,6 +398,15 @@ class World(CallObserver):
             if past:
                 problems.append(f"TaskExecutors keep results of past JobMasters: {past}")
         return problems
+
+    def _expects_results(self, job_id: JobID, executor: TaskExecutor) -> bool:
+        """Whether the job's JobMaster counts on results there.  Those that died with their process
+        are missed when a task reads them; until they are released, the TaskExecutor stays."""
+        return any(
+            master._scheduler.holds_partitions_on(executor._arguments.resource_id)
+            for master in self.well(JobMaster)
+            if master._job_id == job_id
+        )
 
     def remains(self, job_id: JobID) -> list[str]:
         """What is left of a job that has ended."""

@@ -13,6 +13,7 @@ from ray.util.state import list_actors
 from ray.util.state.common import ActorState
 
 from flinkray.core.ids import JobID
+from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.processes import leftover_processes
 from flinkray.testing.waiting import wait_until
 
@@ -49,10 +50,19 @@ def live_actors() -> list[Actor]:
         detail=True,
         limit=10_000,
     )
+    roles = {
+        namespace: _roles(RayDirectory(namespace))
+        for namespace in {state.ray_namespace for state in states if _is_prestarted(state)}
+        if namespace is not None
+    }
+
+    def role(state: ActorState) -> str:
+        return roles.get(state.ray_namespace or "", {}).get(state.name or "", "")
+
     return [
         Actor(
-            name=_role(state) or state.name or "",
-            kind=_role(state).partition("-")[0] or state.class_name,
+            name=role(state) or state.name or "",
+            kind=role(state).partition("-")[0] or state.class_name,
             namespace=state.ray_namespace or "",
             pid=state.pid or 0,
             actor_id=state.actor_id,
@@ -65,8 +75,18 @@ def live_actors() -> list[Actor]:
     ]
 
 
-def _role(state: ActorState) -> str:
-    return state.repr_name or "" if state.class_name == "Prestarted" else ""
+def _is_prestarted(state: ActorState) -> bool:
+    return bool(state.class_name == "Prestarted")
+
+
+def _roles(directory: RayDirectory) -> dict[str, str]:
+    """Name of the process that each prestarted actor is now, by the name of the actor."""
+    records = ((name, directory.get(name)) for name in directory.names(""))
+    return {
+        record.actor_name: name
+        for name, record in records
+        if record is not None and name not in (record.actor_name, record.name_before)
+    }
 
 
 def _bundle_index(resources: dict[str, float]) -> int | None:

@@ -107,8 +107,20 @@ class RayActors:
 
         await self._head.ask_patiently(kill)
 
+    async def exists(self, name: str) -> bool:
+        """Return whether Ray has an actor of that name that is not dead."""
+
+        def look() -> bool:
+            try:
+                ray.get_actor(name, self._namespace)
+            except ValueError:
+                return False
+            return True
+
+        return await self._head.ask(look)
+
     async def create_prestarted(
-        self, name: str, imports: tuple[str, ...], ahead: tuple[str, ...]
+        self, name: str, imports: tuple[str, ...], ahead: tuple[str, ...], roles: int
     ) -> None:
         """Begin to create a detached process that has no role yet."""
         options = {
@@ -122,7 +134,7 @@ class RayActors:
         def create() -> None:
             place = avoiding(self._avoided_node())
             load_factory(_PRESTARTED_CLASS)().options(**options, **place).remote(
-                self._namespace, name, imports, ahead
+                self._namespace, name, imports, ahead, roles
             )
 
         await self._head.ask(create)
@@ -188,7 +200,14 @@ class RayActors:
             actor_class = self._classes[spec.kind] = load_factory(_PROCESS_CLASS)(spec.kind)
         handle: ActorHandle[Any] = actor_class.options(
             **actor_options(spec, self._namespace, self._avoided_node())
-        ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))
+        ).remote(
+            self._namespace,
+            spec.name,
+            spec.factory,
+            arguments,
+            dict(spec.environment),
+            spec.is_ahead,
+        )
         return handle
 
     def _avoided_node(self) -> str | None:
@@ -366,11 +385,13 @@ async def death_of(
     namespace: str,
     actor_name: str,
     actor_id: str,
+    incarnation: str,
     node_id: str | None,
     ping_timeout: float,
     give_up: Callable[[Any], None],
 ) -> str:
-    """Wait until the process of *connection* is dead according to Ray; return the reason.
+    """Wait until the process of *connection* is dead according to Ray, or *incarnation* of it is
+    over according to its actor; return the reason.
 
     *run* runs blocking calls off the loop. *give_up* cancels the open call when nobody waits for it
     any more, as an actor has room for a limited number of calls. If Ray reports a node as dead, its
@@ -383,7 +404,7 @@ async def death_of(
         handle = ray.get_actor(actor_name, namespace)
         if handle._actor_id.hex() != actor_id:
             return None
-        return handle.park.remote()
+        return handle.park.remote(incarnation)
 
     await asyncio.sleep(_FIRST)
     while True:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from ray.experimental import internal_kv
 
@@ -26,9 +27,29 @@ _PROCESS = b"process:"
 _PRESTARTED = b"prestarted:"
 _STARTING = b"prestarted-starting:"
 _CLAIMED = b"prestarted-claimed:"
+_KEPT = b"prestarted-kept"
+_TURN = b"prestarted-turn:"
+_ENDING = b"prestarted-ending:"
+
+_TURN_SEPARATOR = "."
 
 
-@stored("ProcessRecord")
+def name_in_turn(actor_name: str, turn: int) -> str:
+    """Return the process name under which a prestarted process waits for its role number *turn*."""
+    return actor_name if turn == 1 else f"{actor_name}{_TURN_SEPARATOR}{turn}"
+
+
+def turn_of(name: str) -> tuple[str, int]:
+    """Return (actor name, turn) of a name made by :func:`name_in_turn`."""
+    actor_name, _, turn = name.partition(_TURN_SEPARATOR)
+    return actor_name, int(turn or 1)
+
+
+def _with_turn(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "turn": 1}
+
+
+@stored("ProcessRecord", version=2, migrations={1: _with_turn})
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """The address at which a process listens, and the identity of the process."""
@@ -45,28 +66,37 @@ class ProcessRecord:
     actor_id: str | None
     """Ray's id of the actor; None: the process is a driver, not an actor."""
     actor_name: str
-    """The actor's name: the process's own, or the earlier name of a prestarted process."""
+    """The actor's name: the process's own, or the first name of a prestarted process."""
     pid: int
+    turn: int = 1
+    """The number of the role, for a prestarted process that takes one role after the other."""
+
+    @property
+    def name_before(self) -> str:
+        """The name under which a prestarted process waited for this role."""
+        return name_in_turn(self.actor_name, self.turn)
 
 
 class RayDirectory:
     """The records of one cluster, that is, of one Ray namespace."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, store: Any = internal_kv) -> None:
+        """Create the directory of a namespace. *store* has the functions of Ray's module."""
         self._space = f"rpc:{namespace}".encode()
+        self._store = store
 
     def secret(self) -> bytes:
         """Return the cluster's secret; made now if the cluster has none yet."""
-        internal_kv._internal_kv_put(
+        self._store._internal_kv_put(
             _SECRET, os.urandom(_SECRET_SIZE), overwrite=False, namespace=self._space
         )
-        secret = internal_kv._internal_kv_get(_SECRET, namespace=self._space)
+        secret = self._store._internal_kv_get(_SECRET, namespace=self._space)
         if not isinstance(secret, bytes) or len(secret) != _SECRET_SIZE:
             raise RuntimeError(f"the secret of {self._space.decode()} is damaged")
         return secret
 
     def put(self, process_name: str, record: ProcessRecord) -> None:
-        internal_kv._internal_kv_put(
+        self._store._internal_kv_put(
             _PROCESS + process_name.encode(),
             encode_record(record),
             overwrite=True,
@@ -79,7 +109,7 @@ class RayDirectory:
         Raises:
             StoredFormatError: a flinkray of another version has written the record.
         """
-        data = internal_kv._internal_kv_get(_PROCESS + process_name.encode(), namespace=self._space)
+        data = self._store._internal_kv_get(_PROCESS + process_name.encode(), namespace=self._space)
         if data is None:
             return None
         try:
@@ -102,7 +132,7 @@ class RayDirectory:
                 return  # not this incarnation's
             if record is None or record.incarnation != incarnation:
                 return
-        internal_kv._internal_kv_del(_PROCESS + process_name.encode(), namespace=self._space)
+        self._remove(_PROCESS + process_name.encode())
 
     # prestarted processes
 
@@ -123,7 +153,7 @@ class RayDirectory:
         """
         self._starts_no_more(name)
         key = _PRESTARTED + name.encode()
-        return internal_kv._internal_kv_del(key, namespace=self._space) > 0
+        return self._remove(key) > 0
 
     def ready_prestarted(self) -> list[str]:
         """Return the sorted names of the prestarted processes that are ready."""
@@ -136,15 +166,15 @@ class RayDirectory:
     def has_become_another(self, name: str) -> bool:
         """Return whether the prestarted process *name* has a role.
 
-        It has a role if the record of a process with another name leads to its actor. Also True if
-        any record cannot be read.
+        It has a role if the record of a process with another name leads to it. Also True if any
+        record cannot be read.
         """
         for process in self.names(""):
             try:
                 record = self.get(process)
             except StoredFormatError:
                 return True
-            if process != name and record is not None and record.actor_name == name:
+            if process != name and record is not None and record.name_before == name:
                 return True
         return False
 
@@ -156,28 +186,92 @@ class RayDirectory:
         """
         for name in self.starting_prestarted():
             key = _CLAIMED + name.encode()
-            already_there = internal_kv._internal_kv_put(
+            already_there = self._store._internal_kv_put(
                 key, b"", overwrite=False, namespace=self._space
             )
             if already_there:
                 continue
             if name in self.starting_prestarted():
                 return name  # _starts_no_more removes the claim from now on
-            internal_kv._internal_kv_del(key, namespace=self._space)
+            self._remove(key)
         return None
 
     def claimed_prestarted(self) -> list[str]:
         """Return the sorted names of the claimed prestarted processes, which are being created."""
         return self._names(_CLAIMED)
 
+    # prestarted processes that take one role after the other
+
+    def keep_prestarted(self, is_kept: bool) -> None:
+        """Note whether the cluster keeps prestarted processes. While it does not, a prestarted
+        process ends with its role."""
+        if is_kept:
+            self._put(_KEPT)
+        else:
+            self._remove(_KEPT)
+
+    def goes_back(self, process_name: str, incarnation: str, name: str) -> bool:
+        """Note that a role is over, and that its process is about to wait for another one, under
+        *name*. Returns False if the cluster keeps no prestarted processes: the process must end.
+
+        *name* is listed as being created before the question. So whoever ends all prestarted
+        processes finds it, or the process learns of that.
+        """
+        self.prestarted_begun(name)
+        self.remove(process_name, incarnation)
+        return bool(self._store._internal_kv_exists(_KEPT, namespace=self._space))
+
+    def begin_turn(self, name: str) -> bool:
+        """Note that the earlier roles of a prestarted process are over: from now on, no kill that
+        is meant for one of them reaches the process. Returns False if such a kill may be under way:
+        then the process must end.
+        """
+        actor_name, turn = turn_of(name)
+        self._store._internal_kv_put(
+            _TURN + actor_name.encode(), b"%d" % turn, overwrite=True, namespace=self._space
+        )
+        return not self._names(_ENDING + f"{name_in_turn(actor_name, turn - 1)}/".encode())
+
+    def may_end(self, name: str, mark: str) -> bool:
+        """Announce, by a *mark* that only the caller uses, that a prestarted process is to be
+        killed: it waits under *name*, or has its role since. Returns False if that role is over,
+        and the actor waits for another role or has it: then the actor must not be killed.
+
+        This writes before it reads, as :meth:`begin_turn` does with the same two entries. So at
+        least one of the two learns of the other. The mark of a kill stays, as the process may live
+        for a moment afterwards; see :meth:`forget_end`.
+        """
+        self._put(_ENDING + f"{name}/{mark}".encode())
+        actor_name, turn = turn_of(name)
+        key = _TURN + actor_name.encode()
+        current = self._store._internal_kv_get(key, namespace=self._space)
+        if current is None or int(current) <= turn:
+            return True
+        self._remove(_ENDING + f"{name}/{mark}".encode())
+        return False
+
+    def ends(self) -> list[str]:
+        """Return what :meth:`forget_end` forgets, for each prestarted process that was killed."""
+        return self._names(_ENDING)
+
+    def forget_end(self, end: str) -> None:
+        """Remove what is noted of a prestarted process that has long been killed."""
+        actor_name, _ = turn_of(end.partition("/")[0])
+        self._remove(_TURN + actor_name.encode())
+        self._remove(_ENDING + end.encode())
+
     def _starts_no_more(self, name: str) -> None:
         for key in (_STARTING, _CLAIMED):
-            internal_kv._internal_kv_del(key + name.encode(), namespace=self._space)
+            self._remove(key + name.encode())
+
+    def _remove(self, key: bytes) -> int:
+        """Remove an entry, and return how many there were."""
+        return int(self._store._internal_kv_del(key, namespace=self._space))
 
     def _put(self, key: bytes) -> None:
-        internal_kv._internal_kv_put(key, b"", overwrite=True, namespace=self._space)
+        self._store._internal_kv_put(key, b"", overwrite=True, namespace=self._space)
 
     def _names(self, prefix: bytes) -> list[str]:
-        keys: list[bytes] = internal_kv._internal_kv_list(prefix, namespace=self._space)
+        keys: list[bytes] = self._store._internal_kv_list(prefix, namespace=self._space)
         # Ray leaves a part of the namespace before the key, as the namespace contains a colon
         return sorted(key.rpartition(b":")[2].decode() for key in keys)

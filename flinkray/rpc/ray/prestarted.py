@@ -13,8 +13,8 @@ import asyncio
 import logging
 import uuid
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -22,10 +22,9 @@ import ray
 from flinkray.core.errors import RpcError, RpcTimeoutError
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
-from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.rpc.ray.directory import RayDirectory, turn_of
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
-from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
@@ -34,11 +33,14 @@ PRESTARTED_ENDPOINT = "prestarted"
 
 _POLL = 1.0
 """Seconds between two checks of how many prestarted processes there are."""
-_AFTER_TAKEN = 0.3
-"""Seconds until a prestarted process that this process took is replaced.
+_REPLACED_AFTER = 2.0
+"""Seconds for which there are fewer ready processes than wanted, until one more is created.
 
-By then the job is deployed, if all it needs was ready and the processor had nothing else to do.
+A process whose role ends by then is back and needs no replacement. Until then the job has the
+processor for itself.
 """
+_RECENTLY = 120.0
+"""Seconds for which the keeper remembers how many processes were missing."""
 _LOOK_AGAIN = 0.1
 """Seconds between two checks whether a claimed process is ready."""
 _PATIENCE = 60.0
@@ -123,15 +125,13 @@ class PrestartedTaker:
         directory: RayDirectory,
         run: Callable[..., Awaitable[Any]],
         kill_actor: Callable[[str], Awaitable[None]],
-        on_taken: Callable[[], None],
     ) -> None:
-        """Create the object, which takes no process yet. *on_taken* is called whenever this object
-        has taken a prestarted process."""
+        """Create the object, which takes no process yet. *kill_actor* kills a prestarted process,
+        also if it has taken a role, but not if that role is over."""
         self._service = service
         self._directory = directory
         self._run = run
         self._kill_actor = kill_actor
-        self._on_taken = on_taken
 
     async def spawn(self, spec: EndpointSpec) -> str | None:
         """Give the role of *spec* to a prestarted process; return the endpoint's address.
@@ -181,7 +181,6 @@ class PrestartedTaker:
                     prestarted, name = answer.result(), answers[answer]
                     if prestarted is None or not await self._take(name):
                         continue  # it does not answer, or another process has taken it
-                    self._on_taken()
                     address = await self._give_role(name, prestarted, spec)
                     if address is not None:
                         return address
@@ -253,39 +252,49 @@ class PrestartedKeeper:
         run: Callable[..., Awaitable[Any]],
         create: Callable[[str], Awaitable[None]],
         kill_actor: Callable[[str], Awaitable[None]],
+        is_there: Callable[[str], Awaitable[bool]],
     ) -> None:
         """Create the keeper, which keeps no processes yet.
-        *create* begins to create a prestarted process with the given name.
+
+        Args:
+            create: begins to create a prestarted process with the given name.
+            is_there: returns whether Ray has an actor of the given name.
         """
         self._service = service
         self._directory = directory
         self._run = run
         self._create = create
         self._kill_actor = kill_actor
+        self._is_there = is_there
         self._starting: dict[str, float] = {}
         """The time at which this object first saw each process that is being created."""
         self._without_role: dict[str, float] = {}
         """The time at which this object first saw each taken process without a known role."""
         self._surplus_since: float | None = None
         """The time since when there are more ready processes than wanted; None: no surplus."""
-        self._taken = asyncio.Event()
-
-    def taken(self) -> None:
-        """Create a prestarted process soon, because this process has taken one. Those that other
-        processes take are noticed at the next check."""
-        self._taken.set()
+        self._is_new = True
+        """Whether nothing was looked at yet."""
+        self._missing_since: float | None = None
+        """The time since when there are fewer than wanted, or a replacement was begun; None: none
+        is missing."""
+        self._shortages: deque[tuple[float, int]] = deque()
+        """(time, number of missing processes) of the last checks."""
+        self._ends: dict[str, float] = {}
+        """The time at which this object first saw each note of a killed process."""
 
     async def keep(self, number: int) -> None:
         """Keep *number* processes ready; runs until it is cancelled."""
+        is_noted = False
         while True:
             try:
+                if not is_noted:
+                    await self._run(self._directory.keep_prestarted, True)
+                    is_noted = True
                 await self._fill_up(number)
+                await self._forget_ends()
             except (RpcError, ray.exceptions.RayError) as error:  # also: Ray's head is away
                 logger.warning("prestarted processes: %s", error)
-            with suppress(asyncio.TimeoutError):
-                await within(_POLL, self._taken.wait())
-                await asyncio.sleep(_AFTER_TAKEN)
-            self._taken.clear()
+            await asyncio.sleep(_POLL)
 
     async def _fill_up(self, number: int) -> None:
         starting = await self._run(self._directory.starting_prestarted)
@@ -305,12 +314,48 @@ class PrestartedKeeper:
             if await self._run(self._directory.remove_prestarted, name):
                 await self._end(name)
         ready = [name for name in ready if name not in missing]
-        await self._end_surplus(now, ready, number)
         claimed = await self._run(self._directory.claimed_prestarted)
-        for _ in range(number - len({*ready} | ({*starting} - {*claimed}))):
+        free = {*ready} | ({*starting} - {*claimed})
+        await self._end_surplus(now, ready, number + self._shortage(now, number - len(free)))
+        for _ in range(self._to_create(now, number - len(free))):
             name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.prestarted_begun, name)
             await self._create(name)
+
+    def _shortage(self, now: float, missing: int) -> int:
+        """Note how many processes are missing now, and return the most of the last minutes.
+
+        So many more are kept for a while: so many jobs have begun at the same time.
+        """
+        self._shortages.append((now, max(missing, 0)))
+        while now - self._shortages[0][0] > _RECENTLY:
+            self._shortages.popleft()
+        return max(missing for _, missing in self._shortages)
+
+    def _to_create(self, now: float, missing: int) -> int:
+        """Return how many processes to create now: at first all that are missing, later one after
+        the other, as jobs that run need the processor."""
+        is_first, self._is_new = self._is_new, False
+        if missing <= 0:
+            self._missing_since = None
+            return 0
+        if self._missing_since is None:
+            self._missing_since = now
+            return missing if is_first else 0
+        if now - self._missing_since < _REPLACED_AFTER:
+            return 0
+        self._missing_since = now
+        return 1
+
+    async def _forget_ends(self) -> None:
+        """Forget killed processes, when Ray has ended them."""
+        now = self._service.clock.monotonic()
+        ends = await self._run(self._directory.ends)
+        self._ends = {end: self._ends.get(end, now) for end in ends}
+        for end, since in self._ends.items():
+            actor_name, _ = turn_of(end.partition("/")[0])
+            if now - since > _START_TIMEOUT and not await self._is_there(actor_name):
+                await self._run(self._directory.forget_end, end)
 
     async def _end_left(self, now: float, known: set[str]) -> None:
         """End prestarted processes that were taken by a process that died before it gave them a
@@ -355,7 +400,9 @@ class PrestartedKeeper:
         await self._run(self._directory.remove, name)
 
     async def end_all(self) -> None:
-        """End all prestarted processes that nobody has taken, ready or being created."""
+        """End all prestarted processes that nobody has taken, ready or being created. The others
+        end with their roles."""
+        await self._run(self._directory.keep_prestarted, False)
         for name in await self._run(self._directory.starting_prestarted):
             await self._end(name)
         for name in await self._run(self._directory.ready_prestarted):

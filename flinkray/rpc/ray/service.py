@@ -27,7 +27,7 @@ from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.ray.actors import RayActors, death_of, is_node_dead
 from flinkray.rpc.ray.dialler import RayDialler, Whereabouts
-from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory, turn_of
 from flinkray.rpc.ray.head import ProcessEndsError, RayHead
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
@@ -44,6 +44,9 @@ from flinkray.rpc.wire.tls import tls_of
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_LOOK_AGAIN = 0.02
+"""Seconds between two looks whether a process has ended by itself."""
 
 _CALLS_END_TIMEOUT = 5.0
 """Seconds that a closing service waits for its calls to Ray."""
@@ -78,6 +81,8 @@ class RayRpcService(BaseRpcService):
         """Whether Ray has restarted this process after its death."""
         self.actor_name = process_name
         """The name of the hosting actor; differs from the process name after a prestart."""
+        self.turn = 1
+        """The number of the role in the hosting actor (:attr:`ProcessRecord.turn`)."""
         self.head = RayHead(process_name)
         """Asks Ray's head; all calls to Ray in this process go through this object."""
         self._directory = RayDirectory(namespace)
@@ -110,7 +115,7 @@ class RayRpcService(BaseRpcService):
             lambda: self.max_frame_size,
         )
         self._prestarted = PrestartedTaker(
-            self, self._directory, self.head.ask, self._actors.kill, self._prestarted_taken
+            self, self._directory, self.head.ask, self._end_prestarted
         )
         self._keeper_of_prestarted: PrestartedKeeper | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -126,13 +131,15 @@ class RayRpcService(BaseRpcService):
         ask_timeout: float = RpcService.DEFAULT_ASK_TIMEOUT,
         transport: TransportChoice = "auto",
         actor_name: str | None = None,
+        turn: int = 1,
     ) -> RayRpcService:
         """Join the cluster of *namespace* with this process, on the running loop.
 
         *process_name* defaults to ``client-<random>``. *transport*: with "auto", messages go over
         direct connections where they can be opened, and elsewhere through Ray's actor calls, which
         are slower; "direct" and "ray" allow only the one or the other. Drivers are always reached
-        directly. *actor_name* is the name of the hosting actor, if it differs from *process_name*.
+        directly. *actor_name* is the name of the hosting actor, if it differs from *process_name*;
+        *turn* counts the roles of a prestarted process.
 
         Raises:
             RuntimeError: Ray is not initialised in this process.
@@ -145,6 +152,7 @@ class RayRpcService(BaseRpcService):
         secret = await loop.run_in_executor(None, RayDirectory(namespace).secret)
         service = cls(namespace, name, secret, ask_timeout=ask_timeout, transport=transport)
         service.actor_name = actor_name or name
+        service.turn = turn
         try:
             await service._listen()
         except BaseException:
@@ -161,14 +169,14 @@ class RayRpcService(BaseRpcService):
         process_name: str,
         on_end: Callable[[], None],
         actor_name: str | None = None,
+        turn: int = 1,
     ) -> RayRpcService:
         """Open the service for the actor that hosts a process.
 
-        *on_end* ends the process; *actor_name* is the actor's name, if it differs from
-        *process_name*. Others find the process by its name until :meth:`sign_off`, even after this
-        service is closed.
+        *on_end* ends the process; *actor_name* and *turn* as for :meth:`open`. Others find the
+        process by its name until :meth:`sign_off`, even after this service is closed.
         """
-        service = await cls.open(namespace, process_name, actor_name=actor_name)
+        service = await cls.open(namespace, process_name, actor_name=actor_name, turn=turn)
         service._on_end = on_end
         return service
 
@@ -232,6 +240,7 @@ class RayRpcService(BaseRpcService):
             actor_id=ray.get_runtime_context().get_actor_id(),
             actor_name=self.actor_name,
             pid=os.getpid(),
+            turn=self.turn,
         )
         before = await _if_readable(self.head.ask(self._directory.get, self.process_name))
         self.is_restart = (
@@ -301,6 +310,7 @@ class RayRpcService(BaseRpcService):
                 self.namespace,
                 record.actor_name,
                 record.actor_id,
+                record.incarnation,
                 record.node_id,
                 self.ask_timeout,
                 self._give_up,
@@ -331,20 +341,20 @@ class RayRpcService(BaseRpcService):
         return await self._actors.start(spec, self._is_running)
 
     def keep_prestarted(
-        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+        self,
+        number: int,
+        imports: tuple[str, ...] = (),
+        ahead: tuple[str, ...] = (),
+        roles: int = 1,
     ) -> None:
         async def create(name: str) -> None:
-            await self._actors.create_prestarted(name, imports, ahead)
+            await self._actors.create_prestarted(name, imports, ahead, roles)
 
         self._keeper_of_prestarted = keeper = PrestartedKeeper(
-            self, self._directory, self.head.ask, create, self._actors.kill
+            self, self._directory, self.head.ask, create, self._end_prestarted, self._actors.exists
         )
         if number:
             self._keeping = self.create_task(keeper.keep(number), "keep prestarted processes")
-
-    def _prestarted_taken(self) -> None:
-        if self._keeper_of_prestarted is not None:
-            self._keeper_of_prestarted.taken()
 
     async def end_prestarted(self) -> None:
         if self._keeping is not None:
@@ -353,6 +363,14 @@ class RayRpcService(BaseRpcService):
         if self._keeper_of_prestarted is not None:
             await self._keeper_of_prestarted.end_all()
 
+    async def _end_prestarted(self, name: str) -> None:
+        """Kill the actor of the prestarted process *name*, which may have its role since. Does
+        nothing if that role is over and the actor waits for another one, or has it."""
+        mark = uuid.uuid4().hex
+        if await self.head.ask_patiently(self._directory.may_end, name, mark):
+            actor_name, _ = turn_of(name)
+            await self._actors.kill(actor_name)
+
     async def _is_running(self, process_name: str) -> bool:
         try:
             connection = await self._connection(process_name)
@@ -360,12 +378,20 @@ class RayRpcService(BaseRpcService):
         except RpcError:
             return False
 
-    async def kill(self, process_name: str) -> None:
-        record = await _if_readable(self.head.ask_patiently(self._directory.get, process_name))
+    async def kill(self, process_name: str, patience: float = 0.0) -> None:
+        find = partial(self.head.ask_patiently, self._directory.get, process_name)
+        record = await _if_readable(find())
         self._taken_children.discard(process_name)
+        if record is not None and record.actor_name != process_name:
+            give_up = self.loop.time() + patience
+            while self.loop.time() < give_up:
+                now = await _if_readable(find())
+                if now is None or now.incarnation != record.incarnation:
+                    return
+                await asyncio.sleep(_LOOK_AGAIN)
         await self._actors.kill(process_name)
         if record is not None and record.actor_name != process_name:
-            await self._actors.kill(record.actor_name)
+            await self._end_prestarted(record.name_before)
         if record is not None and record.actor_id is not None:
             await self.head.ask_patiently(self._directory.remove, process_name, record.incarnation)
 

@@ -301,7 +301,11 @@ class BaseRpcService(RpcService):
         task.add_done_callback(self._tasks.report_failure)
 
     def keep_prestarted(
-        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+        self,
+        number: int,
+        imports: tuple[str, ...] = (),
+        ahead: tuple[str, ...] = (),
+        roles: int = 1,
     ) -> None:
         """Do nothing: processes start at once here. A subclass may override this."""
 

@@ -70,7 +70,7 @@ class SimulatedRpcService(NetworkedService):
     async def spawn(self, spec: EndpointSpec) -> str:
         return await self.simulation.supervisor.spawn(spec, self)
 
-    async def kill(self, process_name: str) -> None:
+    async def kill(self, process_name: str, patience: float = 0.0) -> None:
         await self.simulation.supervisor.kill(process_name)
 
     async def is_dead(self, identity: str) -> bool:

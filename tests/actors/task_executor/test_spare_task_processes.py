@@ -49,7 +49,7 @@ class Processes:
         )
         self.spares.keep(number)
 
-    async def start(self, name: str) -> StartedProcess:
+    async def start(self, name: str, is_ahead: bool) -> StartedProcess:
         self.started.append(name)
         number = len(self.started)
         if number in self.hang:
