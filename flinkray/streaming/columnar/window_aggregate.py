@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.kernels.numpy_aggregates import Values, start_of, ufunc_of
+from flinkray.kernels.numpy_panes import Times
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.columnar_table import NamespaceArrays
 from flinkray.state.descriptors import ListStateDescriptor
@@ -104,12 +105,14 @@ class WindowAggregateOperator(StreamOperator):
         if len(times):
             self._panes.add(columns, times)
 
-    def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
+    def _without_late(self, columns: Columns, times: Times) -> tuple[Columns, Any]:
         """Count late records, and return (the other records, their timestamps). A record is late
         when the watermark of its key group has passed the end of its last window or, if no window
         contains the record, its timestamp. Watermarks of key groups may differ after a restore."""
-        size, slide, offset = self._times
-        last = np.maximum(times - (times - offset) % slide + (size - 1), times)
+        first: Times = times.min(keepdims=True)
+        if self._lasts(first)[0] > self._ended.latest:  # the other records' last windows end later
+            return columns, times
+        last = self._lasts(times)
         late = last <= self._watermark
         if self._ended.latest > self._watermark:
             places = np.flatnonzero(~late & (last <= self._ended.latest))
@@ -122,6 +125,13 @@ class WindowAggregateOperator(StreamOperator):
         kept = columns.take(np.flatnonzero(~late))
         self._late.inc(records_in(columns.batch) - records_in(kept.batch))
         return kept, kept.timestamps
+
+    def _lasts(self, times: Times) -> Times:
+        """Return, for each time, the last time of the last window with this time or, if no window
+        contains the time, the time itself."""
+        size, slide, offset = self._times
+        lasts: Times = np.maximum(times - (times - offset) % slide + (size - 1), times)
+        return lasts
 
     # --- windows ------------------------------------------------------------------------------
 
