@@ -196,6 +196,25 @@ typedef struct {
     Py_ssize_t panes, steps;
 } Addition;
 
+/* Marks the slots of rows, and counts the rows unless *counts* is NULL. Returns the first row whose
+   slot is out of range, or -1. */
+static Py_ssize_t mark_rows(const int32_t *slots, const Array *marks, int64_t mark,
+                            const Array *counts, Py_ssize_t rows)
+{
+    int64_t *of_slots = marks->data, *numbers = counts == NULL ? NULL : counts->data;
+    size_t groups = (size_t)marks->length;
+    if (counts != NULL && counts->length < marks->length)
+        groups = (size_t)counts->length;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        if ((uint32_t)slots[row] >= groups)
+            return row;
+        of_slots[slots[row]] = mark;
+        if (numbers != NULL)
+            numbers[slots[row]]++;
+    }
+    return -1;
+}
+
 /* Returns the first row whose slot or pane is out of range, or -1. */
 static Py_ssize_t add_rows(const Addition *a)
 {
@@ -206,25 +225,23 @@ static Py_ssize_t add_rows(const Addition *a)
         int64_t place = places[run], end = ends[run];
         if (place < 0 || place >= a->panes || end > a->slots->length)
             return row;
-        int64_t *marks = a->marks[place].data;
-        size_t groups = (size_t)a->marks[place].length;
         while (row < end) {
             Py_ssize_t rows = end - row < ROWS_AT_ONCE ? end - row : ROWS_AT_ONCE;
-            for (Py_ssize_t each = row; each < row + rows; each++) {
-                if ((uint32_t)slots[each] >= groups)
-                    return each;
-                marks[slots[each]] = a->mark;
-            }
-            for (const PaneStep *step = a->of_rows; step < a->of_rows + a->steps; step++) {
+            const PaneStep *step = a->of_rows, *last = a->of_rows + a->steps;
+            const Array *counts = NULL;
+            if (step < last && step->values == NULL)
+                counts = &step++->states[place];
+            Py_ssize_t wrong = mark_rows(slots + row, &a->marks[place], a->mark, counts, rows);
+            for (; wrong < 0 && step < last; step++) {
                 const char *values = step->values;
                 if (values != NULL)
                     values += row * step->known->value_size;
                 const Array *state = &step->states[place];
-                Py_ssize_t wrong = step->known->step(slots + row, values, state->data,
-                                                     (size_t)state->length, NULL, rows);
-                if (wrong >= 0)
-                    return row + wrong;
+                wrong = step->known->step(slots + row, values, state->data, (size_t)state->length,
+                                          NULL, rows);
             }
+            if (wrong >= 0)
+                return row + wrong;
             row += rows;
         }
     }

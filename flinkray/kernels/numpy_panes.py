@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from flinkray.kernels.numpy_aggregates import Slots, Values, extremes_by_group, sums_by_group
+from flinkray.kernels.numpy_aggregates import (
+    Slots,
+    Values,
+    extremes_by_group,
+    stable_order,
+    sums_by_group,
+)
 
 Times = npt.NDArray[np.int64]
 
@@ -73,24 +79,28 @@ def add_to_panes(
     from 0. *marks* has an array for each pane; the slots of the pane's rows get *mark* there.
     Raises IndexError: an array has no number for a slot."""
     lengths = np.diff(ends, prepend=0)
-    for place, of_pane in enumerate(marks):
-        mine = np.flatnonzero(places == place)
-        rows: Any = (
-            slice(ends[mine[0]] - lengths[mine[0]], ends[mine[0]])
-            if len(mine) == 1
-            else np.flatnonzero(np.repeat(places == place, lengths))
-        )
-        of_rows = slots[rows]
-        of_pane[of_rows] = mark
+    order, counts = None, lengths
+    if len(places) > len(marks) or (places[1:] <= places[:-1]).any():
+        of_rows = np.repeat(places, lengths).astype(np.int32)
+        order, counts = stable_order(of_rows), np.bincount(of_rows, minlength=len(marks))
+        places = np.arange(len(marks))
+    end = 0
+    for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+        begin, end = end, end + count
+        rows: Any = slice(begin, end) if order is None else order[begin:end]
+        of_pane = slots[rows]
+        numbers = np.bincount(of_pane, minlength=len(marks[place]))
+        marks[place][np.flatnonzero(numbers)] = mark
         for how, values, states in steps:
-            _add(how, of_rows, None if values is None else values[rows], states[place])
+            if values is None:
+                states[place][:] += numbers
+            else:
+                _add(how, of_pane, values[rows], states[place])
 
 
-def _add(how: str, slots: Slots, values: Values | None, state: Values) -> None:
+def _add(how: str, slots: Slots, values: Values, state: Values) -> None:
     size = len(state)
-    if values is None:
-        state += np.bincount(slots, minlength=size)
-    elif how in ("min", "max"):
+    if how in ("min", "max"):
         extremes_by_group(how, slots, values, state)
     elif how == "sum" and state.dtype.kind == "f":  # one after the other, beginning with the state
         before = np.flatnonzero(state)

@@ -127,6 +127,9 @@ class Panes:
         self.kinds: dict[Measure, np.dtype[Any]] = {}
         """The type of each measure's numbers, in all panes."""
         self._key_type: pa.DataType | None = None
+        self._all_keys: tuple[list[Any], int, pa.DataType | None, pa.Array] = [], 0, None, None
+        """The last array of all keys: the table's list of keys, its length then, the type, the
+        array."""
         self._measures = sorted({measure for a in aggregates for measure in a.measures})
         self._open_columns(name)
 
@@ -258,9 +261,17 @@ class Panes:
     def key_array(self, present: Any) -> pa.Array:
         """Return the keys at the indices *present* as an Arrow array."""
         keys = self.table.keys
-        mine = [keys[slot] for slot in present.tolist()]
+        if len(present) < len(keys):
+            return self._array_of([keys[slot] for slot in present.tolist()])
+        of, number, kind, array = self._all_keys
+        if of is not keys or number != len(keys) or kind != self._key_type:
+            array = self._array_of(keys)
+            self._all_keys = keys, len(keys), self._key_type, array
+        return array
+
+    def _array_of(self, keys: list[Any]) -> pa.Array:
         try:
-            return pa.array(mine, self._key_type)
+            return pa.array(keys, self._key_type)
         except pa.ArrowInvalid as error:
             raise StreamError(
                 f"the keys of column {self._keys.field!r} came as {self._key_type} and as integers "
@@ -300,9 +311,9 @@ class Panes:
 
 def _distinct(numbers: Times) -> tuple[Times, npt.NDArray[np.int64]]:
     """Return the distinct numbers in ascending order, and the index of each number in them."""
+    if len(numbers) == 1:
+        return numbers, np.zeros(1, np.int64)
     first, last = int(numbers.min()), int(numbers.max())
-    if first == last:
-        return numbers[:1], np.zeros(len(numbers), np.int64)
     if last - first > _SPAN:
         distinct, places = np.unique(numbers, return_inverse=True)
         return distinct, places

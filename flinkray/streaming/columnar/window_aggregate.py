@@ -109,10 +109,12 @@ class WindowAggregateOperator(StreamOperator):
         """Count late records, and return (the other records, their timestamps). A record is late
         when the watermark of its key group has passed the end of its last window or, if no window
         contains the record, its timestamp. Watermarks of key groups may differ after a restore."""
-        first: Times = times.min(keepdims=True)
-        if self._lasts(first)[0] > self._ended.latest:  # the other records' last windows end later
+        size, slide, offset = self._times
+        first = int(times.min())
+        last_of_first = max(first - (first - offset) % slide + (size - 1), first)
+        if last_of_first > self._ended.latest:  # the last windows of other records end no earlier
             return columns, times
-        last = self._lasts(times)
+        last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
         if self._ended.latest > self._watermark:
             places = np.flatnonzero(~late & (last <= self._ended.latest))
@@ -125,13 +127,6 @@ class WindowAggregateOperator(StreamOperator):
         kept = columns.take(np.flatnonzero(~late))
         self._late.inc(records_in(columns.batch) - records_in(kept.batch))
         return kept, kept.timestamps
-
-    def _lasts(self, times: Times) -> Times:
-        """Return, for each time, the last time of the last window with this time or, if no window
-        contains the time, the time itself."""
-        size, slide, offset = self._times
-        lasts: Times = np.maximum(times - (times - offset) % slide + (size - 1), times)
-        return lasts
 
     # --- windows ------------------------------------------------------------------------------
 
