@@ -261,7 +261,7 @@ class Panes:
     def key_array(self, present: Any) -> pa.Array:
         """Return the keys at the indices *present* as an Arrow array."""
         keys = self.table.keys
-        if len(present) < len(keys):
+        if not np.array_equal(present, np.arange(len(keys))):
             return self._array_of([keys[slot] for slot in present.tolist()])
         of, number, kind, array = self._all_keys
         if of is not keys or number != len(keys) or kind != self._key_type:
