@@ -277,6 +277,10 @@ static bool take_step(Addition *a, PyObject *tuple, PaneStep *step)
 {
     const char *name;
     PyObject *values, *states;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "a step is a tuple");
+        return false;
+    }
     if (!PyArg_ParseTuple(tuple, "sOO", &name, &values, &states))
         return false;
     step->known = step_named(name);
