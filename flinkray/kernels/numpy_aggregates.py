@@ -111,13 +111,12 @@ def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Value
     return total
 
 
-def extremes_by_group(
-    slots: npt.NDArray[Any], values: Values, into: Values, ufunc: np.ufunc
-) -> None:
-    """Update ``into[slot]`` with the minimum or maximum of the values of each group."""
-    groups = group(slots.astype(np.int32, copy=False))
-    reduced = ufunc.reduceat(values.take(groups.order), groups.starts)
-    into[groups.slots] = ufunc(into[groups.slots], reduced)
+def extremes_by_group(how: str, slots: Slots, values: Values, state: Values) -> None:
+    """Update *state* with the minimum or maximum (*how*) of the values of each group."""
+    if len(slots):
+        groups, ufunc = group(slots), ufunc_of(how, state.dtype)
+        reduced = ufunc.reduceat(values.take(groups.order), groups.starts)
+        state[groups.slots] = ufunc(state[groups.slots], reduced)
 
 
 def running_sums(slots: Slots, values: Values, state: Values) -> Values:
@@ -138,10 +137,10 @@ def running_sums(slots: Slots, values: Values, state: Values) -> Values:
     return result
 
 
-def running_extremes(slots: Slots, values: Values, state: Values, ufunc: np.ufunc) -> Values:
-    """Return, for each record, the minimum or maximum of its group so far.
+def running_extremes(how: str, slots: Slots, values: Values, state: Values) -> Values:
+    """Return, for each record, the minimum or maximum (*how*) of its group so far.
     *state*: the minimum or maximum of each group before these records; is updated."""
-    groups = group(slots)
+    groups, ufunc = group(slots), ufunc_of(how, state.dtype)
     running = _accumulate(ufunc, groups, values.take(groups.order), state)
     state[groups.slots] = running[groups.starts + groups.counts - 1]
     result = np.empty_like(running)

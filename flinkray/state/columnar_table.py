@@ -86,10 +86,15 @@ class NamespaceArrays:
     def touch(self, slots: npt.NDArray[Any]) -> None:
         """Note that the keys with these slots have numbers in this namespace, and that the numbers
         are changed now."""
+        self.marks()[slots] = self._table.log.number
+
+    def marks(self) -> npt.NDArray[np.int64]:
+        """Return the array in which a caller that changes the number of a slot writes
+        ``table.log.number``, as :meth:`touch` does. It may be written until keys are added."""
         size = len(self._table)
         if size > len(self._marks):
             self._grow(size)
-        self._marks[slots] = self._table.log.number
+        return self._marks[:size]
 
     def present(self) -> npt.NDArray[np.bool_]:
         """Return, for each slot, whether its key has numbers in this namespace.

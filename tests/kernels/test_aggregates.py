@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from flinkray.kernels import aggregates, numpy_aggregates
 from flinkray.kernels.compiled import native
+from flinkray.kernels.numpy_aggregates import start_of
 
-KINDS = [np.dtype(kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u4", "u8", "f4", "f8")]
+KINDS = [np.dtype(kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")]
 GROUPS = 5
 
 pytestmark = pytest.mark.skipif(native is None, reason="compares compiled kernels with NumPy code")
@@ -39,10 +40,10 @@ def same(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
 
 
 def _bytes(values: npt.NDArray[Any]) -> bytes:
-    """Return the bytes of the values. All NaNs count as one: which of two NaNs their sum is depends
-    on the compiler."""
+    """Return the bytes of the values. All NaNs count as one, and -0.0 as 0.0: which of two NaNs is
+    their sum, and which of two zeros is the less, depends on the compiler and on NumPy's loops."""
     if values.dtype.kind == "f":
-        values = np.where(np.isnan(values), np.nan, values)
+        values = np.where(np.isnan(values), np.nan, values) + 0.0
     return values.tobytes()
 
 
@@ -62,6 +63,20 @@ def test_sums_by_group_have_the_bytes_of_the_numpy_code(batch: Any) -> None:
     slots, values = batch
     expected = numpy_aggregates.sums_by_group(slots, values, GROUPS)
     assert same(aggregates.sums_by_group(slots, values, GROUPS), expected)
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
+@given(batches(), st.sampled_from(["min", "max"]), st.sampled_from(KINDS))
+def test_extremes_have_the_bytes_of_the_numpy_code(batch: Any, how: str, other: Any) -> None:
+    slots, values = batch
+    kind = np.promote_types(values.dtype, other)
+    results = []
+    for module in (aggregates, numpy_aggregates):
+        state = np.full(GROUPS, start_of(how, kind), kind)
+        module.extremes_by_group(how, slots, values, state)
+        running = module.running_extremes(how, slots, values, state)
+        results.append([state, running])
+    assert all(map(same, *results))
 
 
 @pytest.mark.parametrize("slot", [-1, GROUPS])

@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.kernels.aggregates import running_sums, sums_by_group
-from flinkray.kernels.numpy_aggregates import (
-    Values,
+from flinkray.kernels.aggregates import (
     extremes_by_group,
     running_extremes,
-    start_of,
-    ufunc_of,
+    running_sums,
+    sums_by_group,
 )
+from flinkray.kernels.numpy_aggregates import Values, start_of
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.key_numbers import Slots
 from flinkray.state.row_table import RowTable
@@ -217,7 +216,6 @@ class AggregateState:
         self._kind = self._numbers.wide_column(
             NUMBER, self._kind_of(schema), lambda kind: start_of(self._how, kind)
         )
-        self._ufunc = ufunc_of(self._how, self._kind)
         self.result_schema = self._results_of(schema)
         place = schema.get_field_index(self._field)
         self._row_schema = self.result_schema.set(place, schema.field(place))
@@ -280,7 +278,7 @@ class AggregateState:
         if self._how == "sum":
             running = running_sums(slots, values, state)
         else:
-            running = running_extremes(slots, values, state, self._ufunc)
+            running = running_extremes(self._how, slots, values, state)
         columns = {self._key: batch.column(self._key), self._field: pa.array(running)}
         if self._others:
             rows = pc.take(self._all_first_rows(), pa.array(slots), boundscheck=False)
@@ -294,7 +292,7 @@ class AggregateState:
         if self._how == "sum":
             state += sums_by_group(slots, values, len(state))
         else:
-            extremes_by_group(slots, values, state, self._ufunc)
+            extremes_by_group(self._how, slots, values, state)
 
     def result(self) -> pa.RecordBatch:
         """Return the current row of every key, in the order in which the keys came."""

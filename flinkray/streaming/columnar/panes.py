@@ -8,20 +8,19 @@ and the numbers of all measures, with the begins of the panes as timestamps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.kernels.aggregates import sums_by_group
-from flinkray.kernels.numpy_aggregates import Values, extremes_by_group, start_of, ufunc_of
-from flinkray.state.columnar_table import ColumnarTable
-from flinkray.state.key_numbers import Slots
+from flinkray.kernels.numpy_aggregates import Values, start_of
+from flinkray.kernels.numpy_panes import Step, Times, upper_halves
+from flinkray.kernels.panes import add_to_panes, runs_of_panes
+from flinkray.state.columnar_table import ColumnarTable, NamespaceArrays
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
@@ -34,10 +33,9 @@ COUNT = "count"
 COUNT_OF_PART = "__count_of_part"
 """Name of the column of the number of records in a part. No user's column has this name."""
 
-_SLICED = 1024
-"""Most panes that a batch may span to be sliced by pane. In a longer span most are empty."""
-
-Times = npt.NDArray[np.int64]
+_SPAN = 4096
+"""Most panes that a batch may span for a table of the panes in it. In a longer span most are empty.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,6 @@ class PaneTimes(NamedTuple):
     def begin_of(self, pane: int) -> int:
         return pane * self.pane_size + self.offset
 
-    def panes_of(self, times: Times) -> Times:
-        panes: Times = (times - self.offset) // self.pane_size
-        return panes
-
 
 class Panes:
     """The numbers of all keys and panes of a subtask. In *table* they are kept with the number of
@@ -133,6 +127,9 @@ class Panes:
         self.kinds: dict[Measure, np.dtype[Any]] = {}
         """The type of each measure's numbers, in all panes."""
         self._key_type: pa.DataType | None = None
+        self._all_keys: tuple[list[Any], int, pa.DataType | None, pa.Array] = [], 0, None, None
+        """The last array of all keys: the table's list of keys, its length then, the type, the
+        array."""
         self._measures = sorted({measure for a in aggregates for measure in a.measures})
         self._open_columns(name)
 
@@ -174,34 +171,16 @@ class Panes:
         counts, values = self._numbers(columns.batch)
         for measure, column in values.items():
             self._widen(measure, column.dtype)
-        first, last = self.times.panes_of(np.array([times.min(), times.max()])).tolist()
-
-        def add(pane: int, which: Any) -> None:
-            mine = {measure: column[which] for measure, column in values.items()}
-            self._add(pane, slots[which], None if counts is None else counts[which], mine)
-
-        if first == last:
-            add(first, slice(None))
-        elif last - first <= _SLICED and not (times[1:] < times[:-1]).any():
-            self._add_slices(first, last, times, add)
-        else:
-            panes = self.times.panes_of(times)
-            some = np.unique(panes).tolist() if last - first > 64 else range(first, last + 1)
-            for pane in some:
-                mask = panes == pane
-                if mask.any():
-                    add(pane, mask)
-
-    def _add_slices(
-        self, first: int, last: int, times: Times, add: Callable[[int, Any], None]
-    ) -> None:
-        """Add records that are in order of time: call *add* with each pane and the slice of its
-        records, so that no record is copied."""
-        begins = np.arange(first + 1, last + 1) * self.times.pane_size + self.times.offset
-        bounds = [0, *np.searchsorted(times, begins).tolist(), len(times)]
-        for pane, (begin, end) in enumerate(pairwise(bounds), first):
-            if begin < end:
-                add(pane, slice(begin, end))
+        runs = runs_of_panes(times, self.times.offset, self.times.pane_size)
+        numbers, places = _distinct(runs.numbers)
+        panes = [self.table.in_namespace(number) for number in numbers.tolist()]
+        steps = [Step("count" if counts is None else "sum", counts, _arrays(panes, COUNT))]
+        for measure, column in values.items():
+            # Parts bring the sums of upper halves themselves.
+            how = "sum" if measure.how == _UPPER and counts is not None else measure.how
+            steps.append(Step(how, column, _arrays(panes, measure.name)))
+        marks = [pane.marks() for pane in panes]
+        add_to_panes(slots, runs.ends, places, marks, self.table.log.number, steps)
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
         """Return (number of records that each row of *batch* stands for, the numbers to add for
@@ -211,10 +190,9 @@ class Panes:
         if not is_part(batch):
             for measure in self._measures:
                 column = _numbers(batch, measure.column)
-                if measure.how != _UPPER:
+                may_wrap = column.dtype in (np.int64, np.uint64)
+                if measure.how != _UPPER or (may_wrap and not self._is_double(measure.sum)):
                     numbers[measure] = column
-                elif column.dtype in (np.int64, np.uint64) and not self._is_double(measure.sum):
-                    numbers[measure] = upper_halves(column)
             return None, numbers
         for measure in self._measures:
             # Parts of earlier versions have no upper halves, and parts without them have nulls
@@ -278,35 +256,22 @@ class Panes:
             total[were_integers] = unwrapped(total[were_integers], upper[were_integers])
             upper[:] = 0
 
-    def _add(
-        self, number: int, slots: Slots, counts: Values | None, values: dict[Measure, Values]
-    ) -> None:
-        size = len(self.table)
-        pane = self.table.in_namespace(number)
-        added = (
-            np.bincount(slots, minlength=size)
-            if counts is None
-            else sums_by_group(slots, counts, size)
-        )
-        pane.touch(np.flatnonzero(added))
-        pane.values(COUNT)[:] += added
-        for measure, column in values.items():
-            array = pane.values(measure.name)
-            if measure.how in ("sum", _UPPER):
-                if array.dtype.kind == "f":
-                    column = column.astype(np.float64, copy=False)
-                array += sums_by_group(slots, column, size)
-            else:
-                extremes_by_group(slots, column, array, ufunc_of(measure.how, self.kinds[measure]))
-
     # --- reading ----------------------------------------------------------------------------------
 
     def key_array(self, present: Any) -> pa.Array:
         """Return the keys at the indices *present* as an Arrow array."""
         keys = self.table.keys
-        mine = [keys[slot] for slot in present.tolist()]
+        if not np.array_equal(present, np.arange(len(keys))):
+            return self._array_of([keys[slot] for slot in present.tolist()])
+        of, number, kind, array = self._all_keys
+        if of is not keys or number != len(keys) or kind != self._key_type:
+            array = self._array_of(keys)
+            self._all_keys = keys, len(keys), self._key_type, array
+        return array
+
+    def _array_of(self, keys: list[Any]) -> pa.Array:
         try:
-            return pa.array(mine, self._key_type)
+            return pa.array(keys, self._key_type)
         except pa.ArrowInvalid as error:
             raise StreamError(
                 f"the keys of column {self._keys.field!r} came as {self._key_type} and as integers "
@@ -344,14 +309,21 @@ class Panes:
         return Columns(batch, np.concatenate(times))
 
 
-def upper_halves(values: Values) -> Values:
-    """Return each 64-bit number divided by 2**32 and rounded.
-    The sum of up to 2**31 halves shows how often the sum of the numbers has wrapped."""
-    halves: Values = values >> values.dtype.type(32)
-    if values.dtype == np.uint64:
-        return halves.astype(np.int64)
-    halves += (values >> 31) & 1
-    return halves
+def _distinct(numbers: Times) -> tuple[Times, npt.NDArray[np.int64]]:
+    """Return the distinct numbers in ascending order, and the index of each number in them."""
+    if len(numbers) == 1:
+        return numbers, np.zeros(1, np.int64)
+    first, last = int(numbers.min()), int(numbers.max())
+    if last - first > _SPAN:
+        distinct, places = np.unique(numbers, return_inverse=True)
+        return distinct, places
+    is_there = np.bincount(numbers - first) > 0
+    places = (np.cumsum(is_there) - 1).take(numbers - first)
+    return np.flatnonzero(is_there) + first, places
+
+
+def _arrays(panes: Sequence[NamespaceArrays], name: str) -> list[Values]:
+    return [pane.values(name) for pane in panes]
 
 
 def unwrapped(sums: Values, uppers: Values) -> Values:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from flinkray.core.key_group_ranges import KeyGroupRange
 from flinkray.kernels.numpy_aggregates import Values, start_of, ufunc_of
+from flinkray.kernels.numpy_panes import Times
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.columnar_table import NamespaceArrays
 from flinkray.state.descriptors import ListStateDescriptor
@@ -104,11 +105,15 @@ class WindowAggregateOperator(StreamOperator):
         if len(times):
             self._panes.add(columns, times)
 
-    def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
+    def _without_late(self, columns: Columns, times: Times) -> tuple[Columns, Any]:
         """Count late records, and return (the other records, their timestamps). A record is late
         when the watermark of its key group has passed the end of its last window or, if no window
         contains the record, its timestamp. Watermarks of key groups may differ after a restore."""
         size, slide, offset = self._times
+        first = int(times.min())
+        last_of_first = max(first - (first - offset) % slide + (size - 1), first)
+        if last_of_first > self._ended.latest:  # the last windows of other records end no earlier
+            return columns, times
         last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
         if self._ended.latest > self._watermark:

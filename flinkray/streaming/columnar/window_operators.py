@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from flinkray.kernels.joins import matching_rows
+from flinkray.kernels.numpy_joins import Side
+from flinkray.kernels.numpy_panes import Times
+from flinkray.kernels.panes import runs_of_panes
 from flinkray.state.key_group_assignment import KeyHash
-from flinkray.state.key_numbers import KeyNumbers
+from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.state.row_table import RowTable
 from flinkray.streaming.columnar.arrow_batches import batches_of
 from flinkray.streaming.columnar.conversion import block_to_columns
@@ -30,10 +35,6 @@ from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Bl
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.records.widening import as_one_table
-
-_KEY, _LEFT, _RIGHT = "key", "left", "right"
-"""Columns of the tables that are joined: the key, and the number of the row on each side."""
-
 
 InputTypes = Sequence[TypeInformation | None]
 """The declared type of each input's records; None: the type is found from the records."""
@@ -194,37 +195,20 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         self.output.emit_watermark(timestamp)
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
-        """Return all pairs of rows with equal keys and windows.
-        Arrow joins only keys, windows and row numbers, because it cannot join tables with nested
-        columns. The rows of both inputs are then copied once."""
+        """Return all pairs of rows with equal keys and windows, in the order of their windows."""
         (mine, my_starts), (theirs, their_starts) = left, right
-        left_key, right_key = mine[self._left_key], theirs[self._right_key]
-        if left_key.type != right_key.type or pa.types.is_floating(left_key.type):
-            left_key, right_key = _key_numbers(left_key, right_key)
-        my_windows, their_windows = self._numbered(my_starts, their_starts)
-        joined = _keyed(left_key, my_windows, _LEFT).join(
-            _keyed(right_key, their_windows, _RIGHT),
-            keys=[_KEY, WINDOW_START],
-            join_type="inner",
-            use_threads=False,
-        )
-        my_places, their_places = (joined[side].combine_chunks() for side in (_LEFT, _RIGHT))
-        rows = mine.combine_chunks().take(my_places)
-        others = theirs.combine_chunks().drop_columns([self._right_key]).take(their_places)
+        my_keys, their_keys, number = _key_numbers(mine[self._left_key], theirs[self._right_key])
+        my_side, my_order = _by_windows(my_starts, my_keys)
+        their_side, their_order = _by_windows(their_starts, their_keys)
+        lefts, rights = matching_rows(my_side, their_side, number)
+        starts = my_side.windows.take(lefts)
+        rows = _taken(mine, lefts, my_order)
+        others = _taken(theirs.drop_columns([self._right_key]), rights, their_order)
         for name, column in zip(others.column_names, others.columns, strict=True):
             rows = rows.append_column(self._name_beside(rows.column_names, name), column)
-        starts = my_starts[my_places.to_numpy()]
         return rows.append_column(WINDOW_START, pa.array(starts)).append_column(
             WINDOW_END, pa.array(starts + self._size)
         )
-
-    def _numbered(self, *of_both: Times) -> list[Times]:
-        """Return the windows of both inputs as numbers, counted from the first window: Arrow hashes
-        small numbers faster than times."""
-        first = min(int(starts.min()) for starts in of_both)
-        last = max(int(starts.max()) for starts in of_both)
-        kind = np.int32 if (last - first) // self._size < 2**31 else np.int64
-        return [((starts - first) // self._size).astype(kind) for starts in of_both]
 
     def _name_beside(self, names: list[str], name: str) -> str:
         if name not in names:
@@ -237,27 +221,80 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         return name + self._suffix
 
 
-def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
-    return pa.table({_KEY: keys, WINDOW_START: windows, side: np.arange(len(windows))})
+Order = npt.NDArray[np.int64]
 
 
-def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+def _by_windows(starts: Times, keys: Slots) -> tuple[Side, Order | None]:
+    """Return the rows in the order of their windows, and this order; None: they are in order."""
+    if not (starts[1:] < starts[:-1]).any():
+        return Side(starts, keys), None
+    order = np.argsort(starts, kind="stable")
+    return Side(starts.take(order), keys.take(order)), order
+
+
+def _taken(table: pa.Table, places: Order, order: Order | None) -> pa.Table:
+    """Return the rows at *places*. These count the rows in *order*; None: as the table has them."""
+    if order is not None:
+        places = order.take(places)
+    return pc.take(table.combine_chunks(), pa.array(places), boundscheck=False)
+
+
+_FEW_NUMBERS = 1 << 16
+"""So many numbers an array may always have an item for, however few rows there are."""
+
+
+def _key_numbers(left: pa.ChunkedArray, right: pa.ChunkedArray) -> tuple[Slots, Slots, int]:
+    """Return both columns of keys as numbers, and the first number that no key has. Keys have the
+    same number if they are equal. A null has the number -1."""
+    if left.type != right.type or pa.types.is_floating(left.type):
+        return _numbers_of_python_keys(left, right)
+    both = [_plain(column) for column in (left, right)]
+    if pa.types.is_integer(left.type) and left.null_count == right.null_count == 0:
+        columns = [column.to_numpy() for column in both]
+        low = min(int(column.min()) for column in columns)
+        number = max(int(column.max()) for column in columns) - low + 1
+        if number <= max(_FEW_NUMBERS, 2 * (len(left) + len(right))):
+            mine, theirs = (
+                (column - column.dtype.type(low)).astype(np.int32) for column in columns
+            )
+            return mine, theirs, number
+    encoded = pa.chunked_array([chunk for column in both for chunk in column.chunks])
+    chunks = encoded.dictionary_encode().chunks  # all have the same dictionary
+    numbers = np.concatenate([chunk.indices.fill_null(-1).to_numpy() for chunk in chunks])
+    return numbers[: len(left)], numbers[len(left) :], len(chunks[0].dictionary)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return keys of a type that Arrow can number."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return column.cast(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = [chunk.storage for chunk in column.chunks]
+        return pa.chunked_array(storage, kind.storage_type)
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    if pa.types.is_integer(kind) and kind.bit_width < 64:
+        return column.cast(pa.int64())
+    return column
+
+
+def _numbers_of_python_keys(
+    left: pa.ChunkedArray, right: pa.ChunkedArray
+) -> tuple[Slots, Slots, int]:
     """Return both columns of keys as numbers. Keys have the same number if they are equal in
-    Python; Arrow would not join equal keys of different types, such as 1 and 1.0."""
+    Python, such as 1 and 1.0, or two NaNs."""
     numbers = KeyNumbers()
     of_each = []
-    for column in of_both:
+    for column in (left, right):
         keys = column.combine_chunks()
         slots = numbers.slots_of(keys)
-        is_null = keys.is_null().to_numpy(zero_copy_only=False)
-        of_each.append(pa.chunked_array([pa.array(slots, mask=is_null)]))
-    return of_each
+        of_each.append(np.where(keys.is_null().to_numpy(zero_copy_only=False), np.int32(-1), slots))
+    return of_each[0], of_each[1], len(numbers)
 
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
-
-Times = npt.NDArray[np.int64]
 
 
 class WindowBuffer:
@@ -279,10 +316,12 @@ class WindowBuffer:
             raise no_timestamps("windows of event time need")
         if not len(times):
             return 0
-        starts = times - (times - self._offset) % self._size
+        runs = runs_of_panes(times, self._offset, self._size)
+        of_runs = runs.numbers * self._size + self._offset
+        starts: Times = np.repeat(of_runs, np.diff(runs.ends, prepend=0))
         batch = columns.batch
         late = 0
-        if watermark > MIN_TIMESTAMP and int(starts.min()) + self._size - 1 <= watermark:
+        if watermark > MIN_TIMESTAMP and int(of_runs.min()) + self._size - 1 <= watermark:
             kept = np.flatnonzero(starts + (self._size - 1) > watermark)
             late = len(starts) - len(kept)
             batch, starts = batch.take(pa.array(kept)), starts[kept]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,48 @@ def test_zero_and_nan_keys_that_arrow_distinguishes_are_joined() -> None:
     left = columns([1, 1, 1], k=[0.0, float("nan"), 2.0], v=[1, 2, 3])
     right = columns([2, 2, 2], k=[-0.0, float("nan"), None], v=[4, 5, 6])
     assert sorted(pair[:2] for pair in pairs_of(left, right, 10)) == [(1, 4), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (pa.int8(), [-128, 127, 3]),
+        (pa.uint64(), [2**64 - 1, 2**63, 0]),
+        (pa.bool_(), [True, False, None]),
+        (pa.date32(), [1, 2, -3]),
+        (pa.timestamp("ns", "UTC"), [1, 2, 3]),
+        (pa.decimal128(5, 2), [Decimal("1.5"), Decimal("-1"), Decimal(0)]),
+        (pa.large_string(), ["", "a", "b"]),
+        (pa.binary(), [b"", b"a", b"b"]),
+        (pa.dictionary(pa.int8(), pa.string()), ["c", "b", "a"]),
+        (pa.dictionary(pa.int32(), pa.int64()), [7, 8, 9]),
+        (pa.uuid(), [bytes(16), bytes(15) + b"1", bytes(15) + b"2"]),
+    ],
+)
+@pytest.mark.parametrize("null", [False, True])
+def test_window_join_joins_keys_of_any_type_but_nulls(
+    kind: pa.DataType, keys: list[Any], null: bool
+) -> None:
+    """Also if the dictionaries of two batches differ."""
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
+    first, second, third = keys
+    fourth = None if null else second
+    rows = [[(first, 1), (second, 11)], [(fourth, 2)], [(third, 3), (first, 0)], [(fourth, 12)]]
+    kept: list[Any] = [[], []]
+    for number, batch in enumerate(rows):
+        array = pa.array([key for key, _ in batch], kind)
+        times = np.array([time for _, time in batch])
+        data = pa.RecordBatch.from_arrays([array, pa.array(times)], names=["k", "t"])
+        h.process_columns(Columns(data, times), on=number // 2)
+        kept[number // 2] += batch
+    for on in (0, 1):
+        h.watermark(100, on=on)
+    assert [(row.t, row.t_right) for row, _ in h.records()] == [
+        (mine, theirs)
+        for key, mine in sorted(kept[0], key=lambda row: row[1] // 10)
+        for other, theirs in kept[1]
+        if key == other is not None and mine // 10 == theirs // 10
+    ]
 
 
 @pytest.mark.parametrize("extra", [[[1, 2]], [{"a": 1}], [None]])
