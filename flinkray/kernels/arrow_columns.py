@@ -12,9 +12,6 @@ there is none). The layout is the number of bytes of a value, 0 for a bit, or -4
 any length with offsets of 4 or 8 bytes."""
 
 BIT = 0
-MOST_ROWS = (1 << 31) - 1
-"""Compiled kernels number the rows of a batch with 32 bits."""
-
 _LAYOUTS: dict[int, int] = {
     pa.bool_().id: BIT,
     pa.string().id: -4,

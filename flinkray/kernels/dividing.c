@@ -56,25 +56,20 @@ INLINE void take_values_of_width(const Column *column, size_t width, Rows rows, 
 
 static void take_values(const Column *column, Rows rows, uint8_t *out)
 {
+#define CASE(WIDTH)                                                                                \
+    case WIDTH:                                                                                    \
+        take_values_of_width(column, WIDTH, rows, out);                                            \
+        break;
     switch (column->layout) { /* the compiler makes a loop for each constant */
-    case 1:
-        take_values_of_width(column, 1, rows, out);
-        break;
-    case 2:
-        take_values_of_width(column, 2, rows, out);
-        break;
-    case 4:
-        take_values_of_width(column, 4, rows, out);
-        break;
-    case 8:
-        take_values_of_width(column, 8, rows, out);
-        break;
-    case 16:
-        take_values_of_width(column, 16, rows, out);
-        break;
+        CASE(1)
+        CASE(2)
+        CASE(4)
+        CASE(8)
+        CASE(16)
     default:
         take_values_of_width(column, (size_t)column->layout, rows, out);
     }
+#undef CASE
 }
 
 /* Returns how many of the bits are set. */

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.kernels.arrow_columns import MOST_ROWS, layout_of, parts_of
+from flinkray.kernels.arrow_columns import layout_of, parts_of
 from flinkray.kernels.compiled import native
 
 Times = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ def divided(
     *chosen*: the channel of each row. Raises IndexError: a row has a channel
     that is not below *channels*."""
     rows = len(chosen)
-    if native is None or not 0 < rows <= MOST_ROWS or not batch.num_columns:
+    if native is None or not rows or not batch.num_columns:
         yield from divided_by_arrow(batch, times, chosen, channels)
         return
     order, bounds = np.empty(rows, np.int32), np.empty(channels + 1, np.int64)

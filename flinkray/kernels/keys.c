@@ -179,22 +179,19 @@ INLINE int64_t number_rows(KeyTable *table, const Column *column, Py_ssize_t lay
 static int64_t number_column(KeyTable *table, const Column *column, int32_t *numbers,
                              int32_t *first)
 {
+#define CASE(LAYOUT)                                                                               \
+    case LAYOUT:                                                                                   \
+        return number_rows(table, column, LAYOUT, numbers, first);
     switch (column->layout) { /* the compiler makes a loop for each constant */
-    case 1:
-        return number_rows(table, column, 1, numbers, first);
-    case 2:
-        return number_rows(table, column, 2, numbers, first);
-    case 4:
-        return number_rows(table, column, 4, numbers, first);
-    case 8:
-        return number_rows(table, column, 8, numbers, first);
-    case NARROW_OFFSETS:
-        return number_rows(table, column, NARROW_OFFSETS, numbers, first);
-    case WIDE_OFFSETS:
-        return number_rows(table, column, WIDE_OFFSETS, numbers, first);
-    default:
-        return number_rows(table, column, column->layout, numbers, first);
+        CASE(1)
+        CASE(2)
+        CASE(4)
+        CASE(8)
+        CASE(NARROW_OFFSETS)
+        CASE(WIDE_OFFSETS)
     }
+#undef CASE
+    return number_rows(table, column, column->layout, numbers, first);
 }
 
 static PyObject *table_add(PyObject *self, PyObject *arguments)
@@ -330,18 +327,8 @@ INLINE uint32_t murmur(uint32_t code)
     return ((code ^ sign) - sign) & 0x7FFFFFFF;
 }
 
-/* 31 * (31 * ... + letter) + letter over the 8 bytes of a word, which are ASCII letters or zeros
-   before the first letter; by pairs, pairs of pairs, and halves. */
-INLINE uint32_t hash_8_letters(uint64_t word)
-{
-    const uint64_t letters = UINT64_C(0x00FF00FF00FF00FF), pairs = UINT64_C(0x0000FFFF0000FFFF);
-    word = (word & letters) * 31 + (word >> 8 & letters);
-    word = (word & pairs) * (31 * 31) + (word >> 16 & pairs);
-    return (uint32_t)word * (31 * 31 * 31 * 31) + (uint32_t)(word >> 32);
-}
-
 /* Java's String.hashCode, over UTF-16 units. Returns false if the bytes are not UTF-8. */
-static bool hash_letters(const uint8_t *at, Py_ssize_t length, uint32_t *hash)
+static bool hash_text(const uint8_t *at, Py_ssize_t length, uint32_t *hash)
 {
     const uint8_t *end = at + length;
     uint32_t result = 0;
@@ -372,25 +359,6 @@ static bool hash_letters(const uint8_t *at, Py_ssize_t length, uint32_t *hash)
     return true;
 }
 
-INLINE bool hash_text(const uint8_t *at, Py_ssize_t length, Py_ssize_t left, uint32_t *hash)
-{
-    const uint64_t not_ascii = UINT64_C(0x8080808080808080);
-    const uint8_t *begin = at;
-    *hash = 0;
-    if (length == 0)
-        return true;
-    Py_ssize_t first = (length - 1) % 8 + 1;
-    uint64_t word = load_up_to_8(at, first, left);
-    uint64_t all = word;
-    *hash = hash_8_letters(word);
-    for (at += first; at < begin + length; at += 8) {
-        memcpy(&word, at, 8);
-        all |= word;
-        *hash = *hash * (uint32_t)UINT64_C(852891037441) + hash_8_letters(word); /* 31 ** 8 */
-    }
-    return (all & not_ascii) == 0 || hash_letters(begin, length, hash);
-}
-
 enum { UNSIGNED, SIGNED, TEXT };
 
 /* Writes the owner of each row's key group; *number*: of key groups. Returns false if a text is not
@@ -409,7 +377,7 @@ INLINE bool own_rows(const Column *column, Py_ssize_t layout, int kind, const in
         if (kind == TEXT) {
             Py_ssize_t begin, length;
             if (!bytes_of(column, layout, row, &begin, &length)
-                || !hash_text(column->data + begin, length, column->data_length - begin, &hash))
+                || !hash_text(column->data + begin, length, &hash))
                 return false;
         } else {
             uint64_t key = (uint64_t)integer_at(column, layout, kind == SIGNED, row);

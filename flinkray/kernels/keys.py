@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.kernels.arrow_columns import MOST_ROWS, layout_of, parts_of
+from flinkray.kernels.arrow_columns import layout_of, parts_of
 from flinkray.kernels.compiled import native
 
 Int32s = npt.NDArray[np.int32]
@@ -25,9 +25,9 @@ NumbersOf = Callable[[list[Any]], Iterable[int]]
 
 
 class NumberedKeys:
-    """Finds a number for each row of a column of keys, and remembers the keys with their numbers if
-    there are compiled kernels. *limit*: when more keys are known, all are forgotten. None: no limit.
-    """
+    """Finds a number for each row of a column of keys. With compiled kernels, it remembers the keys
+    with their numbers. *limit*: when more keys of a type are known, they are forgotten before the
+    next column. None: no limit."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
@@ -41,7 +41,7 @@ class NumberedKeys:
                 return self._of_entries(column, numbers_of)
             column = column.cast(column.type.value_type)
         layout = layout_of(column.type)
-        if native is None or layout is None or len(column) > MOST_ROWS:
+        if native is None or layout is None:
             return encoded_numbers(column, numbers_of)
         known = self._known.get(column.type)
         if known is None or (self._limit is not None and known.count > self._limit):
@@ -63,7 +63,8 @@ class NumberedKeys:
         is_used[indices] = True
         numbers = np.full(len(entries), -1, np.int32)
         numbers[is_used] = self.of(entries.filter(pa.array(is_used)), numbers_of)
-        return numbers.take(indices)
+        of_rows: Int32s = numbers.take(indices)
+        return of_rows
 
 
 def encoded_numbers(column: pa.Array, numbers_of: NumbersOf) -> Int32s:
@@ -71,12 +72,13 @@ def encoded_numbers(column: pa.Array, numbers_of: NumbersOf) -> Int32s:
     encoded = pc.dictionary_encode(column, null_encoding="encode")
     keys = encoded.dictionary.to_pylist()
     numbers = np.fromiter(numbers_of(keys), np.int32, len(keys))
-    return numbers.take(encoded.indices.to_numpy(zero_copy_only=False))
+    of_rows: Int32s = numbers.take(encoded.indices.to_numpy(zero_copy_only=False))
+    return of_rows
 
 
 class _KnownKeys:
-    """The keys of one type of column in a compiled hash table, which numbers them from 0 on; and the
-    number that each of them has elsewhere."""
+    """The keys of one type of column in a compiled hash table, which numbers them from 0 on, and
+    the number that each key has elsewhere."""
 
     def __init__(self, layout: int) -> None:
         assert native is not None
@@ -108,7 +110,7 @@ def looked_up(column: pa.Array, table: Int32s, base: int) -> Int32s | None:
     key is outside of the table, or its number in the table is negative, or no compiled kernel can
     do this."""
     kind = column.type
-    if native is None or pa.types.is_uint64(kind) or len(column) > MOST_ROWS:
+    if native is None or pa.types.is_uint64(kind):
         return None
     if not -(1 << 63) <= base < (1 << 63) - len(table):
         return None
@@ -128,7 +130,7 @@ def owners_of_keys(
     kind = column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_integer = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-    if native is None or not (is_text or is_integer) or len(column) > MOST_ROWS:
+    if native is None or not (is_text or is_integer):
         return None
     of_rows = np.empty(len(column), np.int32)
     parts = parts_of(column, layout_of(kind) or 0)

@@ -338,9 +338,7 @@ def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
     return hashed
 
 
-def owners_of_keys(
-    keys: pa.Array, owners: Int32s, hash_of: KeyHash = stable_hash
-) -> Int32s | None:
+def owners_of_keys(keys: pa.Array, owners: Int32s, hash_of: KeyHash = stable_hash) -> Int32s | None:
     """Return ``owners[key group]`` for every value of a column of texts, or of integers that fit
     into a ``long``. There are as many key groups as *owners*. None: other keys, another hash, or
     there are no compiled kernels."""
@@ -364,7 +362,8 @@ def key_groups_of_array(
         if keys.null_count:
             of_entries = np.append(of_entries, key_group_of(None, max_parallelism, hash_of))
             indices = indices.fill_null(len(keys.dictionary))
-        return of_entries.take(indices.to_numpy(zero_copy_only=False))
+        of_rows: Int32s = of_entries.take(indices.to_numpy(zero_copy_only=False))
+        return of_rows
     found = _compiled_groups(keys, max_parallelism, hash_of)
     if found is not None:
         return found

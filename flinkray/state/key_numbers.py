@@ -1,8 +1,9 @@
 """Numbers the keys of a stream, so that state can be kept in arrays.
 
 The numbers ("slots") are given in the order in which keys first occur. Integer keys within a dense
-range are looked up in an array. Of other keys, only those that are new in a column of their type are
-looked up in a dictionary, which decides which keys are equal.
+range are looked up in an array. Other keys are looked up in a dictionary, which decides which keys
+are equal. With compiled kernels, this happens once for each key and type of column; without, once
+for each key of a batch.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from flinkray.state.key_numbers import DENSE_RANGE, KeyNumbers
 pytestmark = pytest.mark.skipif(native is None, reason="compares compiled kernels with Python code")
 
 SMALL = st.integers(-3, 3)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.text("ab\0é𐍈", max_size=9)
+LETTERS = st.characters(exclude_categories=["Cs"])
+TEXTS = st.text(LETTERS, max_size=20) | st.text("ab\0é𐍈", max_size=9)
 MOMENTS = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1))
 
 
@@ -75,7 +76,7 @@ def test_slots_of_columns_of_any_types_equal_those_of_the_dictionary(data: st.Da
         assert slots.dtype == np.int32
         values = column.to_pylist()
         encoded = [encode_key(value) for value in values]
-        if not pa.types.is_dictionary(column.type):  # entries are numbered in the dictionary's order
+        if not pa.types.is_dictionary(column.type):  # its order is that of the entries
             assert slots.tolist() == [first.setdefault(key, len(first)) for key in encoded]
             assert slots.tolist() == [plain.slot_of(value) for value in values]
         first |= dict(zip(encoded, slots.tolist(), strict=True))
@@ -128,7 +129,7 @@ def test_key_that_python_refuses_leaves_no_number_behind() -> None:
     assert numbers.of(pa.array(["b"]), lambda keys: [7]).tolist() == [7]
 
 
-@pytest.mark.parametrize("kind", [kind for kind, _ in COLUMNS[:8]] + [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("kind", [*dict(COLUMNS[:8]), pa.string(), pa.large_string()], ids=str)
 def test_owners_of_key_groups_equal_those_of_the_python_code(kind: pa.DataType) -> None:
     values = next(values for other, values in COLUMNS if other == kind)
 
@@ -190,7 +191,7 @@ def test_buffers_that_do_not_hold_all_rows_are_refused() -> None:
         (-4, 0, 2, None, None, b"abc"),
         (-3, 0, 2, None, text, b"abc"),
     ]:
-        with pytest.raises(ValueError, match="layout or size|too short"):
+        with pytest.raises(ValueError, match=r"layout or size|too short"):
             table.add((layout, offset, rows, validity, offsets, data), out, out.copy())
     for wrong in ([0, 1, 4], [0, 2, 1], [-1, 0, 1]):
         column = (-4, 0, 2, None, np.array(wrong, np.int32), b"abc")
@@ -212,9 +213,11 @@ def test_state_written_with_kernels_is_read_without_and_the_reverse() -> None:
         "from flinkray.state.key_group_assignment import key_groups_of_array\n"
         "from flinkray.state.key_numbers import KeyNumbers\n"
         "numbers = KeyNumbers()\n"
-        "for column in (pa.array([3, -7, 1 << 60, None]), pa.array([3.0, 0.5, -0.0, float('nan')]),\n"
-        "               pa.array(['a', None, 'ü𐍈', 'b' * 30, '']), pa.array([True, False])):\n"
-        "    print(numbers.slots_of(column).tolist(), key_groups_of_array(column, 1 << 15).tolist())\n"
+        "for values in ([3, -7, 1 << 60, None], [3.0, 0.5, -0.0, float('nan')],\n"
+        "               ['a', None, 'ü𐍈', 'b' * 30, ''], [True, False]):\n"
+        "    column = pa.array(values)\n"
+        "    print(numbers.slots_of(column).tolist())\n"
+        "    print(key_groups_of_array(column, 1 << 15).tolist())\n"
         "print(numbers.keys)\n"
     )
     both = [

@@ -242,7 +242,8 @@ class _ChannelsOfIntegers:
             self._table = self._hashed(np.arange(end - low, dtype=np.int64) + low)
             self._low, self._end = low, end
         places = keys.astype(np.int64, copy=False)
-        return self._table.take(places - self._low if self._low else places)
+        channels: npt.NDArray[Any] = self._table.take(places - self._low if self._low else places)
+        return channels
 
     def _hashed(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._owners[key_groups_of_integers(keys, self._max_parallelism)]
