@@ -290,8 +290,90 @@ static PyObject *divide(PyObject *module, PyObject *arguments)
     return list;
 }
 
+/* --- lists of Python values --------------------------------------------------------------------*/
+
+/* Counts the values of each channel. Returns false with an exception set if there is no such channel.
+   An object that is no integer may run Python code. */
+static bool read_channels(PyObject *chosen, Py_ssize_t channels, Py_ssize_t rows, int32_t *of_rows,
+                          Py_ssize_t *counts)
+{
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        PyObject *object = PyList_GetItem(chosen, row); /* borrowed; NULL: the list was shortened */
+        long channel = object == NULL ? -1 : PyLong_AsLong(object);
+        if (channel == -1 && PyErr_Occurred())
+            return false;
+        if (channel < 0 || channel >= channels) {
+            PyErr_SetString(PyExc_IndexError, "a row has a channel that is out of range");
+            return false;
+        }
+        of_rows[row] = (int32_t)channel;
+        counts[channel]++;
+    }
+    return true;
+}
+
+/* Returns a list with a list for each channel. */
+static PyObject *divided_list(PyObject *values, Py_ssize_t channels, Py_ssize_t rows,
+                              const int32_t *of_rows, const Py_ssize_t *counts, PyObject **targets,
+                              Py_ssize_t *places)
+{
+    PyObject *parts = PyList_New(0);
+    for (Py_ssize_t channel = 0; parts != NULL && channel < channels; channel++) {
+        targets[channel] = PyList_New(counts[channel]); /* borrowed from *parts* from here on */
+        places[channel] = 0;
+        if (targets[channel] == NULL || PyList_Append(parts, targets[channel]) < 0)
+            Py_CLEAR(parts);
+        Py_XDECREF(targets[channel]);
+    }
+    for (Py_ssize_t row = 0; parts != NULL && row < rows; row++) {
+        int32_t channel = of_rows[row];
+        PyObject *value = PyList_GetItem(values, row);
+        Py_XINCREF(value);
+        if (value == NULL || PyList_SetItem(targets[channel], places[channel]++, value) < 0)
+            Py_CLEAR(parts);
+    }
+    return parts;
+}
+
+static PyObject *divide_lists(PyObject *module, PyObject *arguments)
+{
+    PyObject *chosen, *lists, *result = NULL;
+    Py_ssize_t channels;
+    if (!PyArg_ParseTuple(arguments, "O!nO!", &PyList_Type, &chosen, &channels, &PyList_Type,
+                          &lists))
+        return NULL;
+    Py_ssize_t rows = PyList_Size(chosen);
+    if (channels <= 0 || channels > INT32_MAX)
+        return PyErr_Format(PyExc_ValueError, "%zd is no number of channels", channels);
+    int32_t *of_rows = PyMem_Calloc((size_t)rows, sizeof(int32_t));
+    Py_ssize_t *counts = PyMem_Calloc(2 * (size_t)channels, sizeof(Py_ssize_t));
+    PyObject **targets = PyMem_Calloc((size_t)channels, sizeof(PyObject *));
+    if (of_rows == NULL || counts == NULL || targets == NULL)
+        PyErr_NoMemory();
+    else if (read_channels(chosen, channels, rows, of_rows, counts))
+        result = PyList_New(0);
+    for (Py_ssize_t at = 0; result != NULL && at < PyList_Size(lists); at++) {
+        PyObject *values = PyList_GetItem(lists, at), *parts = NULL;
+        Py_XINCREF(values);
+        if (values != NULL && (!PyList_Check(values) || PyList_Size(values) != rows))
+            PyErr_SetString(PyExc_ValueError, "a column is no list, or the lists differ in length");
+        else if (values != NULL)
+            parts = divided_list(values, channels, rows, of_rows, counts, targets,
+                                 counts + channels);
+        if (parts == NULL || PyList_Append(result, parts) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(parts);
+        Py_XDECREF(values);
+    }
+    PyMem_Free(of_rows);
+    PyMem_Free(counts);
+    PyMem_Free(targets);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"divide", divide, METH_VARARGS, NULL},
+    {"divide_lists", divide_lists, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,9 @@
-"""Divides the rows of a batch between channels."""
+"""Divides the rows or records of a batch between channels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,7 @@ def divided(
     batch: pa.RecordBatch, times: Times | None, chosen: npt.NDArray[Any], channels: int
 ) -> Iterator[Part]:
     """Yield the part of each channel that gets rows. *times*: the timestamp of each row, if any.
-    *chosen*: the channel of each row. Raises IndexError: a row has a channel
-    that is not below *channels*."""
+    *chosen*: the channel of each row, from 0 to *channels* - 1."""
     rows = len(chosen)
     if native is None or not rows or not batch.num_columns:
         yield from divided_by_arrow(batch, times, chosen, channels)
@@ -62,3 +62,54 @@ def divided_by_arrow(
         if len(places):
             stamps = None if times is None else times.take(places)
             yield channel, pc.take(batch, pa.array(places), boundscheck=False), stamps
+
+
+Lists = list[list[Any] | None]
+"""Values, timestamps and keys of records; None: the records have none of these."""
+
+
+def divided_lists(
+    lists: Sequence[Sequence[Any] | None], chosen: list[int], channels: int
+) -> Iterator[tuple[int, Lists]]:
+    """Yield (channel, its parts of all lists) for each channel that gets records. *chosen*: the
+    channel of each record, from 0 to *channels* - 1."""
+    if native is None:
+        yield from divided_lists_in_python(lists, chosen, channels)
+        return
+    given = [
+        values if type(values) is list else list(values) for values in lists if values is not None
+    ]
+    found = native.divide_lists(chosen, channels, given)
+    for channel, parts in enumerate(zip(*found, strict=True)):
+        if parts[0]:
+            part = iter(parts)
+            yield channel, [None if values is None else next(part) for values in lists]
+
+
+_IS_CHANNEL = [bytes(code == channel for code in range(256)) for channel in range(8)]
+"""Table *c* maps the bytes of channel numbers to 1 where the channel is *c*, else 0."""
+
+
+def divided_lists_in_python(
+    lists: Sequence[Sequence[Any] | None], chosen: list[int], channels: int
+) -> Iterator[tuple[int, Lists]]:
+    """Yield what :func:`divided_lists` yields, without a compiled kernel."""
+    if channels <= len(_IS_CHANNEL):
+        codes = bytes(chosen)
+        for channel in range(channels):
+            mask = codes.translate(_IS_CHANNEL[channel])
+            if any(mask):
+                yield (
+                    channel,
+                    [None if values is None else list(compress(values, mask)) for values in lists],
+                )
+        return
+    places: list[list[int]] = [[] for _ in range(channels)]
+    for place, channel in enumerate(chosen):
+        places[channel].append(place)
+    for channel, mine in enumerate(places):
+        if mine:
+            yield (
+                channel,
+                [None if values is None else [values[place] for place in mine] for values in lists],
+            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.kernels.compiled import native
-from flinkray.kernels.dividing import divided, divided_by_arrow
+from flinkray.kernels.dividing import (
+    divided,
+    divided_by_arrow,
+    divided_lists,
+    divided_lists_in_python,
+)
 from tests.kernels.test_keys import COLUMNS, SMALL
 
 pytestmark = pytest.mark.skipif(native is None, reason="compares compiled kernels with Arrow")
@@ -125,3 +132,47 @@ def test_wrong_columns_are_refused_and_nothing_is_read_beyond_them() -> None:
     with pytest.raises(ValueError, match="do not fit"):
         native.divide(chosen, order[:1], bounds, [good], bytearray)
     assert [bytes(part[0][1]) for part in divide(good, bytearray)[0]] == [b"12345678"] * 2
+
+
+@given(st.data(), st.sampled_from([1, 2, 8, 9, 300]))
+def test_parts_of_lists_equal_those_of_the_python_code(data: st.DataObject, channels: int) -> None:
+    chosen = data.draw(st.lists(st.integers(0, channels - 1)))
+    values = [(channel, row) for row, channel in enumerate(chosen)]
+    lists = data.draw(st.permutations([values, range(len(chosen)), None, tuple(chosen)]))
+    found = list(divided_lists(lists, chosen, channels))
+    assert found == list(divided_lists_in_python(lists, chosen, channels))
+
+
+def test_dividing_lists_keeps_the_reference_counts_right_also_if_it_fails() -> None:
+    assert native is not None
+    values = [object() for _ in range(100)]
+    chosen = [row % 3 for row in range(100)]
+    short, wrong = values[:99], [*chosen[:99], 3]
+    before = list(map(sys.getrefcount, values))
+
+    class Clears:
+        """An index that empties the list of channels while the kernel reads the list."""
+
+        def __index__(self) -> int:
+            of_user.clear()
+            return 0
+
+    for _ in range(20):
+        parts = native.divide_lists(chosen, 3, [values, chosen])
+        assert [len(part) for part in parts[0]] == [34, 33, 33]
+        del parts
+        with pytest.raises(IndexError, match="channel that is out of range"):
+            native.divide_lists(wrong, 3, [values])
+        with pytest.raises(ValueError, match="differ in length"):
+            native.divide_lists(chosen, 3, [values, short])
+        with pytest.raises(ValueError, match="no list"):
+            native.divide_lists(chosen, 3, [values, None])
+        with pytest.raises(ValueError, match="no number of channels"):
+            native.divide_lists(chosen, 0, [values])
+        with pytest.raises(TypeError):
+            native.divide_lists(["a"], 1, [["a"]])
+        of_user: list[Any] = [Clears(), 0, 0]
+        with pytest.raises(IndexError):
+            native.divide_lists(of_user, 1, [[1, 2, 3]])
+    gc.collect()
+    assert list(map(sys.getrefcount, values)) == before

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, pairwise
+from itertools import pairwise
 from operator import index
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.core.key_group_ranges import owner_of
-from flinkray.kernels.dividing import divided
+from flinkray.kernels.dividing import divided, divided_lists
 from flinkray.kernels.keys import NumberedKeys, looked_up
 from flinkray.state.key_group_assignment import (
     KeyGroupAssigner,
@@ -35,9 +35,6 @@ from flinkray.streaming.functions.functions import Function
 from flinkray.streaming.operator_errors import Reading, reading_at
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
-
-_IS_CHANNEL = [bytes(code == channel for code in range(256)) for channel in range(8)]
-"""Table *c* maps the bytes of channel numbers to 1 where the channel is *c*, else 0."""
 
 TABLE_LIMIT = 1 << 16
 """Largest range of integer keys for a lookup table. Keys in a wider range are hashed each time."""
@@ -160,40 +157,13 @@ class _ByChannel(StreamPartitioner):
 
     def _distribute(self, block: Block) -> Iterable[tuple[int, Block]]:
         chosen, keys = self.choose(block)
-        values, times = block.values, block.timestamps
-        if self.channels <= len(_IS_CHANNEL):
-            codes = bytes(chosen)
-            for channel in range(self.channels):
-                mask = codes.translate(_IS_CHANNEL[channel])
-                if any(mask):
-                    yield (
-                        channel,
-                        Block(
-                            list(compress(values, mask)),
-                            None if times is None else list(compress(times, mask)),
-                            None if keys is None else list(compress(keys, mask)),
-                            block.origin,
-                        ),
-                    )
-            return
-        places: list[list[int]] = [[] for _ in range(self.channels)]
-        for place, channel in enumerate(chosen):
-            places[channel].append(place)
-        for channel, mine in enumerate(places):
-            if not mine:
-                continue
-            yield (
-                channel,
-                Block(
-                    [values[place] for place in mine],
-                    None if times is None else [times[place] for place in mine],
-                    None if keys is None else [keys[place] for place in mine],
-                    block.origin,
-                ),
-            )
+        lists = (block.values, block.timestamps, keys)
+        for channel, (values, times, its_keys) in divided_lists(lists, chosen, self.channels):
+            assert values is not None
+            yield channel, Block(values, times, its_keys, block.origin)
 
     @abstractmethod
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         """Return (channel of each record, key of each record).
         The receivers get the keys with the records, so that they need not compute them. The second
         item is None if there are no keys, or if user code could change the keys."""
@@ -303,7 +273,7 @@ class KeyGroupPartitioner(_ByChannel):
             self.keys.computed(columns.to_block())
         return super().split_columns(columns)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         keys = self.keys.computed(block)
         channels = list(map(self.channel_of, keys))
         # Other keys may be equal but not identical to a dictionary after serialization.
@@ -335,7 +305,7 @@ class ShufflePartitioner(_ByChannel):
         super().setup(channels, max_parallelism, seed)
         self._random = random.Random(seed)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         return self._random.choices(range(self.channels), k=len(block)), None
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
@@ -363,7 +333,7 @@ class CustomPartitioner(_ByChannel):
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         return self._distribute(block)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         partition: Callable[[Any, int], int]
         partition = getattr(self._partitioner, "partition", self._partitioner)
         channels = self.channels
