@@ -279,36 +279,21 @@ static PyType_Spec table_spec = {.name = "flinkray.kernels._native.KeyTable",
                                  .flags = Py_TPFLAGS_DEFAULT,
                                  .slots = table_slots};
 
-/* --- integers: numbers from a look-up array, and key groups ------------------------------------*/
+/* --- numbers from a look-up array, and owners of key groups ------------------------------------*/
 
-INLINE int64_t integer_at(const Column *column, Py_ssize_t layout, bool is_signed, Py_ssize_t row)
+/* Writes table[key - base] for each key. Returns false if a key is outside of the table, or has a
+   negative number. */
+static bool look_up_keys(const int64_t *keys, Py_ssize_t rows, const Array *table, int64_t base,
+                         int32_t *out)
 {
-    const uint8_t *at = column->data + (column->offset + row) * layout;
-    uint64_t word = 0;
-    memcpy(&word, at, layout);
-    switch (is_signed ? layout : 8) {
-    case 1:
-        return (int8_t)word;
-    case 2:
-        return (int16_t)word;
-    case 4:
-        return (int32_t)word;
-    default:
-        return (int64_t)word;
-    }
-}
-
-/* Writes table[key - base] for each row. Returns false if a key is outside of the table, or has
-   none. */
-INLINE bool look_up_rows(const Column *column, Py_ssize_t layout, bool is_signed,
-                         const int32_t *table, uint64_t length, int64_t base, int32_t *out)
-{
+    const int32_t *numbers = table->data;
+    const uint64_t length = (uint64_t)table->length;
     int32_t all = 0;
-    for (Py_ssize_t row = 0; row < column->rows; row++) {
-        uint64_t place = (uint64_t)integer_at(column, layout, is_signed, row) - (uint64_t)base;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        uint64_t place = (uint64_t)keys[row] - (uint64_t)base;
         if (place >= length)
             return false;
-        all |= out[row] = table[place];
+        all |= out[row] = numbers[place];
     }
     return all >= 0;
 }
@@ -359,104 +344,70 @@ static bool hash_text(const uint8_t *at, Py_ssize_t length, uint32_t *hash)
     return true;
 }
 
-enum { UNSIGNED, SIGNED, TEXT };
-
-/* Writes the owner of each row's key group; *number*: of key groups. Returns false if a text is not
-   UTF-8 or not in the buffer. */
-INLINE bool own_rows(const Column *column, Py_ssize_t layout, int kind, const int32_t *owners,
-                     uint32_t number, uint32_t null_group, int32_t *out)
+/* The owner of the key group of a key with a hash. *reciprocal*: of the number of key groups, for
+   the remainder (Lemire, Kaser, Kurz, "Faster remainder by direct computation", 2019). */
+INLINE int32_t owner_of(uint32_t hash, const Array *owners, uint64_t reciprocal)
 {
-    /* Lemire, Kaser, Kurz, "Faster remainder by direct computation", 2019. */
-    const uint64_t reciprocal = UINT64_MAX / number + 1;
+    uint64_t fraction = reciprocal * murmur(hash);
+    return ((int32_t *)owners->data)[(uint64_t)((__uint128_t)fraction * owners->length >> 64)];
+}
+
+static void own_integers(const int64_t *keys, Py_ssize_t rows, const Array *owners, int32_t *out)
+{
+    const uint64_t reciprocal = UINT64_MAX / (uint64_t)owners->length + 1;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        uint64_t key = (uint64_t)keys[row];
+        out[row] = owner_of((uint32_t)(key ^ key >> 32), owners, reciprocal);
+    }
+}
+
+/* Returns false if a text is not UTF-8 or not in the buffer. */
+INLINE bool own_texts(const Column *column, Py_ssize_t layout, const Array *owners,
+                      int32_t of_null, int32_t *out)
+{
+    const uint64_t reciprocal = UINT64_MAX / (uint64_t)owners->length + 1;
     for (Py_ssize_t row = 0; row < column->rows; row++) {
+        Py_ssize_t begin, length;
         uint32_t hash;
         if (is_null(column, row)) {
-            out[row] = owners[null_group];
+            out[row] = of_null;
             continue;
         }
-        if (kind == TEXT) {
-            Py_ssize_t begin, length;
-            if (!bytes_of(column, layout, row, &begin, &length)
-                || !hash_text(column->data + begin, length, &hash))
-                return false;
-        } else {
-            uint64_t key = (uint64_t)integer_at(column, layout, kind == SIGNED, row);
-            hash = (uint32_t)(key ^ key >> 32);
-        }
-        uint64_t fraction = reciprocal * murmur(hash);
-        out[row] = owners[(uint32_t)((__uint128_t)fraction * number >> 64)];
+        if (!bytes_of(column, layout, row, &begin, &length)
+            || !hash_text(column->data + begin, length, &hash))
+            return false;
+        out[row] = owner_of(hash, owners, reciprocal);
     }
     return true;
 }
 
-/* Calls FUNCTION(column, layout, kind, ...) with constants. */
-#define FOR_INTEGERS(FUNCTION, COLUMN, KIND, ...)                                                  \
-    ((COLUMN)->layout == 8   ? FUNCTION(COLUMN, 8, SIGNED, __VA_ARGS__)                            \
-     : (COLUMN)->layout == 4 ? ((KIND) == SIGNED ? FUNCTION(COLUMN, 4, SIGNED, __VA_ARGS__)        \
-                                                 : FUNCTION(COLUMN, 4, UNSIGNED, __VA_ARGS__))     \
-                             : FUNCTION(COLUMN, (COLUMN)->layout, KIND, __VA_ARGS__))
-
-static bool own_column(const Column *column, int kind, const Array *owners, uint32_t null_group,
-                       int32_t *out)
-{
-    const int32_t *owner_of = owners->data;
-    uint32_t number = (uint32_t)owners->length;
-    if (kind != TEXT)
-        return FOR_INTEGERS(own_rows, column, kind, owner_of, number, null_group, out);
-    return column->layout == NARROW_OFFSETS
-               ? own_rows(column, NARROW_OFFSETS, TEXT, owner_of, number, null_group, out)
-               : own_rows(column, WIDE_OFFSETS, TEXT, owner_of, number, null_group, out);
-}
-
-static bool look_up_column(const Column *column, int kind, const Array *table, int64_t base,
-                           int32_t *out)
-{
-    return FOR_INTEGERS(look_up_rows, column, kind, table->data, (uint64_t)table->length, base, out);
-}
-
-static bool is_kind_right(const Column *column, int kind)
-{
-    Py_ssize_t layout = column->layout;
-    bool is_right = kind == TEXT ? layout < 0
-                                 : layout == 1 || layout == 2 || layout == 4 || layout == 8;
-    if (!is_right || kind < UNSIGNED || kind > TEXT)
-        PyErr_SetString(PyExc_ValueError, "the kind of keys does not fit the layout");
-    return !PyErr_Occurred();
-}
-
-/* look_up: writes table[key - number] for each row; owners: writes table[key group], where *number*
-   is the key group of null. Returns whether there is a result for all rows. */
+/* look_up: writes table[key - number] for each key. owners_of_integers: writes table[key group], and
+   takes no notice of *number*. Returns whether there is a result for all keys. */
 static PyObject *from_table(PyObject *arguments, bool is_look_up)
 {
-    PyObject *parts, *objects[2];
-    int kind;
+    PyObject *objects[3];
     long long number;
-    if (!PyArg_ParseTuple(arguments, "OiOLO", &parts, &kind, &objects[0], &number, &objects[1]))
+    if (!PyArg_ParseTuple(arguments, "OOLO", &objects[0], &objects[1], &number, &objects[2]))
         return NULL;
-    Column column;
-    if (!take_column(parts, &column))
+    Array arrays[3];
+    static const Py_ssize_t sizes[] = {8, 4, 4};
+    static const bool are_written[] = {false, false, true};
+    if (!take_arrays(objects, arrays, sizes, are_written, 3))
         return NULL;
-    Array arrays[2];
-    static const Py_ssize_t sizes[] = {4, 4};
-    static const bool are_written[] = {false, true};
-    bool is_done = false;
-    if (is_kind_right(&column, kind) && take_arrays(objects, arrays, sizes, are_written, 2)) {
-        Py_ssize_t length = arrays[0].length;
-        bool is_right = is_look_up ? kind != TEXT && number <= INT64_MAX - length
-                                   : number >= 0 && number < length && length <= INT32_MAX;
-        if (!is_right || arrays[1].length != column.rows)
-            PyErr_SetString(PyExc_ValueError, "a number is out of range, or lengths differ");
-        else {
-            PyThreadState *saved = column.rows < FEW_ROWS ? NULL : PyEval_SaveThread();
-            is_done = is_look_up
-                          ? look_up_column(&column, kind, &arrays[0], number, arrays[1].data)
-                          : own_column(&column, kind, &arrays[0], (uint32_t)number, arrays[1].data);
-            if (saved != NULL)
-                PyEval_RestoreThread(saved);
-        }
-        release_arrays(arrays, 2);
-    }
-    release_column(&column);
+    Py_ssize_t rows = arrays[0].length, length = arrays[1].length;
+    bool is_done = true, is_right = is_look_up ? number <= INT64_MAX - length
+                                               : length > 0 && length <= INT32_MAX;
+    if (is_right && arrays[2].length == rows) {
+        PyThreadState *saved = rows < FEW_ROWS ? NULL : PyEval_SaveThread();
+        if (is_look_up)
+            is_done = look_up_keys(arrays[0].data, rows, &arrays[1], number, arrays[2].data);
+        else
+            own_integers(arrays[0].data, rows, &arrays[1], arrays[2].data);
+        if (saved != NULL)
+            PyEval_RestoreThread(saved);
+    } else
+        PyErr_SetString(PyExc_ValueError, "a number is out of range, or lengths differ");
+    release_arrays(arrays, 3);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(is_done);
 }
 
@@ -465,14 +416,48 @@ static PyObject *look_up(PyObject *module, PyObject *arguments)
     return from_table(arguments, true);
 }
 
-static PyObject *owners(PyObject *module, PyObject *arguments)
+static PyObject *owners_of_integers(PyObject *module, PyObject *arguments)
 {
     return from_table(arguments, false);
 }
 
+static PyObject *owners_of_texts(PyObject *module, PyObject *arguments)
+{
+    PyObject *parts, *objects[2];
+    int of_null;
+    if (!PyArg_ParseTuple(arguments, "OOiO", &parts, &objects[0], &of_null, &objects[1]))
+        return NULL;
+    Column column;
+    if (!take_column(parts, &column))
+        return NULL;
+    Array arrays[2];
+    static const Py_ssize_t sizes[] = {4, 4};
+    static const bool are_written[] = {false, true};
+    if (!take_arrays(objects, arrays, sizes, are_written, 2)) {
+        release_column(&column);
+        return NULL;
+    }
+    bool is_done = false;
+    if (column.layout < 0 && arrays[0].length > 0 && arrays[0].length <= INT32_MAX
+        && arrays[1].length == column.rows) {
+        PyThreadState *saved = column.rows < FEW_ROWS ? NULL : PyEval_SaveThread();
+        if (column.layout == NARROW_OFFSETS)
+            is_done = own_texts(&column, NARROW_OFFSETS, &arrays[0], of_null, arrays[1].data);
+        else
+            is_done = own_texts(&column, WIDE_OFFSETS, &arrays[0], of_null, arrays[1].data);
+        if (saved != NULL)
+            PyEval_RestoreThread(saved);
+    } else
+        PyErr_SetString(PyExc_ValueError, "the keys are no texts, or lengths differ");
+    release_arrays(arrays, 2);
+    release_column(&column);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_done);
+}
+
 static PyMethodDef functions[] = {
     {"look_up", look_up, METH_VARARGS, NULL},
-    {"owners", owners, METH_VARARGS, NULL},
+    {"owners_of_integers", owners_of_integers, METH_VARARGS, NULL},
+    {"owners_of_texts", owners_of_texts, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,8 +17,6 @@ Int32s = npt.NDArray[np.int32]
 
 _SEED = hash(__name__) & (1 << 64) - 1
 """Differs between processes, so that nobody can choose keys that a hash table finds slowly."""
-_UNSIGNED, _SIGNED, _TEXT = 0, 1, 2
-
 
 NumbersOf = Callable[[list[Any]], Iterable[int]]
 """Returns the numbers of keys, which are in Python's form, and decides which keys are equal."""
@@ -43,14 +41,13 @@ class NumberedKeys:
         layout = layout_of(column.type)
         if native is None or layout is None:
             return encoded_numbers(column, numbers_of)
-        known = self._known.get(column.type)
+        # After an error the table may have keys without a number, and is not put back.
+        known = self._known.pop(column.type, None)
         if known is None or (self._limit is not None and known.count > self._limit):
-            known = self._known[column.type] = _KnownKeys(layout)
-        try:
-            return known.numbers(column, numbers_of)
-        except BaseException:  # the table may have keys without a number
-            self._known.pop(column.type, None)
-            raise
+            known = _KnownKeys(layout)
+        numbers = known.numbers(column, numbers_of)
+        self._known[column.type] = known
+        return numbers
 
     def number_known(self, kind: pa.DataType) -> int:
         """Return how many keys of columns of a type are known."""
@@ -105,18 +102,15 @@ class _KnownKeys:
         self._are_equal &= bool((numbers == np.arange(before, self.count)).all())
 
 
-def looked_up(column: pa.Array, table: Int32s, base: int) -> Int32s | None:
-    """Return ``table[key - base]`` for each row of a column of integers without nulls. None if a
-    key is outside of the table, or its number in the table is negative, or no compiled kernel can
-    do this."""
-    kind = column.type
-    if native is None or pa.types.is_uint64(kind):
+def looked_up(keys: npt.NDArray[Any], table: Int32s, base: int) -> Int32s | None:
+    """Return ``table[key - base]`` for each of *keys*, which are integers. None if a key is outside
+    of the table, or its number in the table is negative, or no compiled kernel can do this."""
+    if native is None or keys.dtype == np.uint64:
         return None
     if not -(1 << 63) <= base < (1 << 63) - len(table):
         return None
-    numbers = np.empty(len(column), np.int32)
-    parts = parts_of(column, kind.bit_width // 8)
-    is_complete = native.look_up(parts, _sign_of(kind), table, base, numbers)
+    numbers = np.empty(len(keys), np.int32)
+    is_complete = native.look_up(np.ascontiguousarray(keys, np.int64), table, base, numbers)
     return numbers if is_complete else None
 
 
@@ -133,11 +127,13 @@ def owners_of_keys(
     if native is None or not (is_text or is_integer):
         return None
     of_rows = np.empty(len(column), np.int32)
-    parts = parts_of(column, layout_of(kind) or 0)
-    null_group = group_of_null() if column.null_count else 0
-    sort = _TEXT if is_text else _sign_of(kind)
-    return of_rows if native.owners(parts, sort, owners, null_group, of_rows) else None
-
-
-def _sign_of(kind: pa.DataType) -> int:
-    return _SIGNED if pa.types.is_signed_integer(kind) else _UNSIGNED
+    of_null = int(owners[group_of_null()]) if column.null_count else 0
+    if is_text:
+        parts = parts_of(column, layout_of(kind) or 0)
+        return of_rows if native.owners_of_texts(parts, owners, of_null, of_rows) else None
+    values = column.fill_null(0) if column.null_count else column
+    keys = np.ascontiguousarray(values.to_numpy(zero_copy_only=False), np.int64)
+    native.owners_of_integers(keys, owners, 0, of_rows)
+    if column.null_count:
+        of_rows[column.is_null().to_numpy(zero_copy_only=False)] = of_null
+    return of_rows

@@ -43,11 +43,12 @@ class KeyNumbers:
         """Return the slot (number) of each row's key; new keys get slots."""
         self.key_type = column.type
         if pa.types.is_integer(column.type) and column.null_count == 0 and len(column):
+            values = column.to_numpy(zero_copy_only=False)
             dense = None
             if self._dense is not None:
-                dense = looked_up(column, self._dense, self._dense_base)
+                dense = looked_up(values, self._dense, self._dense_base)
             if dense is None:
-                dense = self._dense_slots(column.to_numpy(zero_copy_only=False))
+                dense = self._dense_slots(values)
             if dense is not None:
                 return dense
         return self._numbered.of(column, self._slots_of_keys)

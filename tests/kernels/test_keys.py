@@ -165,14 +165,14 @@ def test_looked_up_numbers_equal_those_of_the_array(data: st.DataObject, base: i
     table = np.array([4, 0, 7, 2], np.int32)
     kind, values = data.draw(st.sampled_from(COLUMNS[:8]))
     column = pa.array(data.draw(st.lists(values)), kind)
-    found = kernels.looked_up(column, table, base)
+    found = kernels.looked_up(column.to_numpy(zero_copy_only=False), table, base)
     places = [key - base for key in column.to_pylist()]
     if all(0 <= place < len(table) for place in places) and kind != pa.uint64():
         assert found is None or found.tolist() == [table[place] for place in places]
         assert found is not None or not -(1 << 63) <= base < (1 << 63) - len(table)
     elif kind != pa.uint64():
         assert found is None
-    assert kernels.looked_up(pa.array([3]), np.array([0, -1], np.int32), 2) is None
+    assert kernels.looked_up(np.array([3]), np.array([0, -1], np.int32), 2) is None
 
 
 def test_buffers_that_do_not_hold_all_rows_are_refused() -> None:
@@ -197,11 +197,16 @@ def test_buffers_that_do_not_hold_all_rows_are_refused() -> None:
         column = (-4, 0, 2, None, np.array(wrong, np.int32), b"abc")
         with pytest.raises(ValueError, match="beyond the data"):
             table.add(column, out, out.copy())
-        assert native.owners(column, 2, np.zeros(4, np.int32), 0, out) is False
+        assert native.owners_of_texts(column, np.zeros(4, np.int32), 0, out) is False
     with pytest.raises(ValueError, match="a length"):
         table.add((-4, 0, 2, None, text, b"abc"), out, np.empty(1, np.int32))
-    with pytest.raises(ValueError, match="does not fit"):
-        native.owners((3, 0, 2, None, None, wide), 1, np.zeros(4, np.int32), 0, out)
+    with pytest.raises(ValueError, match="no texts"):
+        native.owners_of_texts((8, 0, 2, None, None, wide), np.zeros(4, np.int32), 0, out)
+    for keys, owners in ((wide, b""), (wide + wide, b"1234")):
+        with pytest.raises(ValueError, match="lengths differ"):
+            native.owners_of_integers(keys, owners, 0, out)
+    with pytest.raises(ValueError, match="out of range"):
+        native.look_up(wide, out, (1 << 63) - 1, out.copy())
     with pytest.raises(TypeError, match="tuple"):
         table.add([], out, out)
 

@@ -197,10 +197,10 @@ class _ChannelsOfIntegers:
 
     def of(self, column: pa.Array) -> npt.NDArray[Any]:
         """Return the channel of each key of a column of integers without nulls."""
-        found = looked_up(column, self._table, self._low)
+        keys = column.to_numpy(zero_copy_only=False)
+        found = looked_up(keys, self._table, self._low)
         if found is not None or not len(column):
             return np.empty(0, np.int32) if found is None else found
-        keys = column.to_numpy(zero_copy_only=False)
         low, end = int(keys.min()), int(keys.max()) + 1
         if low < self._low or end > self._end:
             if self._end > self._low:
