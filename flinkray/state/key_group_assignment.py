@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkray.kernels import keys as compiled
 from flinkray.state.key_encoding import (
     NAN,
     EqualityChecks,
@@ -276,13 +277,7 @@ def key_groups_of_integers(keys: npt.NDArray[Any], max_parallelism: int) -> Int3
 
 
 def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
-    """Return the hash of every value of a column, nulls included."""
-    kind = keys.type
-    if pa.types.is_dictionary(kind):
-        hashes = np.append(hash_array(keys.dictionary, hash_of), np.int32(hash_of(None)))
-        indices = keys.indices.fill_null(len(keys.dictionary))
-        spread: Int32s = hashes[indices.to_numpy(zero_copy_only=False)]
-        return spread
+    """Return the hash of every value of a column, nulls included. Not for dictionaries."""
     if is_plain_integer(keys) and hash_of in (stable_hash, hash_long):
         return _hash_integers(keys.to_numpy(zero_copy_only=False))
     encoded = pc.dictionary_encode(keys, null_encoding="encode")
@@ -343,10 +338,35 @@ def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
     return hashed
 
 
+def owners_of_keys(keys: pa.Array, owners: Int32s, hash_of: KeyHash = stable_hash) -> Int32s | None:
+    """Return ``owners[key group]`` for every value of a column of texts, or of integers that fit
+    into a ``long``. There are as many key groups as *owners*. None: other keys, another hash, or
+    there are no compiled kernels."""
+    is_text = pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)
+    if hash_of not in (stable_hash, hash_text if is_text else hash_long):
+        return None
+    return compiled.owners_of_keys(keys, owners, lambda: key_group_of(None, len(owners), hash_of))
+
+
+def _compiled_groups(keys: pa.Array, max_parallelism: int, hash_of: KeyHash) -> Int32s | None:
+    return owners_of_keys(keys, np.arange(max_parallelism, dtype=np.int32), hash_of)
+
+
 def key_groups_of_array(
     keys: pa.Array, max_parallelism: int, hash_of: KeyHash = stable_hash
 ) -> Int32s:
     """Return the key group of every value of a column."""
+    if pa.types.is_dictionary(keys.type):
+        of_entries = key_groups_of_array(keys.dictionary, max_parallelism, hash_of)
+        indices = keys.indices
+        if keys.null_count:
+            of_entries = np.append(of_entries, key_group_of(None, max_parallelism, hash_of))
+            indices = indices.fill_null(len(keys.dictionary))
+        of_rows: Int32s = of_entries.take(indices.to_numpy(zero_copy_only=False))
+        return of_rows
+    found = _compiled_groups(keys, max_parallelism, hash_of)
+    if found is not None:
+        return found
     groups: Int32s = murmur_array(hash_array(keys, hash_of)) % np.int32(max_parallelism)
     return groups
 
@@ -403,6 +423,9 @@ class KeyGroupAssigner:
 
     def of_array(self, keys: pa.Array) -> Int32s:
         """Return the key groups of a column of texts or of 64-bit integers."""
+        found = _compiled_groups(keys, self.max_parallelism, self.hash_of)
+        if found is not None:
+            return found
         is_text = self.hash_of in (stable_hash, hash_text)
         hashes = _hash_texts(keys) if is_text else None
         if hashes is None:

@@ -1,8 +1,9 @@
 """Numbers the keys of a stream, so that state can be kept in arrays.
 
 The numbers ("slots") are given in the order in which keys first occur. Integer keys within a dense
-range are looked up in an array. Other keys are dictionary-encoded by Arrow for each batch, and only
-the distinct keys of a batch are looked up in a dictionary.
+range are looked up in an array. Other keys are looked up in a dictionary, which decides which keys
+are equal. With compiled kernels, this happens once for each key and type of column; without, once
+for each key of a batch.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from flinkray.kernels.keys import NumberedKeys, looked_up
 from flinkray.state.key_values import are_plain, as_key
 
 Slots = npt.NDArray[np.int32]
@@ -32,6 +33,7 @@ class KeyNumbers:
         self._slot_of: dict[Any, int] = {}
         self._dense: Slots | None = None
         self._dense_base = 0
+        self._numbered = NumberedKeys()
         self.key_type: pa.DataType | None = None
 
     def __len__(self) -> int:
@@ -42,10 +44,14 @@ class KeyNumbers:
         self.key_type = column.type
         if pa.types.is_integer(column.type) and column.null_count == 0 and len(column):
             values = column.to_numpy(zero_copy_only=False)
-            dense = self._dense_slots(values)
+            dense = None
+            if self._dense is not None:
+                dense = looked_up(values, self._dense, self._dense_base)
+            if dense is None:
+                dense = self._dense_slots(values)
             if dense is not None:
                 return dense
-        return self._encoded_slots(column)
+        return self._numbered.of(column, self._slots_of_keys)
 
     def slot_of(self, key: Any) -> int:
         """Return the slot (number) of a key; a new key gets a slot.
@@ -105,27 +111,8 @@ class KeyNumbers:
         self._dense, self._dense_base = grown, new_base
         return True
 
-    def _encoded_slots(self, column: pa.Array) -> Slots:
-        encoded = column
-        if not pa.types.is_dictionary(column.type) or column.null_count:
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            encoded = pc.dictionary_encode(column, null_encoding="encode")
-        distinct, indices = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
-        slots: Slots = np.full(len(distinct), -1, np.int32)
-        is_used: Any = slice(None)
-        if encoded is column:  # an entry that no row uses is not a new key
-            is_used = np.zeros(len(distinct), np.bool_)
-            is_used[indices] = True
-            distinct = distinct.filter(pa.array(is_used))
-        slots[is_used] = np.fromiter(
-            self._slots_of_distinct(distinct.to_pylist()), np.int32, len(distinct)
-        )
-        of_rows: Slots = slots.take(indices)
-        return of_rows
-
-    def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
-        """Return the slot (number) of each of *keys*, all different; new keys get slots."""
+    def _slots_of_keys(self, keys: list[Any]) -> Iterable[int]:
+        """Return the slot (number) of each key; new keys get slots."""
         if are_plain(keys):
             known = list(map(self._slot_of.get, keys))
             if None not in known:

@@ -9,22 +9,24 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, pairwise
+from itertools import pairwise
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flinkray.core.key_group_ranges import owner_of
+from flinkray.kernels.dividing import divided, divided_lists
+from flinkray.kernels.keys import NumberedKeys, looked_up
 from flinkray.state.key_group_assignment import (
     KeyGroupAssigner,
     hash_long,
     is_plain_integer,
     key_groups_of_array,
     key_groups_of_integers,
+    owners_of_keys,
     stable_hash,
 )
 from flinkray.state.key_values import are_plain
@@ -34,11 +36,11 @@ from flinkray.streaming.operator_errors import Reading, reading_at
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 
-_IS_CHANNEL = [bytes(code == channel for code in range(256)) for channel in range(8)]
-"""Table *c* maps the bytes of channel numbers to 1 where the channel is *c*, else 0."""
-
 TABLE_LIMIT = 1 << 16
 """Largest range of integer keys for a lookup table. Keys in a wider range are hashed each time."""
+
+_FEW_KEYS = 1 << 13
+"""Up to this number, finding known texts in a table costs less than hashing as Java does."""
 
 
 class StreamPartitioner(ABC):
@@ -155,40 +157,13 @@ class _ByChannel(StreamPartitioner):
 
     def _distribute(self, block: Block) -> Iterable[tuple[int, Block]]:
         chosen, keys = self.choose(block)
-        values, times = block.values, block.timestamps
-        if self.channels <= len(_IS_CHANNEL):
-            codes = bytes(chosen)
-            for channel in range(self.channels):
-                mask = codes.translate(_IS_CHANNEL[channel])
-                if any(mask):
-                    yield (
-                        channel,
-                        Block(
-                            list(compress(values, mask)),
-                            None if times is None else list(compress(times, mask)),
-                            None if keys is None else list(compress(keys, mask)),
-                            block.origin,
-                        ),
-                    )
-            return
-        places: list[list[int]] = [[] for _ in range(self.channels)]
-        for place, channel in enumerate(chosen):
-            places[channel].append(place)
-        for channel, mine in enumerate(places):
-            if not mine:
-                continue
-            yield (
-                channel,
-                Block(
-                    [values[place] for place in mine],
-                    None if times is None else [times[place] for place in mine],
-                    None if keys is None else [keys[place] for place in mine],
-                    block.origin,
-                ),
-            )
+        lists = (block.values, block.timestamps, keys)
+        for channel, (values, times, its_keys) in divided_lists(lists, chosen, self.channels):
+            assert values is not None
+            yield channel, Block(values, times, its_keys, block.origin)
 
     @abstractmethod
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         """Return (channel of each record, key of each record).
         The receivers get the keys with the records, so that they need not compute them. The second
         item is None if there are no keys, or if user code could change the keys."""
@@ -201,10 +176,9 @@ class _ByChannel(StreamPartitioner):
     def _distribute_columns(
         self, columns: Columns, chosen: npt.NDArray[Any]
     ) -> Iterable[tuple[int, Columns]]:
-        for channel in range(self.channels):
-            places = np.flatnonzero(chosen == channel)
-            if len(places):
-                yield channel, columns.take(places)
+        parts = divided(columns.batch, columns.timestamps, chosen, self.channels)
+        for channel, batch, times in parts:
+            yield channel, Columns(batch, times, columns.origin, columns.scalar)
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
         chosen, _ = self.choose(columns.to_block())
@@ -219,22 +193,27 @@ class _ChannelsOfIntegers:
         self._owners = owners
         self._max_parallelism = max_parallelism
         self._low = self._end = 0
-        self._table = np.empty(0, owners.dtype)
+        self._table = np.empty(0, np.int32)
 
-    def of(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if not len(keys):
-            return np.empty(0, self._table.dtype)
+    def of(self, column: pa.Array) -> npt.NDArray[Any]:
+        """Return the channel of each key of a column of integers without nulls."""
+        keys = column.to_numpy(zero_copy_only=False)
+        found = looked_up(keys, self._table, self._low)
+        if found is not None or not len(column):
+            return np.empty(0, np.int32) if found is None else found
         low, end = int(keys.min()), int(keys.max()) + 1
         if low < self._low or end > self._end:
             if self._end > self._low:
                 low, end = min(low, self._low), max(end, self._end)
             if end - low > TABLE_LIMIT:
-                return self._hashed(keys)
+                owners = owners_of_keys(column, self._owners)
+                return self._hashed(keys) if owners is None else owners
             # Not arange(low, end): *end* may exceed the largest long.
             self._table = self._hashed(np.arange(end - low, dtype=np.int64) + low)
             self._low, self._end = low, end
         places = keys.astype(np.int64, copy=False)
-        return self._table.take(places - self._low if self._low else places)
+        channels: npt.NDArray[Any] = self._table.take(places - self._low if self._low else places)
+        return channels
 
     def _hashed(self, keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._owners[key_groups_of_integers(keys, self._max_parallelism)]
@@ -276,8 +255,8 @@ class KeyGroupPartitioner(_ByChannel):
         self._group_of = KeyGroupAssigner(max_parallelism, self.keys.hash_of)
         owners = [owner_of(group, max_parallelism, channels) for group in range(max_parallelism)]
         self.channel_of: Callable[[Any], int] = _ChannelsOfKeys(self._group_of, owners).__getitem__
-        narrow = np.uint8 if channels <= 256 else np.int32  # less memory traffic per row
-        self._owner_array: npt.NDArray[Any] = np.array(owners, narrow)
+        self._owner_array: npt.NDArray[np.int32] = np.array(owners, np.int32)
+        self._numbered = NumberedKeys(TABLE_LIMIT)
         self._of_integers: _ChannelsOfIntegers | None = None
         if self.keys.hash_of in (stable_hash, hash_long):
             self._of_integers = _ChannelsOfIntegers(self._owner_array, max_parallelism)
@@ -294,7 +273,7 @@ class KeyGroupPartitioner(_ByChannel):
             self.keys.computed(columns.to_block())
         return super().split_columns(columns)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         keys = self.keys.computed(block)
         channels = list(map(self.channel_of, keys))
         # Other keys may be equal but not identical to a dictionary after serialization.
@@ -305,16 +284,16 @@ class KeyGroupPartitioner(_ByChannel):
         if keys is None:
             return super().choose_columns(columns)
         if self._of_integers is not None and is_plain_integer(keys):
-            return self._of_integers.of(keys.to_numpy(zero_copy_only=False))
+            return self._of_integers.of(keys)
+        hash_of = self.keys.hash_of
         if pa.types.is_dictionary(keys.type):
-            max_parallelism = self._group_of.max_parallelism
-            groups = key_groups_of_array(keys, max_parallelism, self.keys.hash_of)
-            return self._owner_array[groups]
-        encoded = pc.dictionary_encode(keys, null_encoding="encode")
-        distinct = encoded.dictionary.to_pylist()  # their key groups are cached
-        channels = np.fromiter(map(self.channel_of, distinct), np.int32, len(distinct))
-        places: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
-        return channels.take(places)
+            groups = key_groups_of_array(keys, self._group_of.max_parallelism, hash_of)
+            return self._owner_array.take(groups)
+        if self._numbered.number_known(keys.type) > _FEW_KEYS:
+            owners = owners_of_keys(keys, self._owner_array, hash_of)
+            if owners is not None:
+                return owners
+        return self._numbered.of(keys, lambda distinct: map(self.channel_of, distinct))
 
 
 class ShufflePartitioner(_ByChannel):
@@ -326,7 +305,7 @@ class ShufflePartitioner(_ByChannel):
         super().setup(channels, max_parallelism, seed)
         self._random = random.Random(seed)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         return self._random.choices(range(self.channels), k=len(block)), None
 
     def choose_columns(self, columns: Columns) -> npt.NDArray[Any]:
@@ -354,7 +333,7 @@ class CustomPartitioner(_ByChannel):
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         return self._distribute(block)
 
-    def choose(self, block: Block) -> tuple[Iterable[int], Any]:
+    def choose(self, block: Block) -> tuple[list[int], Any]:
         partition: Callable[[Any, int], int]
         partition = getattr(self._partitioner, "partition", self._partitioner)
         channels = self.channels
