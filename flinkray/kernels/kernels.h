@@ -33,7 +33,8 @@ bool take_arrays(PyObject *const *objects, Array *arrays, const Py_ssize_t *size
 
 void release_arrays(Array *arrays, int number);
 
-/* Adds a file's functions and types to the module. */
+/* Each adds a file's functions and types to the module. */
 int add_aggregates(PyObject *module);
+int add_rows(PyObject *module);
 
 #endif

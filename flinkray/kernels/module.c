@@ -36,7 +36,7 @@ void release_arrays(Array *arrays, int number)
 
 static int add_all(PyObject *module)
 {
-    return add_aggregates(module);
+    return add_aggregates(module) < 0 || add_rows(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_all}, {0, NULL}};

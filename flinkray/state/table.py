@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flinkray.kernels.rows import KeyHolder
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.state_serializer import StateSerializer
@@ -216,11 +217,11 @@ class _NoKey:
 NO_KEY: Any = _NoKey()
 
 
-class KeyContext:
+class KeyContext(KeyHolder):
     """Holds the present key (*key*), to which handles of state and timers refer.
     For state of windows, *key* is the pair (key, window)."""
 
-    __slots__ = ("key",)
+    __slots__ = ()
 
     def __init__(self, key: Any = NO_KEY) -> None:
         self.key = key
