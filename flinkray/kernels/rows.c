@@ -406,9 +406,17 @@ typedef struct {
     PyObject *own;       /* copies a result that could still be changed */
     PyObject *refuse;    /* raises an error if results cannot be iterated over */
     PyObject *immutable; /* types whose values need no copy */
+    PyObject *context;   /* what the function learns about the record, or None */
+    PyObject *stamp_name; /* "record_timestamp" */
     PyObject *values, *stamps; /* the results of the present portion; stamps: NULL without times */
     Py_ssize_t limit;    /* the size of the present portion */
 } Collecting;
+
+/* Sets the timestamp of the record in the context. */
+static bool set_stamp(Collecting *to, PyObject *stamp)
+{
+    return to->context == Py_None || PyObject_SetAttr(to->context, to->stamp_name, stamp) == 0;
+}
 
 static bool new_portion(Collecting *to)
 {
@@ -432,7 +440,9 @@ static bool put_out(Collecting *to)
         return false;
     to->limit = PyLong_AsSsize_t(limit);
     Py_DECREF(limit);
-    return !(to->limit == -1 && PyErr_Occurred()) && new_portion(to);
+    if (to->limit == -1 && PyErr_Occurred())
+        return false;
+    return new_portion(to) && (to->stamps != NULL || set_stamp(to, Py_None));
 }
 
 /* Adds a result, whose reference it takes over. */
@@ -489,44 +499,42 @@ static PyObject *iterator_of(PyObject *things)
    limit) returns the last portion: (results, times). */
 static PyObject *process_each(PyObject *module, PyObject *arguments)
 {
-    PyObject *process, *records, *context, *all_keys, *key_context, *all_times;
-    Collecting to = {.values = NULL, .stamps = NULL};
-    if (!PyArg_ParseTuple(arguments, "OOOOOOOOOO!n", &process, &records, &context, &all_keys,
+    PyObject *process, *records, *all_keys, *key_context, *all_times;
+    Collecting to = {.values = NULL, .stamps = NULL, .stamp_name = NULL};
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOOOO!n", &process, &records, &to.context, &all_keys,
                           &key_context, &all_times, &to.put_out, &to.own, &to.refuse, &PySet_Type,
                           &to.immutable, &to.limit))
         return NULL;
-    PyObject *type = PyObject_GetAttrString(module, "KeyHolder"), *name = NULL, *last = NULL;
+    PyObject *type = PyObject_GetAttrString(module, "KeyHolder"), *last = NULL;
     PyObject *keys = NULL, *times = NULL, *value = NULL, *key = NULL, *stamp = NULL;
     int is_holder = type == NULL ? -1 : PyObject_IsInstance(key_context, type);
     if (is_holder == 0 && all_keys != Py_None)
         PyErr_SetString(PyExc_TypeError, "keys need a KeyHolder");
-    else if (is_holder >= 0 && (name = PyUnicode_FromString("record_timestamp")) != NULL) {
+    else if (is_holder >= 0 && (to.stamp_name = PyUnicode_FromString("record_timestamp")) != NULL) {
         keys = iterator_of(all_keys);
         times = iterator_of(all_times);
     }
-    to.stamps = times == NULL ? NULL : Py_NewRef(times); /* new_portion puts a list here */
-    bool done = name != NULL && PyErr_Occurred() == NULL && new_portion(&to);
+    to.stamps = Py_XNewRef(times); /* new_portion puts a list in its place */
+    bool done = PyErr_Occurred() == NULL && new_portion(&to);
+    done = done && (times != NULL || set_stamp(&to, Py_None)); /* without times, seldom set */
     while (done && (value = PyIter_Next(records)) != NULL) {
-        done = keys == NULL || (key = PyIter_Next(keys)) != NULL;
-        if (!done)
+        if (keys != NULL && (key = PyIter_Next(keys)) == NULL)
             break;
         if (key != NULL)
             set_key(key_context, key);
-        done = times == NULL || (stamp = PyIter_Next(times)) != NULL;
-        if (!done)
+        if (times != NULL && (stamp = PyIter_Next(times)) == NULL)
             break;
-        if (context != Py_None)
-            done = PyObject_SetAttr(context, name, stamp == NULL ? Py_None : stamp) == 0;
-        if (done) {
-            PyObject *results = PyObject_CallFunctionObjArgs(process, value, context, NULL);
+        if (stamp == NULL || set_stamp(&to, stamp)) {
+            PyObject *results = PyObject_CallFunctionObjArgs(process, value, to.context, NULL);
             done = results != NULL && add_results(&to, results, stamp);
             Py_XDECREF(results);
-        }
+        } else
+            done = false;
         Py_CLEAR(value);
         Py_CLEAR(key);
         Py_CLEAR(stamp);
     }
-    if (PyErr_Occurred() == NULL && to.values != NULL) /* records or keys or times have ended */
+    if (PyErr_Occurred() == NULL) /* the records, keys or times have ended */
         last = PyTuple_Pack(2, to.values, to.stamps == NULL ? Py_None : to.stamps);
     Py_XDECREF(value);
     Py_XDECREF(key);
@@ -534,7 +542,7 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
     Py_XDECREF(keys);
     Py_XDECREF(times);
     Py_XDECREF(type);
-    Py_XDECREF(name);
+    Py_XDECREF(to.stamp_name);
     Py_XDECREF(to.values);
     Py_XDECREF(to.stamps);
     return last;
