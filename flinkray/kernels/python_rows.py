@@ -13,6 +13,13 @@ _MISSING: Any = object()
 Portion = tuple[list[Any], "list[int] | None"]
 """Results, and their timestamps if the records have timestamps."""
 
+Pane = tuple[Any, dict[Any, Any]]
+"""A window, and what it holds by key."""
+
+PaneOf = Callable[[int], "tuple[int, int, Sequence[Pane] | None]"]
+"""Returns the first time and the end of the pane that contains a time, and the windows to which its
+records belong."""
+
 
 class KeyHolder:
     """Holds the present key."""
@@ -176,6 +183,30 @@ def process_each(
         refuse(results)
         raise
     return values, stamps if stamped else None
+
+
+def fold_panes(
+    records: Iterator[Any],
+    keys: Iterable[Any],
+    times: Iterable[int],
+    pane_of: PaneOf,
+    fold: Callable[[Any, Any], Any],
+    begin: Callable[[Any, Any, Any], Any],
+    add_singly: Callable[[int, Any, Any, int], None],
+) -> None:
+    first = end = 0
+    panes: Sequence[Pane] | None = None
+    for place, (value, key, timestamp) in enumerate(zip(records, keys, times, strict=False)):
+        if not first <= timestamp < end:
+            first, end, panes = pane_of(timestamp)
+        if panes is None:
+            add_singly(place, value, key, timestamp)
+            continue
+        for window, entries in panes:
+            if key in entries:
+                entries[key] = fold(value, entries[key])
+            else:
+                entries[key] = begin(key, window, value)
 
 
 class _Nowhere:

@@ -8,6 +8,14 @@
 
 #define DEEPEST 8 /* tuples within tuples; values that are nested more deeply are left to Python */
 
+/* Puts another object into a field, which may be empty. */
+static void replace(PyObject **field, PyObject *value)
+{
+    PyObject *before = *field;
+    *field = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
 /* --- types of values ------------------------------------------------------------------------- */
 
 /* Returns whether the type of a value is in the set *kinds*, or the value is a tuple of such values.
@@ -113,13 +121,6 @@ static PyType_Spec holder_spec = {
     "flinkray.kernels._native.KeyHolder", sizeof(Holder), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, holder_slots};
 
-static void set_key(PyObject *holder, PyObject *key)
-{
-    PyObject *before = ((Holder *)holder)->key;
-    ((Holder *)holder)->key = Py_NewRef(key);
-    Py_XDECREF(before);
-}
-
 /* --- handles of state ------------------------------------------------------------------------ */
 
 typedef struct {
@@ -169,13 +170,6 @@ static int clear_handle(PyObject *self)
 static void deallocate_handle(PyObject *self)
 {
     deallocate(self, clear_handle);
-}
-
-static void replace(PyObject **field, PyObject *value)
-{
-    PyObject *before = *field;
-    *field = Py_NewRef(value);
-    Py_XDECREF(before);
 }
 
 /* bind(type of holders, immutable types, context, entries, first_change, slow handle, reduce) */
@@ -521,7 +515,7 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
         if (keys != NULL && (key = PyIter_Next(keys)) == NULL)
             break;
         if (key != NULL)
-            set_key(key_context, key);
+            replace(&((Holder *)key_context)->key, key);
         if (times != NULL && (stamp = PyIter_Next(times)) == NULL)
             break;
         if (stamp == NULL || set_stamp(&to, stamp)) {
@@ -548,7 +542,103 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
     return last;
 }
 
+/* --- contents of windows --------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *fold, *begin;
+    long long first, end; /* the times of the present pane: from first up to but not including end */
+    PyObject *panes;      /* its (window, entries) pairs, or None */
+} Folding;
+
+/* Asks for the pane that contains a time. */
+static bool find_pane(Folding *into, PyObject *pane_of, PyObject *time)
+{
+    PyObject *found = PyObject_CallFunctionObjArgs(pane_of, time, NULL), *panes;
+    if (found == NULL)
+        return false;
+    bool is_good = PyTuple_Check(found) && PyArg_ParseTuple(found, "LLO", &into->first, &into->end,
+                                                            &panes);
+    if (is_good)
+        replace(&into->panes, panes);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a pane is a tuple");
+    Py_DECREF(found);
+    return is_good;
+}
+
+/* Adds a record to what one window holds for its key. */
+static bool fold_into(Folding *into, PyObject *pane, PyObject *key, PyObject *value)
+{
+    PyObject *window, *entries;
+    if (!PyTuple_Check(pane)) {
+        PyErr_SetString(PyExc_TypeError, "a pane has pairs of a window and a dictionary");
+        return false;
+    }
+    if (!PyArg_ParseTuple(pane, "OO!", &window, &PyDict_Type, &entries))
+        return false;
+    PyObject *before = Py_XNewRef(PyDict_GetItemWithError(entries, key)), *after;
+    if (before == NULL && PyErr_Occurred())
+        return false;
+    if (before == NULL)
+        after = PyObject_CallFunctionObjArgs(into->begin, key, window, value, NULL);
+    else
+        after = PyObject_CallFunctionObjArgs(into->fold, value, before, NULL);
+    bool done = after != NULL && PyDict_SetItem(entries, key, after) == 0;
+    Py_XDECREF(before);
+    Py_XDECREF(after);
+    return done;
+}
+
+/* fold_panes(records, keys, times, pane_of, fold, begin, add_singly) */
+static PyObject *fold_panes(PyObject *module, PyObject *arguments)
+{
+    PyObject *records, *all_keys, *all_times, *pane_of, *add_singly;
+    Folding into = {.first = 0, .end = 0, .panes = NULL};
+    if (!PyArg_ParseTuple(arguments, "OOOOOOO", &records, &all_keys, &all_times, &pane_of,
+                          &into.fold, &into.begin, &add_singly))
+        return NULL;
+    PyObject *keys = PyObject_GetIter(all_keys), *times = NULL;
+    PyObject *value = NULL, *key = NULL, *stamp = NULL;
+    if (keys != NULL)
+        times = PyObject_GetIter(all_times);
+    bool done = times != NULL;
+    for (Py_ssize_t place = 0; done && (value = PyIter_Next(records)) != NULL; place++) {
+        if ((key = PyIter_Next(keys)) == NULL || (stamp = PyIter_Next(times)) == NULL)
+            break;
+        long long time = PyLong_AsLongLong(stamp);
+        done = !(time == -1 && PyErr_Occurred());
+        if (done && !(into.first <= time && time < into.end))
+            done = find_pane(&into, pane_of, stamp);
+        PyObject *panes = done ? Py_NewRef(into.panes) : NULL;
+        if (panes == Py_None) {
+            PyObject *nothing = PyObject_CallFunction(add_singly, "nOOO", place, value, key, stamp);
+            done = nothing != NULL;
+            Py_XDECREF(nothing);
+        } else if (panes != NULL) {
+            Py_ssize_t number = PySequence_Size(panes);
+            done = number >= 0;
+            for (Py_ssize_t which = 0; done && which < number; which++) {
+                PyObject *pane = PySequence_GetItem(panes, which);
+                done = pane != NULL && fold_into(&into, pane, key, value);
+                Py_XDECREF(pane);
+            }
+        }
+        Py_XDECREF(panes);
+        Py_CLEAR(value);
+        Py_CLEAR(key);
+        Py_CLEAR(stamp);
+    }
+    Py_XDECREF(value);
+    Py_XDECREF(key);
+    Py_XDECREF(stamp);
+    Py_XDECREF(keys);
+    Py_XDECREF(times);
+    Py_XDECREF(into.panes);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef functions[] = {
+    {"fold_panes", fold_panes, METH_VARARGS, NULL},
     {"are_of", are_of, METH_VARARGS, NULL},
     {"owner", owner, METH_VARARGS, NULL},
     {"process_each", process_each, METH_VARARGS, NULL},

@@ -9,7 +9,14 @@ from flinkray.core import values
 from flinkray.core.values import IMMUTABLE
 from flinkray.kernels import python_rows
 from flinkray.kernels.compiled import native
-from flinkray.kernels.python_rows import KeyHolder, Portion, ReducingHandle, ValueHandle
+from flinkray.kernels.python_rows import (
+    KeyHolder,
+    Pane,
+    PaneOf,
+    Portion,
+    ReducingHandle,
+    ValueHandle,
+)
 
 own: Callable[[Any], Any] = values.own
 """Returns its argument itself if nobody can change it, else a copy: the compiled form of
@@ -92,3 +99,26 @@ def process_each(
         limit,
     )
     return portion
+
+
+def fold_panes(
+    records: Iterator[Any],
+    keys: Iterable[Any],
+    times: Iterable[int],
+    pane_of: PaneOf,
+    fold: Callable[[Any, Any], Any],
+    begin: Callable[[Any, Any, Any], Any],
+    add_singly: Callable[[int, Any, Any, int], None],
+) -> None:
+    """Add each record to what the windows of its time hold for its key.
+
+    Args:
+        pane_of: is called with a time that is not in the previous pane; returns the first time of
+            its pane, the end of the pane, and its windows. Without windows, each record of the pane
+            goes to *add_singly*.
+        fold: (record, contents) -> new contents.
+        begin: (key, window, record) -> contents, if a window has none for the key.
+        add_singly: (place in the block, record, key, time).
+    """
+    which = python_rows if native is None else native
+    which.fold_panes(records, keys, times, pane_of, fold, begin, add_singly)
