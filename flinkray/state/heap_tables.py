@@ -451,6 +451,8 @@ class HeapListTable(HeapTable, ListTable):
         return values
 
     def take(self, place: Any) -> Sequence[Any]:
+        if self._changed is None and not self._is_shared:
+            return self._entries.pop(place, ())  # type: ignore[no-any-return]
         values = self._remove(place)
         if values is MISSING:
             return ()
@@ -476,11 +478,19 @@ class HeapListTable(HeapTable, ListTable):
             return
         if self._changed is not None and place not in self._changed:
             self._first_change(place)
-        known = self._entries.get(place)
-        if known is None:
-            self._entries[place] = added
-        else:
+        known = self._entries.setdefault(place, added)
+        if known is not added:
             known.extend(added)
+
+    def extend_all(self, namespace: Any, lists: Mapping[Any, list[Any]]) -> None:
+        if self._changed is not None:
+            super().extend_all(namespace, lists)
+            return
+        setdefault = self._entries.setdefault
+        for key, added in lists.items():
+            known = setdefault((key, namespace), added)
+            if known is not added:
+                known.extend(added)
 
     def put(self, place: Any, values: Iterable[Any]) -> None:
         replacement = list(values)
@@ -605,17 +615,18 @@ class HeapTimerQueue(_Tracked, TimerQueue):
 
     def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
         bucket = self._entries.get(timestamp)
-        if bucket is not None and (key, namespace) in bucket:
-            return False
         if self._changed is not None and timestamp not in self._changed:
+            if bucket is not None and (key, namespace) in bucket:
+                return False
             self._first_change(timestamp)
             bucket = self._entries.get(timestamp)
         if bucket is None:
             self._entries[timestamp] = {(key, namespace): None}
             heapq.heappush(self._heap, timestamp)
-        else:
-            bucket[key, namespace] = None
-        return True
+            return True
+        before = len(bucket)
+        bucket[key, namespace] = None
+        return len(bucket) > before
 
     def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
         self.claim(timestamp, (key, namespace))
@@ -630,13 +641,20 @@ class HeapTimerQueue(_Tracked, TimerQueue):
 
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         bucket = self._entries.get(timestamp)
-        if bucket is None or timer not in bucket:
+        if bucket is None:
             return False
         if self._changed is not None and timestamp not in self._changed:
+            if timer not in bucket:
+                return False
             self._first_change(timestamp)
             bucket = self._entries[timestamp]
-        del bucket[timer]
-        return True
+        return bucket.pop(timer, MISSING) is not MISSING
+
+    def claim_all(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> list[Any]:
+        if self._changed is not None:
+            return super().claim_all(timestamp, timers)
+        pop = self._entries[timestamp].pop
+        return [timer for timer in timers if pop(timer, MISSING) is MISSING]
 
     def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         return timer in self._entries.get(timestamp, ())

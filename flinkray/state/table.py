@@ -130,6 +130,12 @@ class ListTable(StateTable):
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None: ...
 
+    def extend_all(self, namespace: Any, lists: Mapping[Any, list[Any]]) -> None:
+        """Add elements to the lists of the places (key, *namespace*). *lists*: the elements by key,
+        at least one each; the table may keep these lists."""
+        for key, values in lists.items():
+            self.extend((key, namespace), values)
+
     @abstractmethod
     def put(self, place: Any, values: Iterable[Any]) -> None: ...
 
@@ -192,6 +198,10 @@ class TimerQueue(ABC):
     @abstractmethod
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         """Remove a timer that is about to fire. Returns False if it does not exist any more."""
+
+    def claim_all(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """Remove *timers*, which :meth:`at` has returned. Returns those that do not exist."""
+        return [timer for timer in timers if not self.claim(timestamp, timer)]
 
     @abstractmethod
     def __len__(self) -> int: ...

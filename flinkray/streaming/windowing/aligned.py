@@ -16,6 +16,7 @@ from flinkray.streaming.operators.operator import OperatorState, OperatorStateCa
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
+from flinkray.streaming.windowing.contents import Process
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
@@ -55,6 +56,8 @@ class AlignedWindowOperator(WindowOperator):
         super().open()
         assert isinstance(self.spec.assigner, _TimeWindows)
         self._assigner = self.spec.assigner
+        self.timers.fire_together = self._fire
+        self._has_window_state = isinstance(self.spec.evaluation, Process)
         self._combined: dict[TimeWindow, dict[Any, Any]] = {}
         """By window and key: contents that are not in the table yet, or are newer there."""
         self._panes: dict[int, Sequence[Pane]] = {}
@@ -142,22 +145,24 @@ class AlignedWindowOperator(WindowOperator):
 
     def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
         """Return the contents of a place without combined records, with *value* added."""
-        contents = self.spec.contents
-        entry = contents.go_on(self.table, (key, window), value)
-        is_first = entry is MISSING
-        if is_first or self._may_have_fired:
+        entry = MISSING
+        if not self.spec.contents.appends:
+            entry = self.spec.contents.go_on(self.table, (key, window), value)
+        if entry is MISSING:
             self._register(key, window)
-        if is_first:
-            entry = contents.first(value)
+            return self.spec.contents.first(value)
+        if self._may_have_fired:
+            self._register(key, window)
         return entry
 
     def _register(self, key: Any, window: TimeWindow) -> None:
-        self.backend.context.key = key
+        self.key_context.key = key
         end = window.end - 1
         self.timers.register_event_time_timer(window, end)
-        cleanup = self.cleanup_time(window)
-        if cleanup not in (end, MAX_TIMESTAMP):
-            self.timers.register_event_time_timer(window, cleanup)
+        if self.spec.allowed_lateness:
+            cleanup = self.cleanup_time(window)
+            if cleanup not in (end, MAX_TIMESTAMP):
+                self.timers.register_event_time_timer(window, cleanup)
 
     def _add_late(self, value: Any, key: Any, timestamp: int, window: TimeWindow) -> None:
         self._add((key, window), value, timestamp)
@@ -167,10 +172,16 @@ class AlignedWindowOperator(WindowOperator):
             self.timers.register_event_time_timer(window, cleanup)
         self.evaluate(key, window, window, False)
 
-    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
-        ends = timestamp == self.cleanup_time(window)
-        if timestamp == window.end - 1:
-            self.evaluate(key, window, window, ends)
-        if ends:
-            self.table.remove((key, window))
-            self.spec.evaluation.clear(self.function_context.at(key, window))
+    def _fire(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> None:
+        """Evaluate or remove the windows whose timers are at *timestamp*."""
+        context, lateness = self.key_context, self.spec.allowed_lateness
+        for key, window in timers:
+            context.key = key
+            end = window.end - 1
+            ends = timestamp == min(end + lateness, MAX_TIMESTAMP)
+            if timestamp == end:
+                self.evaluate(key, window, window, ends)
+            elif ends:
+                self.table.remove((key, window))
+            if ends and self._has_window_state:
+                self.spec.evaluation.clear(self.function_context.at(key, window))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from flinkray.core.values import own, own_all
+from flinkray.kernels.rows import own, own_all
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     AggregatingStateDescriptor,
@@ -35,6 +35,9 @@ class WindowContents(ABC):
     pair (key, window)."""
 
     descriptor: StateDescriptor
+    appends: ClassVar[bool] = False
+    """Whether :meth:`store` appends to the stored contents, so that an entry can begin without
+    them."""
 
     @abstractmethod
     def table(self, state: KeyedStateBackend) -> Any:
@@ -79,6 +82,8 @@ class WindowContents(ABC):
 class ListContents(WindowContents):
     """Keeps the contents of each window as a list of all its records."""
 
+    appends = True
+
     def __init__(self) -> None:
         self.descriptor = ListStateDescriptor(NAME)
 
@@ -99,8 +104,7 @@ class ListContents(WindowContents):
         return _appended
 
     def store(self, table: ListTable, window: Any, entries: Mapping[Any, Any]) -> None:
-        for key, values in entries.items():
-            table.extend((key, window), values)
+        table.extend_all(window, entries)
 
     def read(self, table: ListTable, place: Any) -> Sequence[Any]:
         return own_all(list(table.get(place)))
