@@ -85,10 +85,17 @@ class OfPairs(OfBoth):
     """Window function that calls the user's function for each pair of a value of the first stream
     and a value of the second stream in the window, and returns the results."""
 
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
+        first: list[Any] = []
+        second: list[Any] = []
+        for side, value in inputs:
+            (second if side else first).append(value)
+        if len(first) == len(second) == 1:
+            return (self._call(first[0], second[0]),)
+        return self._results(first, second) if first and second else ()
+
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call
-        if len(first) == len(second) == 1:
-            return (call(first[0], second[0]),)
         # A function may change its arguments, and a record is in several pairs.
         first_own, second_own = (
             _as_it_is if own_all(side) is side else own for side in (first, second)

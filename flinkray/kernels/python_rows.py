@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 from flinkray.core.values import IMMUTABLE
 
@@ -13,12 +13,24 @@ _MISSING: Any = object()
 Portion = tuple[list[Any], "list[int] | None"]
 """Results, and their timestamps if the records have timestamps."""
 
-Pane = tuple[Any, dict[Any, Any]]
+Folded = tuple[Any, dict[Any, Any]]
 """A window, and what it holds by key."""
 
-PaneOf = Callable[[int], "tuple[int, int, Sequence[Pane] | None]"]
+Appended = tuple[
+    Any, dict[Any, list[Any]], dict[Any, None], "set[Any] | None", Callable[[Any], object]
+]
+"""A window, lists by place (key and window), the timers at the end of the window, the places that
+have changed (None: changes are not noted), and a function that notes the first change of a place.
+"""
+
+PaneT = TypeVar("PaneT")
+
+PaneOf = Callable[[int], "tuple[int, int, Sequence[PaneT] | None]"]
 """Returns the first time and the end of the pane that contains a time, and the windows to which its
 records belong."""
+
+AddSingly = Callable[[int, Any, Any, int], None]
+"""Takes the place of a record in its block, the record, its key and its time."""
 
 
 class KeyHolder:
@@ -189,24 +201,55 @@ def fold_panes(
     records: Iterator[Any],
     keys: Iterable[Any],
     times: Iterable[int],
-    pane_of: PaneOf,
+    pane_of: PaneOf[Folded],
+    add_singly: AddSingly,
     fold: Callable[[Any, Any], Any],
     begin: Callable[[Any, Any, Any], Any],
-    add_singly: Callable[[int, Any, Any, int], None],
 ) -> None:
-    first = end = 0
-    panes: Sequence[Pane] | None = None
-    for place, (value, key, timestamp) in enumerate(zip(records, keys, times, strict=False)):
-        if not first <= timestamp < end:
-            first, end, panes = pane_of(timestamp)
-        if panes is None:
-            add_singly(place, value, key, timestamp)
-            continue
+    for value, key, panes in _with_panes(records, keys, times, pane_of, add_singly):
         for window, entries in panes:
             if key in entries:
                 entries[key] = fold(value, entries[key])
             else:
                 entries[key] = begin(key, window, value)
+
+
+def append_panes(
+    records: Iterator[Any],
+    keys: Iterable[Any],
+    times: Iterable[int],
+    pane_of: PaneOf[Appended],
+    add_singly: AddSingly,
+) -> None:
+    for value, key, panes in _with_panes(records, keys, times, pane_of, add_singly):
+        for window, entries, timers, changed, first_change in panes:
+            place = (key, window)
+            if changed is not None and place not in changed:
+                first_change(place)
+            values = entries.get(place)
+            if values is None:
+                entries[place] = [value]
+                timers[place] = None
+            else:
+                values.append(value)
+
+
+def _with_panes(
+    records: Iterator[Any],
+    keys: Iterable[Any],
+    times: Iterable[int],
+    pane_of: PaneOf[PaneT],
+    add_singly: AddSingly,
+) -> Iterator[tuple[Any, Any, Sequence[PaneT]]]:
+    first = end = 0
+    panes: Sequence[PaneT] | None = None
+    for place, (value, key, timestamp) in enumerate(zip(records, keys, times, strict=False)):
+        if not first <= timestamp < end:
+            first, end, panes = pane_of(timestamp)
+        if panes is None:
+            add_singly(place, value, key, timestamp)
+        else:
+            yield value, key, panes
 
 
 class _Nowhere:

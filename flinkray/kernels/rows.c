@@ -263,24 +263,29 @@ static PyObject *get_reduced(PyObject *self, PyObject *nothing)
     return value_or_slow(self, "get");
 }
 
-/* Writes a value to the table, which notes the change if it notes changes. Returns 0 or -1. */
+/* Notes the change of a place if it is the first one since the last capture. *changed*: the set of
+   changed places, or None if changes are not noted. */
+static bool note_change(PyObject *changed, PyObject *first_change, PyObject *place)
+{
+    if (changed == Py_None)
+        return true;
+    Py_INCREF(changed); /* it may be replaced meanwhile, as may the function */
+    Py_INCREF(first_change);
+    int is_known = PySet_Contains(changed, place);
+    PyObject *noted = NULL;
+    if (is_known == 0)
+        noted = PyObject_CallFunctionObjArgs(first_change, place, NULL);
+    Py_DECREF(changed);
+    Py_DECREF(first_change);
+    Py_XDECREF(noted);
+    return is_known > 0 || noted != NULL;
+}
+
+/* Writes a value to the table. Returns 0 or -1. */
 static int write_entry(Handle *handle, PyObject *key, PyObject *value)
 {
-    if (handle->changed != Py_None) {
-        PyObject *changed = Py_NewRef(handle->changed);
-        int is_known = PySet_Contains(changed, key);
-        Py_DECREF(changed);
-        if (is_known < 0)
-            return -1;
-        if (!is_known) {
-            PyObject *first_change = Py_NewRef(handle->first_change);
-            PyObject *noted = PyObject_CallFunctionObjArgs(first_change, key, NULL);
-            Py_DECREF(first_change);
-            if (noted == NULL)
-                return -1;
-            Py_DECREF(noted);
-        }
-    }
+    if (!note_change(handle->changed, handle->first_change, key))
+        return -1;
     PyObject *entries = Py_NewRef(handle->entries);
     int failed = PyDict_SetItem(entries, key, value);
     Py_DECREF(entries);
@@ -544,11 +549,14 @@ static PyObject *process_each(PyObject *module, PyObject *arguments)
 
 /* --- contents of windows --------------------------------------------------------------------- */
 
-typedef struct {
+typedef struct Folding Folding;
+
+struct Folding {
+    bool (*add)(Folding *into, PyObject *pane, PyObject *key, PyObject *value);
     PyObject *fold, *begin;
     long long first, end; /* the times of the present pane: from first up to but not including end */
-    PyObject *panes;      /* its (window, entries) pairs, or None */
-} Folding;
+    PyObject *panes;      /* what belongs to each of its windows, or None */
+};
 
 /* Asks for the pane that contains a time. */
 static bool find_pane(Folding *into, PyObject *pane_of, PyObject *time)
@@ -589,13 +597,47 @@ static bool fold_into(Folding *into, PyObject *pane, PyObject *key, PyObject *va
     return done;
 }
 
-/* fold_panes(records, keys, times, pane_of, fold, begin, add_singly) */
-static PyObject *fold_panes(PyObject *module, PyObject *arguments)
+/* Adds a record to the list at its key and window. A new list goes into the dictionary of the table,
+   and its place into the timers at the end of the window. */
+static bool append_to(Folding *into, PyObject *pane, PyObject *key, PyObject *value)
+{
+    PyObject *window, *entries, *timers, *changed, *first_change;
+    if (!PyTuple_Check(pane)) {
+        PyErr_SetString(PyExc_TypeError, "a pane has tuples for its windows");
+        return false;
+    }
+    if (!PyArg_ParseTuple(pane, "OO!O!OO", &window, &PyDict_Type, &entries, &PyDict_Type, &timers,
+                          &changed, &first_change))
+        return false;
+    PyObject *place = PyTuple_Pack(2, key, window), *values;
+    if (place == NULL)
+        return false;
+    if (!note_change(changed, first_change, place)) {
+        Py_DECREF(place);
+        return false;
+    }
+    bool done = false;
+    if ((values = Py_XNewRef(PyDict_GetItemWithError(entries, place))) != NULL) {
+        if (PyList_CheckExact(values))
+            done = PyList_Append(values, value) == 0;
+        else
+            PyErr_SetString(PyExc_TypeError, "a place of the table has no list");
+    } else if (!PyErr_Occurred() && (values = PyList_New(0)) != NULL)
+        done = PyList_Append(values, value) == 0 && PyDict_SetItem(entries, place, values) == 0 &&
+               PyDict_SetItem(timers, place, Py_None) == 0;
+    Py_XDECREF(values);
+    Py_DECREF(place);
+    return done;
+}
+
+static PyObject *add_to_panes(PyObject *arguments, Folding into)
 {
     PyObject *records, *all_keys, *all_times, *pane_of, *add_singly;
-    Folding into = {.first = 0, .end = 0, .panes = NULL};
-    if (!PyArg_ParseTuple(arguments, "OOOOOOO", &records, &all_keys, &all_times, &pane_of,
-                          &into.fold, &into.begin, &add_singly))
+    if (!(into.add == fold_into
+              ? PyArg_ParseTuple(arguments, "OOOOOOO", &records, &all_keys, &all_times, &pane_of,
+                                 &add_singly, &into.fold, &into.begin)
+              : PyArg_ParseTuple(arguments, "OOOOO", &records, &all_keys, &all_times, &pane_of,
+                                 &add_singly)))
         return NULL;
     PyObject *keys = PyObject_GetIter(all_keys), *times = NULL;
     PyObject *value = NULL, *key = NULL, *stamp = NULL;
@@ -619,7 +661,7 @@ static PyObject *fold_panes(PyObject *module, PyObject *arguments)
             done = number >= 0;
             for (Py_ssize_t which = 0; done && which < number; which++) {
                 PyObject *pane = PySequence_GetItem(panes, which);
-                done = pane != NULL && fold_into(&into, pane, key, value);
+                done = pane != NULL && into.add(&into, pane, key, value);
                 Py_XDECREF(pane);
             }
         }
@@ -637,7 +679,20 @@ static PyObject *fold_panes(PyObject *module, PyObject *arguments)
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
+/* fold_panes(records, keys, times, pane_of, add_singly, fold, begin) */
+static PyObject *fold_panes(PyObject *module, PyObject *arguments)
+{
+    return add_to_panes(arguments, (Folding){.add = fold_into});
+}
+
+/* append_panes(records, keys, times, pane_of, add_singly) */
+static PyObject *append_panes(PyObject *module, PyObject *arguments)
+{
+    return add_to_panes(arguments, (Folding){.add = append_to});
+}
+
 static PyMethodDef functions[] = {
+    {"append_panes", append_panes, METH_VARARGS, NULL},
     {"fold_panes", fold_panes, METH_VARARGS, NULL},
     {"are_of", are_of, METH_VARARGS, NULL},
     {"owner", owner, METH_VARARGS, NULL},

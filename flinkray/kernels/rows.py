@@ -10,8 +10,10 @@ from flinkray.core.values import IMMUTABLE
 from flinkray.kernels import python_rows
 from flinkray.kernels.compiled import native
 from flinkray.kernels.python_rows import (
+    AddSingly,
+    Appended,
+    Folded,
     KeyHolder,
-    Pane,
     PaneOf,
     Portion,
     ReducingHandle,
@@ -105,20 +107,31 @@ def fold_panes(
     records: Iterator[Any],
     keys: Iterable[Any],
     times: Iterable[int],
-    pane_of: PaneOf,
+    pane_of: PaneOf[Folded],
+    add_singly: AddSingly,
     fold: Callable[[Any, Any], Any],
     begin: Callable[[Any, Any, Any], Any],
-    add_singly: Callable[[int, Any, Any, int], None],
 ) -> None:
     """Add each record to what the windows of its time hold for its key.
 
     Args:
-        pane_of: is called with a time that is not in the previous pane; returns the first time of
-            its pane, the end of the pane, and its windows. Without windows, each record of the pane
-            goes to *add_singly*.
+        pane_of: is called with a time that is not in the previous pane. If it returns no windows,
+            each record of the pane goes to *add_singly*.
         fold: (record, contents) -> new contents.
         begin: (key, window, record) -> contents, if a window has none for the key.
-        add_singly: (place in the block, record, key, time).
     """
     which = python_rows if native is None else native
-    which.fold_panes(records, keys, times, pane_of, fold, begin, add_singly)
+    which.fold_panes(records, keys, times, pane_of, add_singly, fold, begin)
+
+
+def append_panes(
+    records: Iterator[Any],
+    keys: Iterable[Any],
+    times: Iterable[int],
+    pane_of: PaneOf[Appended],
+    add_singly: AddSingly,
+) -> None:
+    """Append each record to the lists of the windows of its time, at its key.
+    A new list gets a timer. *pane_of*, *add_singly*: as in :func:`fold_panes`."""
+    which = python_rows if native is None else native
+    which.append_panes(records, keys, times, pane_of, add_singly)

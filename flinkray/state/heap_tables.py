@@ -20,6 +20,7 @@ from flinkray.state.interfaces import ReducingState, ValueState
 from flinkray.state.table import (
     MISSING,
     KeyContext,
+    ListsInMemory,
     ListTable,
     MapTable,
     PointReader,
@@ -462,6 +463,10 @@ class HeapListTable(HeapTable, ListTable):
             return values  # type: ignore[no-any-return]
         return own_all(values)
 
+    @property
+    def in_memory(self) -> ListsInMemory | None:
+        return ListsInMemory(self._entries, self._changed, self._first_change)
+
     def append(self, place: Any, value: Any) -> bool:
         if self._changed is not None and place not in self._changed:
             self._first_change(place)
@@ -481,16 +486,6 @@ class HeapListTable(HeapTable, ListTable):
         known = self._entries.setdefault(place, added)
         if known is not added:
             known.extend(added)
-
-    def extend_all(self, namespace: Any, lists: Mapping[Any, list[Any]]) -> None:
-        if self._changed is not None:
-            super().extend_all(namespace, lists)
-            return
-        setdefault = self._entries.setdefault
-        for key, added in lists.items():
-            known = setdefault((key, namespace), added)
-            if known is not added:
-                known.extend(added)
 
     def put(self, place: Any, values: Iterable[Any]) -> None:
         replacement = list(values)
@@ -627,6 +622,15 @@ class HeapTimerQueue(_Tracked, TimerQueue):
         before = len(bucket)
         bucket[key, namespace] = None
         return len(bucket) > before
+
+    def timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        if self._changed is not None and timestamp not in self._changed:
+            self._first_change(timestamp)
+        timers: dict[Any, None] | None = self._entries.get(timestamp)
+        if timers is None:
+            timers = self._entries[timestamp] = {}
+            heapq.heappush(self._heap, timestamp)
+        return timers
 
     def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
         self.claim(timestamp, (key, namespace))

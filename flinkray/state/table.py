@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flinkray.kernels.rows import KeyHolder
 from flinkray.state.descriptors import StateDescriptor
@@ -108,6 +108,16 @@ class ValueTable(StateTable):
     def put_all(self, values: Mapping[Any, Any]) -> None: ...
 
 
+class ListsInMemory(NamedTuple):
+    """Direct access to a table of lists. Before the first change of a place (a key, or key and
+    window) that is not in *changed*, call *first_change* with the place."""
+
+    entries: dict[Any, list[Any]]
+    changed: set[Any] | None
+    """None: changes are not noted."""
+    first_change: Callable[[Any], object]
+
+
 class ListTable(StateTable):
     """A table with one list per place (a key, or a pair of key and namespace). A place with an
     empty list counts as empty."""
@@ -130,11 +140,11 @@ class ListTable(StateTable):
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None: ...
 
-    def extend_all(self, namespace: Any, lists: Mapping[Any, list[Any]]) -> None:
-        """Add elements to the lists of the places (key, *namespace*). *lists*: the elements by key,
-        at least one each; the table may keep these lists."""
-        for key, values in lists.items():
-            self.extend((key, namespace), values)
+    @property
+    def in_memory(self) -> ListsInMemory | None:
+        """The lists by place, which callers may change directly until the next capture.
+        None: callers must use the methods."""
+        return None
 
     @abstractmethod
     def put(self, place: Any, values: Iterable[Any]) -> None: ...
@@ -198,6 +208,11 @@ class TimerQueue(ABC):
     @abstractmethod
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         """Remove a timer that is about to fire. Returns False if it does not exist any more."""
+
+    def timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        """Return the timers at *timestamp*, which callers may add to directly until the next call
+        of :meth:`first` or the next capture. None: callers must use :meth:`add`."""
+        return None
 
     def claim_all(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> list[Any]:
         """Remove *timers*, which :meth:`at` has returned. Returns those that do not exist."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flinkray.core.values import IMMUTABLE
 from flinkray.kernels.rows import process_each
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -66,7 +65,7 @@ class Collector:
         own, values, limit = self._own, self._values, self._limit
         _refuse_single(results)
         for result in results:
-            values.append(result if type(result) in IMMUTABLE else own(result))
+            values.append(own(result))
             if timestamp is not None:
                 self._times.append(timestamp)
             if len(values) >= limit:

@@ -56,6 +56,11 @@ class InternalTimerService:
         if timestamp <= MAX_TIMESTAMP:
             self._event.add(timestamp, self._context.key, namespace)
 
+    def event_time_timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        """Return the timers at *timestamp*, (key, namespace) each, to which callers may add
+        directly until the next watermark or capture. None: they cannot."""
+        return self._event.timers_in_memory(timestamp) if timestamp <= MAX_TIMESTAMP else None
+
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         if timestamp <= MAX_TIMESTAMP:
             self._event.discard(timestamp, self._context.key, namespace)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flinkray.kernels.rows import Pane, fold_panes, own, own_all
-from flinkray.state.table import MISSING
+from flinkray.kernels.rows import append_panes, fold_panes, own, own_all
+from flinkray.state.table import MISSING, ListsInMemory
 from flinkray.streaming.errors import no_timestamps
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
-from flinkray.streaming.windowing.contents import Process
+from flinkray.streaming.windowing.contents import ListContents, Process
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
@@ -59,9 +59,15 @@ class AlignedWindowOperator(WindowOperator):
         self.timers.fire_together = self._fire
         self._has_window_state = isinstance(self.spec.evaluation, Process)
         self._combined: dict[TimeWindow, dict[Any, Any]] = {}
-        """By window and key: contents that are not in the table yet, or are newer there."""
-        self._panes: dict[int, Sequence[Pane]] = {}
-        """The windows of a pane and their entries in *_combined*, by the start of the pane."""
+        """By window and key: contents that are newer than those in the table."""
+        self._panes: dict[int, Sequence[Any]] = {}
+        """What :func:`fold_panes` or :func:`append_panes` needs, by the start of the pane."""
+        self._appends = (
+            type(self.spec.contents) is ListContents
+            and not self.spec.allowed_lateness
+            and self.table.in_memory is not None
+        )
+        """Whether records go into lists in memory at once."""
 
     def process_block(self, block: Block) -> None:
         times = block.timestamps
@@ -76,9 +82,12 @@ class AlignedWindowOperator(WindowOperator):
         self._copies = (
             self._assigner.size > self._assigner.slide and own_all(block.values) is not block.values
         )
-        fold_panes(
-            self.read(block), keys, times, self._pane_of, self._fold, self._begin, self._add_singly
-        )
+        records = self.read(block)
+        if self._appends:
+            append_panes(records, keys, times, self._pane_of, self._add_singly)
+        else:
+            pane_of, add_singly = self._pane_of, self._add_singly
+            fold_panes(records, keys, times, pane_of, add_singly, self._fold, self._begin)
         if sum(map(len, self._combined.values())) > _MOST_COMBINED:
             self._store()
         if self._late:
@@ -99,7 +108,7 @@ class AlignedWindowOperator(WindowOperator):
         for window, entries in combined.items():
             self.spec.contents.store(self.table, window, entries)
 
-    def _pane_of(self, timestamp: int) -> tuple[int, int, Sequence[Pane] | None]:
+    def _pane_of(self, timestamp: int) -> tuple[int, int, Sequence[Any] | None]:
         """Return the first time of the pane that contains *timestamp*, the end of the pane, and the
         windows that contain it. None in place of windows: :meth:`_add_singly` takes the record."""
         slide, watermark = self._assigner.slide, self.timers.current_watermark
@@ -112,14 +121,21 @@ class AlignedWindowOperator(WindowOperator):
             if (
                 self._copies
                 or self._assigner.size % slide
-                or any(window.end - 1 <= watermark for window in windows)
+                or any(not watermark < window.end - 1 < MAX_TIMESTAMP for window in windows)
             ):
                 return timestamp, timestamp, None
-            panes = [(window, self._combined.setdefault(window, {})) for window in windows]
-            self._panes[start] = panes
+            panes = self._panes[start] = list(map(self._pane, windows))
         elif self._copies:
             return timestamp, timestamp, None
         return max(start, MIN_TIMESTAMP), min(start + slide, MAX_TIMESTAMP), panes
+
+    def _pane(self, window: TimeWindow) -> Any:
+        """Return what the kernel needs of one window."""
+        if not self._appends:
+            return window, self._combined.setdefault(window, {})
+        timers = self.timers.event_time_timers_in_memory(window.end - 1)
+        lists: ListsInMemory = self.table.in_memory
+        return window, lists.entries, timers, lists.changed, lists.first_change
 
     def _add_singly(self, place: int, value: Any, key: Any, timestamp: int) -> None:
         """Add the record at *place* of the block to its windows, some of which may be late."""
@@ -133,11 +149,15 @@ class AlignedWindowOperator(WindowOperator):
                     self._add_late(own(value) if self._copies else value, key, timestamp, window)
                 continue
             in_time = True
-            entries = self._combined.setdefault(window, {})
-            if key in entries:
-                entries[key] = self._fold(value, entries[key])
+            if self._appends:
+                if self._add((key, window), value, timestamp):
+                    self._register(key, window)
             else:
-                entries[key] = self._begin(key, window, value)
+                entries = self._combined.setdefault(window, {})
+                if key in entries:
+                    entries[key] = self._fold(value, entries[key])
+                else:
+                    entries[key] = self._begin(key, window, value)
             if self._copies:
                 value = own(value)
         if not in_time and (windows or self.would_be_late(timestamp)):
@@ -145,9 +165,7 @@ class AlignedWindowOperator(WindowOperator):
 
     def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
         """Return the contents of a place without combined records, with *value* added."""
-        entry = MISSING
-        if not self.spec.contents.appends:
-            entry = self.spec.contents.go_on(self.table, (key, window), value)
+        entry = self.spec.contents.go_on(self.table, (key, window), value)
         if entry is MISSING:
             self._register(key, window)
             return self.spec.contents.first(value)
@@ -174,14 +192,21 @@ class AlignedWindowOperator(WindowOperator):
 
     def _fire(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> None:
         """Evaluate or remove the windows whose timers are at *timestamp*."""
-        context, lateness = self.key_context, self.spec.allowed_lateness
-        for key, window in timers:
+        spec, table, context = self.spec, self.table, self.key_context
+        own_key, take, read = self.context.own, spec.contents.take, spec.contents.read
+        at, results_of, add = self.function_context.at, spec.evaluation.results, self.results.add
+        for timer in timers:
+            key, window = timer
             context.key = key
             end = window.end - 1
-            ends = timestamp == min(end + lateness, MAX_TIMESTAMP)
+            ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
             if timestamp == end:
-                self.evaluate(key, window, window, ends)
+                elements = take(table, timer) if ends else read(table, timer)
+                if elements:
+                    self._evaluated = window, key
+                    add(results_of(own_key(key), at(key, window), elements), end)
             elif ends:
-                self.table.remove((key, window))
+                table.remove(timer)
             if ends and self._has_window_state:
-                self.spec.evaluation.clear(self.function_context.at(key, window))
+                spec.evaluation.clear(at(key, window))
+        self._evaluated = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from flinkray.kernels.rows import own, own_all
 from flinkray.state.backend import KeyedStateBackend
@@ -35,10 +35,6 @@ class WindowContents(ABC):
     pair (key, window)."""
 
     descriptor: StateDescriptor
-    appends: ClassVar[bool] = False
-    """Whether :meth:`store` appends to the stored contents, so that an entry can begin without
-    them."""
-
     @abstractmethod
     def table(self, state: KeyedStateBackend) -> Any:
         """Return the table in *state* that holds the contents by key and window."""
@@ -82,8 +78,6 @@ class WindowContents(ABC):
 class ListContents(WindowContents):
     """Keeps the contents of each window as a list of all its records."""
 
-    appends = True
-
     def __init__(self) -> None:
         self.descriptor = ListStateDescriptor(NAME)
 
@@ -104,7 +98,8 @@ class ListContents(WindowContents):
         return _appended
 
     def store(self, table: ListTable, window: Any, entries: Mapping[Any, Any]) -> None:
-        table.extend_all(window, entries)
+        for key, values in entries.items():
+            table.extend((key, window), values)
 
     def read(self, table: ListTable, place: Any) -> Sequence[Any]:
         return own_all(list(table.get(place)))
