@@ -20,6 +20,19 @@ from flinkray.kernels.python_rows import (
     ValueHandle,
 )
 
+__all__ = [
+    "KeyHolder",
+    "ReducingHandle",
+    "ValueHandle",
+    "append_panes",
+    "are_of",
+    "bind",
+    "fold_panes",
+    "own",
+    "own_all",
+    "process_each",
+]
+
 own: Callable[[Any], Any] = values.own
 """Returns its argument itself if nobody can change it, else a copy: the compiled form of
 :func:`flinkray.core.values.own`."""

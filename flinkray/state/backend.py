@@ -28,7 +28,7 @@ from flinkray.state.handles import (
     TableReducingState,
     TableValueState,
 )
-from flinkray.state.interfaces import ArrayState, ValueState
+from flinkray.state.interfaces import ArrayState, ReducingState, ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_key
 from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable

@@ -35,6 +35,7 @@ class WindowContents(ABC):
     pair (key, window)."""
 
     descriptor: StateDescriptor
+
     @abstractmethod
     def table(self, state: KeyedStateBackend) -> Any:
         """Return the table in *state* that holds the contents by key and window."""
