@@ -16,6 +16,7 @@ from flinkray.core.values import IMMUTABLE
 from flinkray.kernels import python_rows, rows
 from flinkray.kernels.compiled import native
 from flinkray.state import ReducingStateDescriptor, ValueStateDescriptor
+from flinkray.state.errors import StateError
 from flinkray.state.handles import TableReducingState, TableValueState
 from flinkray.state.heap_tables import HeapValueTable
 from flinkray.state.key_values import are_plain, as_key
@@ -57,7 +58,7 @@ def log_of(call: Callable[[], Any]) -> Any:
     """Return the result of a call, or type and text of its error."""
     try:
         return "result", call()
-    except (LookupError, RuntimeError, StopIteration, TypeError, ValueError) as error:
+    except (LookupError, RuntimeError, StateError, StopIteration, TypeError, ValueError) as error:
         return type(error), str(error)
 
 
