@@ -136,34 +136,29 @@ typedef struct {
     PyObject *written;      /* an immutable type other than that of None */
 } Handle;
 
+/* The fields of a handle, which are all references. */
+static PyObject **fields_of(Handle *handle, int *number)
+{
+    *number = (sizeof(Handle) - offsetof(Handle, context)) / sizeof(PyObject *);
+    return &handle->context;
+}
+
 static int traverse_handle(PyObject *self, visitproc visit, void *arg)
 {
-    Handle *handle = (Handle *)self;
+    int number;
+    PyObject **fields = fields_of((Handle *)self, &number);
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(handle->context);
-    Py_VISIT(handle->entries);
-    Py_VISIT(handle->immutable);
-    Py_VISIT(handle->changed);
-    Py_VISIT(handle->first_change);
-    Py_VISIT(handle->slow);
-    Py_VISIT(handle->reduce);
-    Py_VISIT(handle->read);
-    Py_VISIT(handle->written);
+    for (int place = 0; place < number; place++)
+        Py_VISIT(fields[place]);
     return 0;
 }
 
 static int clear_handle(PyObject *self)
 {
-    Handle *handle = (Handle *)self;
-    Py_CLEAR(handle->context);
-    Py_CLEAR(handle->entries);
-    Py_CLEAR(handle->immutable);
-    Py_CLEAR(handle->changed);
-    Py_CLEAR(handle->first_change);
-    Py_CLEAR(handle->slow);
-    Py_CLEAR(handle->reduce);
-    Py_CLEAR(handle->read);
-    Py_CLEAR(handle->written);
+    int number;
+    PyObject **fields = fields_of((Handle *)self, &number);
+    for (int place = 0; place < number; place++)
+        Py_CLEAR(fields[place]);
     return 0;
 }
 
@@ -210,7 +205,11 @@ static PyObject *follow(PyObject *self, PyObject *changed)
 /* Returns a new reference to the present key, or NULL with an exception set. */
 static PyObject *present_key(Handle *handle)
 {
-    PyObject *key = handle->context == NULL ? NULL : ((Holder *)handle->context)->key;
+    if (handle->context == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the handle is not bound to a table");
+        return NULL;
+    }
+    PyObject *key = ((Holder *)handle->context)->key;
     if (key == NULL)
         PyErr_SetString(PyExc_AttributeError, "key");
     return Py_XNewRef(key);
@@ -350,33 +349,19 @@ static PyObject *add(PyObject *self, PyObject *value)
     return result;
 }
 
-#define BOUND(FUNCTION)                                                                            \
-    static PyObject *bound_##FUNCTION(PyObject *self, PyObject *argument)                          \
-    {                                                                                              \
-        if (((Handle *)self)->context != NULL)                                                     \
-            return FUNCTION(self, argument);                                                       \
-        PyErr_SetString(PyExc_RuntimeError, "the handle is not bound to a table");                 \
-        return NULL;                                                                               \
-    }
-
-BOUND(get_value)
-BOUND(update)
-BOUND(get_reduced)
-BOUND(add)
-
 #define COMMON {"_bind", bind, METH_VARARGS, NULL}, {"_follow", follow, METH_O, NULL}
 
 static PyMethodDef value_methods[] = {
     COMMON,
-    {"value", bound_get_value, METH_NOARGS, "Return the value of the current key."},
-    {"update", bound_update, METH_O, "Replace the value of the current key; None removes it."},
+    {"value", get_value, METH_NOARGS, "Return the value of the current key."},
+    {"update", update, METH_O, "Replace the value of the current key; None removes it."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef reducing_methods[] = {
     COMMON,
-    {"get", bound_get_reduced, METH_NOARGS, "Return the reduced value of the current key."},
-    {"add", bound_add, METH_O, "Reduce a value into the value of the current key."},
+    {"get", get_reduced, METH_NOARGS, "Return the reduced value of the current key."},
+    {"add", add, METH_O, "Reduce a value into the value of the current key."},
     {NULL, NULL, 0, NULL},
 };
 
