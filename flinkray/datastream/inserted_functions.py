@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from flinkray.core.values import own, own_all
+from flinkray.kernels.rows import own, own_all
 from flinkray.streaming.functions.functions import KeySelector, MapFunction, WindowFunction
 from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.records.row import Row
@@ -32,22 +32,13 @@ class KeyAndValue(MapFunction[Any, Row]):
         return Row(f0=self._keys.of_value(value), f1=value)
 
 
-class Tag(MapFunction[Any, Any]):
-    """Map function that replaces a value by the pair (number of its stream, value)."""
-
-    def __init__(self, side: int) -> None:
-        self._side = side
-
-    def map(self, value: Any) -> Any:
-        return self._side, value
-
-
 class KeyOfTagged(KeySelector[Any, Any]):
-    """Key selector for the pairs of :class:`Tag`. It passes the value of a pair to the key selector
-    of the value's stream."""
+    """Key selector for the pairs of :class:`TagOperator`. It passes the value of a pair to the key
+    selector of the value's stream."""
 
     def __init__(self, *keys: Keys) -> None:
         self._keys = keys
+        self._selects = tuple(of_stream.select for of_stream in keys)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         for function in functions_of(*self._keys):
@@ -59,11 +50,11 @@ class KeyOfTagged(KeySelector[Any, Any]):
 
     def get_key(self, value: Any) -> Any:
         side, tagged = value
-        return self._keys[side].of_value(tagged)
+        return self._selects[side](tagged)
 
 
 class OfBoth(WindowFunction[Any, Any, Any, Any]):
-    """Window function for a stream of :class:`Tag` pairs. It divides the values of a window into
+    """Window function for the pairs of :class:`TagOperator`. It divides the values of a window into
     two lists, one for each stream, calls the user's function once with both lists, and returns the
     results of this function."""
 
@@ -93,6 +84,15 @@ class OfBoth(WindowFunction[Any, Any, Any, Any]):
 class OfPairs(OfBoth):
     """Window function that calls the user's function for each pair of a value of the first stream
     and a value of the second stream in the window, and returns the results."""
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
+        first: list[Any] = []
+        second: list[Any] = []
+        for side, value in inputs:
+            (second if side else first).append(value)
+        if len(first) == len(second) == 1:
+            return (self._call(first[0], second[0]),)
+        return self._results(first, second) if first and second else ()
 
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call

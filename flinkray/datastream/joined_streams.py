@@ -12,7 +12,6 @@ from flinkray.datastream.inserted_functions import (
     KeyOfTagged,
     OfBoth,
     OfPairs,
-    Tag,
 )
 from flinkray.datastream.type_variables import T1, T2, R
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
@@ -26,6 +25,7 @@ from flinkray.streaming.functions.functions import (
 )
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.signatures import expect_function, expect_kind
+from flinkray.streaming.operators.basic import TagOperator
 from flinkray.streaming.operators.interval_join import IntervalJoinOperator
 from flinkray.streaming.records.keying import Keys, require_same_keys
 from flinkray.streaming.records.row import Row
@@ -154,7 +154,7 @@ class _TwoInWindows(InWindows, Generic[T1, T2]):
         self, name: str, function: OfBoth, output_type: TypeInformation | None
     ) -> DataStream:
         tagged = [
-            stream.map(Tag(side)).name(f"Input{side + 1}")
+            stream._then(f"Input{side + 1}", TagOperator(side), None)
             for side, stream in enumerate((self._first, self._second))
         ]
         keyed = tagged[0].union(tagged[1]).key_by(KeyOfTagged(*self._keys))

@@ -102,5 +102,6 @@ int add_aggregates(PyObject *module);
 int add_dividing(PyObject *module);
 int add_joins(PyObject *module);
 int add_keys(PyObject *module);
+int add_rows(PyObject *module);
 
 #endif

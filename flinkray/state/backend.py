@@ -28,7 +28,7 @@ from flinkray.state.handles import (
     TableReducingState,
     TableValueState,
 )
-from flinkray.state.interfaces import ArrayState, ValueState
+from flinkray.state.interfaces import ArrayState, ReducingState, ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_key
 from flinkray.state.row_table import ColumnarTables, KeysOf, RowTable
@@ -269,6 +269,8 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
         if isinstance(descriptor, MapStateDescriptor):
             return TableMapState(contents, context)
         if isinstance(descriptor, ReducingStateDescriptor):
+            if expiry is None:
+                return self.reducing_state(contents, context, descriptor.reduce)
             return TableReducingState(contents, context, descriptor.reduce)
         if isinstance(descriptor, AggregatingStateDescriptor):
             return TableAggregatingState(contents, context, descriptor.agg_function)
@@ -280,6 +282,12 @@ class KeyedStateBackend(ABC, Generic[TableT_co, RestoredT]):
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
         """Return a new handle of a value state; backends may override this."""
         return TableValueState(table, context, default)
+
+    def reducing_state(
+        self, table: ValueTable, context: KeyContext, reduce: Callable[[Any, Any], Any]
+    ) -> ReducingState[Any]:
+        """Return a new handle of a reducing state; backends may override this."""
+        return TableReducingState(table, context, reduce)
 
     def merge_namespaces(
         self, descriptor: StateDescriptor, key: Any, target: Any, sources: Iterable[Any]

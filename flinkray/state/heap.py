@@ -25,13 +25,14 @@ from flinkray.state.expiry import without_expired
 from flinkray.state.heap_tables import (
     HeapListTable,
     HeapMapTable,
+    HeapReducingState,
     HeapTable,
     HeapTimerQueue,
     HeapValueState,
     HeapValueTable,
     TableCapture,
 )
-from flinkray.state.interfaces import ValueState
+from flinkray.state.interfaces import ReducingState, ValueState
 from flinkray.state.key_group_assignment import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.key_values import as_places
 from flinkray.state.snapshots import (
@@ -137,6 +138,12 @@ class HeapKeyedStateBackend(KeyedStateBackend[HeapTable, _Restored]):
     def value_state(self, table: ValueTable, context: KeyContext, default: Any) -> ValueState[Any]:
         assert isinstance(table, HeapValueTable)
         return HeapValueState(table, context, default)
+
+    def reducing_state(
+        self, table: ValueTable, context: KeyContext, reduce: Callable[[Any, Any], Any]
+    ) -> ReducingState[Any]:
+        assert isinstance(table, HeapValueTable)
+        return HeapReducingState(table, context, reduce)
 
     def timer_queue(self, name: str) -> TimerQueue:
         return self._queues.setdefault(name, HeapTimerQueue())

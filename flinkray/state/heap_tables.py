@@ -8,16 +8,19 @@ yet, so making a capture takes no time. Lists and maps are copied before they ar
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice, repeat
 from typing import Any, NamedTuple
 
 from flinkray.core.values import IMMUTABLE, own, own_all
+from flinkray.kernels.rows import ReducingHandle, ValueHandle, bind
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.handles import TableValueState
+from flinkray.state.handles import TableReducingState, TableValueState
+from flinkray.state.interfaces import ReducingState, ValueState
 from flinkray.state.table import (
     MISSING,
     KeyContext,
+    ListsInMemory,
     ListTable,
     MapTable,
     PointReader,
@@ -278,7 +281,7 @@ class HeapValueTable(HeapTable, ValueTable):
         self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
     ) -> None:
         super().__init__(descriptor, namespaced, entries)
-        self.handles: list[HeapValueState] = []
+        self.handles: list[HeapValueState | HeapReducingState] = []
         """Handles that write to the dictionary directly, without the methods below."""
         self._has_mutable = False
         """Whether the table holds values that are changed in place."""
@@ -402,76 +405,43 @@ class HeapValueTable(HeapTable, ValueTable):
         self._entries.update(values)
 
 
-class HeapValueState(TableValueState):
-    """The handle of a value state on the heap; used while the table notes no changes.
-    Consecutive values mostly have the same type, so an immutable value with the type of the
-    previous one is written directly to the dictionary."""
-
-    __slots__ = ("_changed", "_entries", "_first_change", "_heap", "_noted", "_read", "_written")
+class HeapValueState(ValueHandle, ValueState[Any]):
+    """The handle of a value state on the heap."""
 
     def __init__(self, table: HeapValueTable, context: KeyContext, default: Any) -> None:
-        super().__init__(table, context, default)
-        self._heap = table
-        self._entries = table._entries
-        self._changed: set[Any] = set()
-        """The table's set of changed places, while changes are noted."""
-        self._first_change = table._first_change
-        self._read: type | None = None
-        """A type whose values are returned without a copy."""
-        self._written: type | None = None
-        """A type whose values are stored without a copy; None while changes are noted."""
-        self._noted: type | None = None
-        """A type whose values are stored without a copy; None while changes are not noted."""
+        self._table = table
+        self._slow_handle = slow = TableValueState(table, context, default)
+        bind(self, context, table._entries, table._first_change, slow)
         table.handles.append(self)
         self.follow()
 
-    def value(self) -> Any:
-        value = self._entries.get(self._context.key, MISSING)
-        if type(value) is self._read:
-            return value
-        if type(value) in IMMUTABLE:
-            self._read = type(value)
-            return value
-        return own(self._default if value is MISSING else value)
-
-    def update(self, value: Any) -> None:
-        if type(value) is self._written:
-            self._entries[self._context.key] = value
-            return
-        super().update(value)
-        if self._heap._changed is None and value is not None and type(value) in IMMUTABLE:
-            self._written = type(value)
+    def clear(self) -> None:
+        self._slow_handle.clear()
 
     def follow(self) -> None:
         """Adapt the handle to its table, when the table begins or stops to note changes, and when
-        it has a new set of changed places (key, or key and window). The table calls this. The class
-        of the handle changes: see :class:`NotingHeapValueState`."""
-        changed = self._heap._changed
-        self._changed = set() if changed is None else changed
-        kind = HeapValueState if changed is None else NotingHeapValueState
-        if type(self) is not kind:
-            # A caller that has kept a method of the other class then goes through the table.
-            self._written = self._noted = None
-            self.__class__ = kind
+        it has a new set of changed places (key, or key and window). The table calls this."""
+        self._follow(self._table._changed)
 
 
-class NotingHeapValueState(HeapValueState):
-    """The handle of a value state on the heap while the table notes changes.
-    It is a class of its own: checking for each value whether changes are noted would take as long
-    as writing the value."""
+class HeapReducingState(ReducingHandle, ReducingState[Any]):
+    """The handle of a reducing state on the heap."""
 
-    __slots__ = ()
+    def __init__(
+        self, table: HeapValueTable, context: KeyContext, reduce: Callable[[Any, Any], Any]
+    ) -> None:
+        self._table = table
+        self._slow_handle = slow = TableReducingState(table, context, reduce)
+        bind(self, context, table._entries, table._first_change, slow, reduce)
+        table.handles.append(self)
+        self.follow()
 
-    def update(self, value: Any) -> None:
-        if type(value) is self._noted:
-            key = self._context.key
-            if key not in self._changed:
-                self._first_change(key)
-            self._entries[key] = value
-            return
-        TableValueState.update(self, value)
-        if self._heap._changed is not None and value is not None and type(value) in IMMUTABLE:
-            self._noted = type(value)
+    def clear(self) -> None:
+        self._slow_handle.clear()
+
+    def follow(self) -> None:
+        """Adapt the handle to its table, as :meth:`HeapValueState.follow`."""
+        self._follow(self._table._changed)
 
 
 class HeapListTable(HeapTable, ListTable):
@@ -482,6 +452,8 @@ class HeapListTable(HeapTable, ListTable):
         return values
 
     def take(self, place: Any) -> Sequence[Any]:
+        if self._changed is None and not self._is_shared:
+            return self._entries.pop(place, ())  # type: ignore[no-any-return]
         values = self._remove(place)
         if values is MISSING:
             return ()
@@ -490,6 +462,10 @@ class HeapListTable(HeapTable, ListTable):
         elif not self._is_captured():
             return values  # type: ignore[no-any-return]
         return own_all(values)
+
+    @property
+    def in_memory(self) -> ListsInMemory | None:
+        return ListsInMemory(self._entries, self._changed, self._first_change)
 
     def append(self, place: Any, value: Any) -> bool:
         if self._changed is not None and place not in self._changed:
@@ -507,10 +483,8 @@ class HeapListTable(HeapTable, ListTable):
             return
         if self._changed is not None and place not in self._changed:
             self._first_change(place)
-        known = self._entries.get(place)
-        if known is None:
-            self._entries[place] = added
-        else:
+        known = self._entries.setdefault(place, added)
+        if known is not added:
             known.extend(added)
 
     def put(self, place: Any, values: Iterable[Any]) -> None:
@@ -636,17 +610,27 @@ class HeapTimerQueue(_Tracked, TimerQueue):
 
     def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
         bucket = self._entries.get(timestamp)
-        if bucket is not None and (key, namespace) in bucket:
-            return False
         if self._changed is not None and timestamp not in self._changed:
+            if bucket is not None and (key, namespace) in bucket:
+                return False
             self._first_change(timestamp)
             bucket = self._entries.get(timestamp)
         if bucket is None:
             self._entries[timestamp] = {(key, namespace): None}
             heapq.heappush(self._heap, timestamp)
-        else:
-            bucket[key, namespace] = None
-        return True
+            return True
+        before = len(bucket)
+        bucket[key, namespace] = None
+        return len(bucket) > before
+
+    def timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        if self._changed is not None and timestamp not in self._changed:
+            self._first_change(timestamp)
+        timers: dict[Any, None] | None = self._entries.get(timestamp)
+        if timers is None:
+            timers = self._entries[timestamp] = {}
+            heapq.heappush(self._heap, timestamp)
+        return timers
 
     def discard(self, timestamp: int, key: Any, namespace: Any) -> None:
         self.claim(timestamp, (key, namespace))
@@ -661,13 +645,20 @@ class HeapTimerQueue(_Tracked, TimerQueue):
 
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         bucket = self._entries.get(timestamp)
-        if bucket is None or timer not in bucket:
+        if bucket is None:
             return False
         if self._changed is not None and timestamp not in self._changed:
+            if timer not in bucket:
+                return False
             self._first_change(timestamp)
             bucket = self._entries[timestamp]
-        del bucket[timer]
-        return True
+        return bucket.pop(timer, MISSING) is not MISSING
+
+    def claim_all(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> list[Any]:
+        if self._changed is not None:
+            return super().claim_all(timestamp, timers)
+        pop = self._entries[timestamp].pop
+        return [timer for timer in timers if pop(timer, MISSING) is MISSING]
 
     def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         return timer in self._entries.get(timestamp, ())

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.core.values import IMMUTABLE, is_frozen, own
+from flinkray.kernels.rows import are_of
 from flinkray.state.key_encoding import (
     NAN,
     NaN,
@@ -46,10 +47,7 @@ _PLAIN = frozenset(
 def are_plain(values: Sequence[Any]) -> bool:
     """Return whether state can keep all *values* as keys just as they are, without conversion or
     check."""
-    kinds = set(map(type, values))
-    return kinds <= _PLAIN or (
-        kinds == {tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN
-    )
+    return are_of(_PLAIN, values)
 
 
 def as_key(value: Any) -> Any:

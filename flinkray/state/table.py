@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from flinkray.kernels.rows import KeyHolder
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.state_serializer import StateSerializer
@@ -107,6 +108,16 @@ class ValueTable(StateTable):
     def put_all(self, values: Mapping[Any, Any]) -> None: ...
 
 
+class ListsInMemory(NamedTuple):
+    """Direct access to a table of lists. Before the first change of a place (a key, or key and
+    window) that is not in *changed*, call *first_change* with the place."""
+
+    entries: dict[Any, list[Any]]
+    changed: set[Any] | None
+    """None: changes are not noted."""
+    first_change: Callable[[Any], object]
+
+
 class ListTable(StateTable):
     """A table with one list per place (a key, or a pair of key and namespace). A place with an
     empty list counts as empty."""
@@ -128,6 +139,12 @@ class ListTable(StateTable):
 
     @abstractmethod
     def extend(self, place: Any, values: Iterable[Any]) -> None: ...
+
+    @property
+    def in_memory(self) -> ListsInMemory | None:
+        """The lists by place, which callers may change directly until the next capture.
+        None: callers must use the methods."""
+        return None
 
     @abstractmethod
     def put(self, place: Any, values: Iterable[Any]) -> None: ...
@@ -192,6 +209,15 @@ class TimerQueue(ABC):
     def claim(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
         """Remove a timer that is about to fire. Returns False if it does not exist any more."""
 
+    def timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        """Return the timers at *timestamp*, which callers may add to directly until the next call
+        of :meth:`first` or the next capture. None: callers must use :meth:`add`."""
+        return None
+
+    def claim_all(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """Remove *timers*, which :meth:`at` has returned. Returns those that do not exist."""
+        return [timer for timer in timers if not self.claim(timestamp, timer)]
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -216,11 +242,11 @@ class _NoKey:
 NO_KEY: Any = _NoKey()
 
 
-class KeyContext:
+class KeyContext(KeyHolder):
     """Holds the present key (*key*), to which handles of state and timers refer.
     For state of windows, *key* is the pair (key, window)."""
 
-    __slots__ = ("key",)
+    __slots__ = ()
 
     def __init__(self, key: Any = NO_KEY) -> None:
         self.key = key

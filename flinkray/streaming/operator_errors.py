@@ -12,7 +12,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.streaming.errors import UnpicklableRecordsError
 
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
-_LEADING = (*_OURS, "flinkray.rpc", "asyncio", "concurrent.futures")
+_LEADING = (*_OURS, "flinkray.kernels", "flinkray.rpc", "asyncio", "concurrent.futures")
 """Modules whose frames come before user code in a traceback, in tasks and in enumerators."""
 _PICKLERS = (cloud_pickle.__name__, "cloudpickle", "pickle")
 

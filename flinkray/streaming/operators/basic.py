@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
@@ -95,6 +95,16 @@ def without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]
     """Return a function of a value and a context, which calls *function* with the value and ignores
     the context."""
     return lambda value, _: function(value)
+
+
+class TagOperator(StreamOperator):
+    """Replaces each value by the pair (number of its stream, value)."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def process_block(self, block: Block) -> None:
+        self.output.emit(block.with_values(list(zip(repeat(self._number), block.values))))
 
 
 class ProjectOperator(StreamOperator):

@@ -7,21 +7,14 @@ of them in memory. Results that user code could still change are copied when the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Any
 
-from flinkray.core.values import IMMUTABLE
+from flinkray.kernels.rows import process_each
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.records.elements import Block, Origin
 from flinkray.streaming.time.turn import Portion
-
-
-class _Nowhere:
-    """A context that is not needed: its timestamp and key can be set, without effect."""
-
-    __slots__ = ("key", "record_timestamp")
 
 
 class Collector:
@@ -49,58 +42,20 @@ class Collector:
         """Put out all results of ``process(value, context)``, each with its record's timestamp.
         *records*: an iterator over the block's values. For each record,
         ``context.record_timestamp`` and, with *keys*, ``key_context.key`` are set."""
-        nowhere: Any = _Nowhere()
-        about = nowhere if context is None else context
-        key_context = nowhere if key_context is None else key_context
-        own, immutable = self._own, IMMUTABLE
-        stamped = block.timestamps is not None
-        times: Iterable[Any] = repeat(None) if block.timestamps is None else block.timestamps
-        values: list[Any] = []
-        stamps: list[int] = []
-        usual = first_kind = second_kind = type(None)
-        limit = self.begin(block.origin)
-        results: Any = None
-        try:
-            for value, key_context.key, timestamp in zip(
-                records, repeat(None) if keys is None else keys, times, strict=False
-            ):
-                about.record_timestamp = timestamp
-                results = process(value, context)
-                if results is None:
-                    continue
-                for result in results:
-                    kind = type(result)
-                    if kind is usual:
-                        pass
-                    elif kind is tuple:
-                        if len(result) == 2:
-                            first, second = result
-                            if type(first) is not first_kind or type(second) is not second_kind:
-                                if type(first) in immutable and type(second) in immutable:
-                                    first_kind, second_kind = type(first), type(second)
-                                else:
-                                    result = own(result)
-                        else:
-                            for part in result:
-                                if type(part) not in immutable:
-                                    result = own(result)
-                                    break
-                    elif kind in immutable:
-                        usual = kind
-                    else:
-                        result = own(result)
-                    values.append(result)
-                    if stamped:
-                        stamps.append(timestamp)
-                    if len(values) >= limit:
-                        limit = self._put_out(values, stamps if stamped else None)
-                        values, stamps = [], []
-        except TypeError:
-            if _is_single(results):
-                raise _single(results) from None
-            raise
+        values, stamps = process_each(
+            process,
+            records,
+            context,
+            keys,
+            key_context,
+            block.timestamps,
+            self._put_out,
+            self._own,
+            _refuse_single,
+            self.begin(block.origin),
+        )
         if values:
-            self._emit(values, stamps if stamped else None)
+            self._emit(values, stamps)
 
     def add(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
         """Add the results of a timer or window. None counts as no results. Call :meth:`flush`
@@ -108,10 +63,9 @@ class Collector:
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
-        if _is_single(results):
-            raise _single(results)
+        _refuse_single(results)
         for result in results:
-            values.append(result if type(result) in IMMUTABLE else own(result))
+            values.append(own(result))
             if timestamp is not None:
                 self._times.append(timestamp)
             if len(values) >= limit:
@@ -170,12 +124,10 @@ class Collector:
         return [values[place] for place in kept], stamps
 
 
-def _is_single(results: Any) -> bool:
-    return not (results is None or hasattr(results, "__iter__") or hasattr(results, "__getitem__"))
-
-
-def _single(result: Any) -> StreamError:
-    return StreamError(
-        f"the function returned {text_of(result)}, which is no list or iterator of results: yield "
+def _refuse_single(results: Any) -> None:
+    if results is None or hasattr(results, "__iter__") or hasattr(results, "__getitem__"):
+        return
+    raise StreamError(
+        f"the function returned {text_of(results)}, which is no list or iterator of results: yield "
         "each result, or return a list of them"
-    )
+    ) from None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from flinkray.core.clock import Clock
 from flinkray.core.key_group_ranges import key_group_range
-from flinkray.core.values import own
+from flinkray.kernels.rows import own
 from flinkray.state import backends
 from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
 from flinkray.state.descriptors import StateDescriptor

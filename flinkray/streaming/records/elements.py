@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.core.values import own_all
+from flinkray.kernels.rows import own_all
 from flinkray.streaming.records.python_values import python_values
 from flinkray.streaming.records.row import Row
 

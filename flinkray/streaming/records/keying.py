@@ -61,6 +61,11 @@ class Keys:
         """The hash function from which the key group of a key is computed."""
         return stable_hash if self._kind is None else self._kind.hash_of
 
+    @property
+    def select(self) -> Callable[[Any], Any]:
+        """The selector as a function. Its result is not checked or converted."""
+        return self._of
+
     def of_value(self, value: Any) -> Any:
         """Return the key of a value. Raises UnsupportedKeyError if the key cannot be a key of
         state, or does not fit the declared type."""

@@ -39,6 +39,9 @@ class InternalTimerService:
         self._context = state.context
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
+        self.fire_together: Callable[[int, list[tuple[Any, Any]]], None] | None = None
+        """Called with a timestamp and (key, namespace) of several event-time timers, in place of
+        one callback for each. Only for callbacks that neither register nor delete timers."""
         self._event = state.timer_queue("event-time")
         self._processing = state.timer_queue("processing-time")
         self._physical: ScheduledCallback | None = None
@@ -52,6 +55,11 @@ class InternalTimerService:
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         if timestamp <= MAX_TIMESTAMP:
             self._event.add(timestamp, self._context.key, namespace)
+
+    def event_time_timers_in_memory(self, timestamp: int) -> dict[Any, None] | None:
+        """Return the timers at *timestamp*, (key, namespace) each, to which callers may add
+        directly until the next watermark or capture. None: they cannot."""
+        return self._event.timers_in_memory(timestamp) if timestamp <= MAX_TIMESTAMP else None
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         if timestamp <= MAX_TIMESTAMP:
@@ -89,6 +97,8 @@ class InternalTimerService:
         """Fire a portion of the event-time timers up to *timestamp*, also those that callbacks
         register. Returns False if more may be left; then this method must be called again."""
         self.current_watermark = timestamp
+        if self.fire_together is not None:
+            return self._fire_together(self._event, timestamp, self.fire_together)
         return self._fire(self._event, timestamp, self._on_event_time)
 
     def fire_all_processing_time_timers(self) -> bool:
@@ -121,6 +131,21 @@ class InternalTimerService:
                     raise _lost(timestamp, *timer)
         context.key = NO_KEY
         self.firing = None
+        self._portion.end(most - left)
+        return left > 0
+
+    def _fire_together(
+        self, queue: TimerQueue, until: int, fire: Callable[[int, list[tuple[Any, Any]]], None]
+    ) -> bool:
+        """Fire a portion of a queue's timers up to *until*, as :meth:`_fire` does."""
+        left = most = self._portion.begin()
+        while left and (timestamp := queue.first()) is not None and timestamp <= until:
+            timers = queue.at(timestamp, left)
+            for lost in queue.claim_all(timestamp, timers):
+                raise _lost(timestamp, *lost)
+            left -= len(timers)
+            fire(timestamp, timers)
+        self._context.key = NO_KEY
         self._portion.end(most - left)
         return left > 0
 

@@ -1,7 +1,7 @@
 """Tumbling and sliding event-time windows with their default trigger, the fast way.
 
 No trigger is called: a window fires when the watermark passes its end, and at once for a late
-record. The records of a block are combined by window and key before they go into the state.
+record. Records are combined by window and key before they go into the state.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flinkray.core.values import own, own_all
-from flinkray.state.table import MISSING
+from flinkray.kernels.rows import append_panes, fold_panes, own, own_all
+from flinkray.state.table import MISSING, ListsInMemory
 from flinkray.streaming.errors import no_timestamps
-from flinkray.streaming.operators.operator import OperatorState
-from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
+from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
+from flinkray.streaming.windowing.contents import ListContents, Process
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger
 from flinkray.streaming.windowing.window import TimeWindow
 
-_Pane = tuple[TimeWindow, int, dict[Any, Any]]
-"""(window, its greatest timestamp, contents from the current block by key)"""
+_MOST_COMBINED = 4096
+"""Number of places (key and window) whose combined records are kept after a block."""
 
 
 def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
@@ -39,7 +40,9 @@ def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
 
 
 class AlignedWindowOperator(WindowOperator):
-    """Operator for tumbling and sliding event-time windows with their default trigger."""
+    """Operator for tumbling and sliding event-time windows with their default trigger.
+    Records are combined by window and key in dictionaries, which go into the table before a
+    watermark, a capture, or when they are many."""
 
     _may_have_fired = False
     """Whether windows in the state may have fired although their end is after the watermark. True
@@ -53,6 +56,18 @@ class AlignedWindowOperator(WindowOperator):
         super().open()
         assert isinstance(self.spec.assigner, _TimeWindows)
         self._assigner = self.spec.assigner
+        self.timers.fire_together = self._fire
+        self._has_window_state = isinstance(self.spec.evaluation, Process)
+        self._combined: dict[TimeWindow, dict[Any, Any]] = {}
+        """By window and key: contents that are newer than those in the table."""
+        self._panes: dict[int, Sequence[Any]] = {}
+        """What :func:`fold_panes` or :func:`append_panes` needs, by the start of the pane."""
+        self._appends = (
+            type(self.spec.contents) is ListContents
+            and not self.spec.allowed_lateness
+            and self.table.in_memory is not None
+        )
+        """Whether records go into lists in memory at once."""
 
     def process_block(self, block: Block) -> None:
         times = block.timestamps
@@ -60,69 +75,112 @@ class AlignedWindowOperator(WindowOperator):
             raise no_timestamps("windows of event time need")
         keys = self.keys.of_block(block)
         self.results.begin(block.origin)
-        contents, table = self.spec.contents, self.table
-        add, begin = contents.folder(), self._begin
-        self._add = contents.adder(table)
-        slide, offset = self._assigner.slide, self._assigner.offset
-        values = block.values
-        several = self._assigner.size > slide and own_all(values) is not values
-        by_start: dict[int, list[_Pane]] = {}
-        entries_of: dict[TimeWindow, dict[Any, Any]] = {}
-        watermark = self.timers.current_watermark
-        late = []
-        for place, (value, key, timestamp) in enumerate(
-            zip(self.read(block), keys, times, strict=True)
-        ):
-            start = timestamp - (timestamp - offset) % slide
-            panes = by_start.get(start)
-            if panes is None:
-                panes = [
-                    (window, window.end - 1, entries_of.setdefault(window, {}))
-                    for window in self._assigner.windows_of(timestamp)
-                ]
-                # If the size is no multiple of the slide, the windows of a record do not only
-                # depend on the start of its pane.
-                if self._assigner.size % slide == 0:
-                    by_start[start] = panes
-            in_time = False
-            for window, last, entries in panes:
-                if last <= watermark:
-                    if not self.is_late(window):
-                        in_time = True
-                        self._add_late(own(value) if several else value, key, timestamp, window)
-                    continue
-                in_time = True
-                if key in entries:
-                    entries[key] = add(value, entries[key])
-                else:
-                    entries[key] = begin(key, window, value)
-                if several:
-                    value = own(value)  # each window needs its own copy
-            if not in_time and (panes or self.would_be_late(timestamp)):
-                late.append(place)
-        for window, entries in entries_of.items():
-            contents.store(table, window, entries)
-        if late:
-            self.put_aside(block, late)
+        contents = self.spec.contents
+        self._fold, self._add = contents.folder(), contents.adder(self.table)
+        self._late: list[int] = []
+        # Each window needs its own copy of a value that can change.
+        self._copies = (
+            self._assigner.size > self._assigner.slide and own_all(block.values) is not block.values
+        )
+        records = self.read(block)
+        if self._appends:
+            append_panes(records, keys, times, self._pane_of, self._add_singly)
+        else:
+            pane_of, add_singly = self._pane_of, self._add_singly
+            fold_panes(records, keys, times, pane_of, add_singly, self._fold, self._begin)
+        if sum(map(len, self._combined.values())) > _MOST_COMBINED:
+            self._store()
+        if self._late:
+            self.put_aside(block, self._late)
         self.results.flush()
 
+    def process_watermark(self, timestamp: int) -> None:
+        self._store()
+        super().process_watermark(timestamp)
+
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
+        self._store()
+        return super().capture(checkpoint_id, since)
+
+    def _store(self) -> None:
+        """Put the combined records into the table."""
+        combined, self._combined, self._panes = self._combined, {}, {}
+        for window, entries in combined.items():
+            self.spec.contents.store(self.table, window, entries)
+
+    def _pane_of(self, timestamp: int) -> tuple[int, int, Sequence[Any] | None]:
+        """Return the first time of the pane that contains *timestamp*, the end of the pane, and the
+        windows that contain it. None in place of windows: :meth:`_add_singly` takes the record."""
+        slide, watermark = self._assigner.slide, self.timers.current_watermark
+        start = timestamp - (timestamp - self._assigner.offset) % slide
+        panes = self._panes.get(start)
+        if panes is None:
+            windows = self._assigner.windows_of(timestamp)
+            # If the size is no multiple of the slide, the windows of a record do not only depend on
+            # the start of its pane.
+            if (
+                self._copies
+                or self._assigner.size % slide
+                or any(not watermark < window.end - 1 < MAX_TIMESTAMP for window in windows)
+            ):
+                return timestamp, timestamp, None
+            panes = self._panes[start] = list(map(self._pane, windows))
+        elif self._copies:
+            return timestamp, timestamp, None
+        return max(start, MIN_TIMESTAMP), min(start + slide, MAX_TIMESTAMP), panes
+
+    def _pane(self, window: TimeWindow) -> Any:
+        """Return what the kernel needs of one window."""
+        if not self._appends:
+            return window, self._combined.setdefault(window, {})
+        timers = self.timers.event_time_timers_in_memory(window.end - 1)
+        lists: ListsInMemory = self.table.in_memory
+        return window, lists.entries, timers, lists.changed, lists.first_change
+
+    def _add_singly(self, place: int, value: Any, key: Any, timestamp: int) -> None:
+        """Add the record at *place* of the block to its windows, some of which may be late."""
+        watermark = self.timers.current_watermark
+        in_time = False
+        windows = self._assigner.windows_of(timestamp)
+        for window in windows:
+            if window.end - 1 <= watermark:
+                if not self.is_late(window):
+                    in_time = True
+                    self._add_late(own(value) if self._copies else value, key, timestamp, window)
+                continue
+            in_time = True
+            if self._appends:
+                if self._add((key, window), value, timestamp):
+                    self._register(key, window)
+            else:
+                entries = self._combined.setdefault(window, {})
+                if key in entries:
+                    entries[key] = self._fold(value, entries[key])
+                else:
+                    entries[key] = self._begin(key, window, value)
+            if self._copies:
+                value = own(value)
+        if not in_time and (windows or self.would_be_late(timestamp)):
+            self._late.append(place)
+
     def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
-        contents, table, place = self.spec.contents, self.table, (key, window)
-        entry = contents.go_on(table, place, value)
-        is_first = entry is MISSING
-        if is_first or self._may_have_fired:
+        """Return the contents of a place without combined records, with *value* added."""
+        entry = self.spec.contents.go_on(self.table, (key, window), value)
+        if entry is MISSING:
             self._register(key, window)
-        if is_first:
-            entry = contents.first(value)
+            return self.spec.contents.first(value)
+        if self._may_have_fired:
+            self._register(key, window)
         return entry
 
     def _register(self, key: Any, window: TimeWindow) -> None:
-        self.backend.context.key = key
+        self.key_context.key = key
         end = window.end - 1
         self.timers.register_event_time_timer(window, end)
-        cleanup = self.cleanup_time(window)
-        if cleanup not in (end, MAX_TIMESTAMP):
-            self.timers.register_event_time_timer(window, cleanup)
+        if self.spec.allowed_lateness:
+            cleanup = self.cleanup_time(window)
+            if cleanup not in (end, MAX_TIMESTAMP):
+                self.timers.register_event_time_timer(window, cleanup)
 
     def _add_late(self, value: Any, key: Any, timestamp: int, window: TimeWindow) -> None:
         self._add((key, window), value, timestamp)
@@ -132,10 +190,23 @@ class AlignedWindowOperator(WindowOperator):
             self.timers.register_event_time_timer(window, cleanup)
         self.evaluate(key, window, window, False)
 
-    def _on_timer(self, timestamp: int, key: Any, window: Any, event_time: bool) -> None:
-        ends = timestamp == self.cleanup_time(window)
-        if timestamp == window.end - 1:
-            self.evaluate(key, window, window, ends)
-        if ends:
-            self.table.remove((key, window))
-            self.spec.evaluation.clear(self.function_context.at(key, window))
+    def _fire(self, timestamp: int, timers: Sequence[tuple[Any, Any]]) -> None:
+        """Evaluate or remove the windows whose timers are at *timestamp*."""
+        spec, table, context = self.spec, self.table, self.key_context
+        own_key, take, read = self.context.own, spec.contents.take, spec.contents.read
+        at, results_of, add = self.function_context.at, spec.evaluation.results, self.results.add
+        for timer in timers:
+            key, window = timer
+            context.key = key
+            end = window.end - 1
+            ends = timestamp == min(end + spec.allowed_lateness, MAX_TIMESTAMP)
+            if timestamp == end:
+                elements = take(table, timer) if ends else read(table, timer)
+                if elements:
+                    self._evaluated = window, key
+                    add(results_of(own_key(key), at(key, window), elements), end)
+            elif ends:
+                table.remove(timer)
+            if ends and self._has_window_state:
+                spec.evaluation.clear(at(key, window))
+        self._evaluated = None

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
-from flinkray.core.values import IMMUTABLE, own, own_all
+from flinkray.core.values import IMMUTABLE
+from flinkray.kernels.rows import own, own_all
 from flinkray.state.backend import KeyedStateBackend
 from flinkray.state.descriptors import (
     MapStateDescriptor,
@@ -238,12 +239,13 @@ class WindowOperator(WithTimers):
         """Call the window function if the window has contents, and collect its results.
         *state_window*: the window under which the contents are stored. *ends*: the contents are not
         needed afterwards and may be removed."""
-        contents, table, place = self.spec.contents, self.table, (key, state_window)
+        spec, place = self.spec, (key, state_window)
         self._evaluated = window, key
-        if self.spec.evictor is not None:
-            self._evict_and_evaluate(self.spec.evictor, key, window, place)
+        if spec.evictor is not None:
+            self._evict_and_evaluate(spec.evictor, key, window, place)
         else:
-            elements = contents.take(table, place) if ends else contents.read(table, place)
+            use = spec.contents.take if ends else spec.contents.read
+            elements = use(self.table, place)
             if elements:
                 self._collect(key, window, elements)
         self._evaluated = None

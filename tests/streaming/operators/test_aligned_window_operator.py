@@ -107,29 +107,58 @@ def test_largest_allowed_lateness_does_not_overflow_the_cleanup_time() -> None:
 
 
 @settings(deadline=None)
-@given(records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8))
+@given(
+    records, st.integers(1, 12), st.integers(1, 12), st.integers(0, 8), st.booleans(), st.booleans()
+)
 def test_aligned_and_general_window_operator_have_equal_results(
-    events: list[tuple[str, int, int]], size: int, slide: int, lateness: int
+    events: list[tuple[str, int, int]],
+    size: int,
+    slide: int,
+    lateness: int,
+    as_lists: bool,
+    can_change: bool,
 ) -> None:
     """WI-05, WI-06, WI-07"""
     outputs = []
     for make in (AlignedWindowOperator, WindowOperator):
-        assigner = SlidingEventTimeWindows.of(size, slide)
-        spec = spec_of(assigner, allowed_lateness=lateness, late_tag=LATE)
-        h = OperatorHarness(make(spec, BY_FIRST), keyed=True, side_outputs=["late"])
+        contents = ListContents() if as_lists else ReduceContents(SumSecond())
+        settings: Any = {"contents": contents, "allowed_lateness": lateness, "late_tag": LATE}
+
+        def begun(restore: Any = None, make: Any = make, settings: Any = settings) -> Any:
+            operator = make(spec_of(SlidingEventTimeWindows.of(size, slide), **settings), BY_FIRST)
+            return OperatorHarness(operator, keyed=True, side_outputs=["late"], restore=restore)
+
+        h = begun()
         result: list[Any] = []
         watermark = -1
-        for number, (key, time, advance) in enumerate(events):
-            h.process((key, number), at=time)
-            if advance == 0 and time > watermark:
+        for number, (key, time, then) in enumerate(events):
+            mutable = can_change and number % 2
+            h.process([key, number] if mutable else (key, number), (key, 100), at=[time, time + 1])
+            if then == 0 and time > watermark:
                 watermark = time
                 h.watermark(time)
             fired = h.output()
             result.append((sorted(fired, key=str), h.side("late")))
+            if then == 1:
+                h.snapshot(number)
+            elif then == 2 and not lateness:
+                h = begun(h.snapshot(number))
+                watermark = -1
         h.watermark(MAX_TIMESTAMP)
         result.append(sorted(h.output(), key=str))
         outputs.append(result)
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(("keys", "stored"), [(10, 0), (5000, 5000)])
+def test_many_combined_records_go_into_the_table_after_their_block(keys: int, stored: int) -> None:
+    h = harness(TEN)
+    h.process(*[(key, 1) for key in range(keys)], at=5)
+    operator: Any = h.operator
+    assert len(operator.table) == stored
+    h.watermark(9)
+    assert sorted(h.values()) == [(key, 1) for key in range(keys)]
+    assert not len(operator.table)
 
 
 def test_results_fired_by_one_watermark_are_one_batch() -> None:

@@ -24,6 +24,7 @@ from flinkray.streaming.operators.basic import (
     FlatMapOperator,
     MapOperator,
     ProjectOperator,
+    TagOperator,
 )
 from flinkray.streaming.operators.keyed import (
     BatchReduceOperator,
@@ -218,6 +219,14 @@ def test_error_of_a_projection_names_the_record_with_too_few_fields() -> None:
         h.process((1, 2), (3,))
     error = operator_error(caught.value, "the task")
     assert (error.operator, error.subtask, error.record) == ("operator", "2/3", "(3,)")
+
+
+def test_tag_operator_puts_the_number_of_the_stream_before_each_value() -> None:
+    h = OperatorHarness(TagOperator(1))
+    h.process("a", [2], at=[5, 6])
+    h.process_columns(columns([7], a=[1]))
+    assert h.records() == [((1, "a"), 5), ((1, [2]), 6), ((1, Row(a=1)), 7)]
+    assert_time_passes_and_the_end_adds_nothing(h)
 
 
 # --- keyed state ----------------------------------------------------------------------------------
