@@ -35,5 +35,6 @@ void release_arrays(Array *arrays, int number);
 
 /* Adds a file's functions and types to the module. */
 int add_aggregates(PyObject *module);
+int add_snapshots(PyObject *module);
 
 #endif

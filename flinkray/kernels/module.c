@@ -36,7 +36,9 @@ void release_arrays(Array *arrays, int number)
 
 static int add_all(PyObject *module)
 {
-    return add_aggregates(module);
+    if (add_aggregates(module) < 0)
+        return -1;
+    return add_snapshots(module);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_all}, {0, NULL}};
