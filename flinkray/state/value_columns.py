@@ -245,7 +245,7 @@ _WHOLE = ("<i1", "<i2", "<i4", "<i8")
 _LENGTHS = ("<u1", "<u2", "<u4")
 _KINDS = frozenset({*_WHOLE, "<f8"})
 
-Encoded = tuple[str, str, bytes, bytes]
+Encoded = tuple[str, str, bytes | memoryview, bytes | memoryview]
 """Parts of an encoded column. (kind of the values, NumPy type of the numbers or text lengths, these
 numbers, bytes of the texts)."""
 
@@ -277,11 +277,11 @@ class EncodedArray:
         return len(self._numbers)
 
     def part(self, begin: int, end: int) -> Encoded:
-        letters = b""
+        """Return a range of the column; its numbers and letters share memory with the column."""
+        letters: bytes | memoryview = b""
         if self._letters is not None:
-            first, last = int(self._offsets[begin]), int(self._offsets[end])
-            letters = self._letters[first:last].tobytes()
-        return self._what, self._kind, self._numbers[begin:end].tobytes(), letters
+            letters = self._letters[int(self._offsets[begin]) : int(self._offsets[end])]
+        return self._what, self._kind, memoryview(self._numbers[begin:end].view(np.uint8)), letters
 
 
 def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArray[Any]:
