@@ -1,8 +1,9 @@
 """Runs the fast tests with every supported Python, and with the oldest and newest Ray.
 
 Each row of the matrix has an environment of its own, into which the built wheel is installed: what
-a test starts in another folder is that wheel. An environment is made anew in each run. A Python
-that is not on this machine, and that uv cannot bring either, is left out, and the end says so.
+a test starts in another folder is that wheel. Python 3.10 gets the sdist, as the wheel's kernels
+need 3.11. An environment is made anew in each run. A Python that is not on this machine, and that
+uv cannot bring either, is left out, and the end says so.
 
     python -m tools.test_matrix [ROW ...] [-- PYTEST_ARGUMENT ...]
 """
@@ -91,16 +92,18 @@ def uv() -> tuple[str, ...]:
     return (found,) if found else (sys.executable, "-m", "uv")
 
 
-def build_wheel() -> Path:
+def build() -> tuple[Path, Path]:
+    """Build the wheel and the sdist."""
     shutil.rmtree(PLACE / "dist", ignore_errors=True)
-    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
-    if not run(*build, "--outdir", PLACE / "dist", ROOT, quiet=True):
-        raise SystemExit("the wheel cannot be built: run python -m build --wheel --no-isolation")
+    command = (sys.executable, "-m", "build", "--no-isolation")
+    if not run(*command, "--outdir", PLACE / "dist", ROOT, quiet=True):
+        raise SystemExit("the wheel cannot be built: run python -m build --no-isolation")
     (wheel,) = (PLACE / "dist").glob("*.whl")
-    return wheel
+    (sdist,) = (PLACE / "dist").glob("*.tar.gz")
+    return wheel, sdist
 
 
-def make_environment(row: Row, wheel: Path) -> bool | None:
+def make_environment(row: Row, wheel: Path, sdist: Path) -> bool | None:
     """Whether all could be installed; None where there is no such Python."""
     place = PLACE / row.name
     python = find_python(row.python) or row.python
@@ -118,7 +121,8 @@ def make_environment(row: Row, wheel: Path) -> bool | None:
         constraints = place / "oldest.txt"
         constraints.write_text("\n".join(oldest(dependencies(wheel))) + "\n", "utf-8")
         install += ["--constraint", constraints]
-    return run(*install, f"flinkray[test] @ {wheel.as_uri()}")
+    package = sdist if row.python == "3.10" else wheel
+    return run(*install, f"flinkray[test] @ {package.as_uri()}")
 
 
 def tests_pass(row: Row, arguments: Sequence[str]) -> bool:
@@ -139,13 +143,13 @@ def main(arguments: Sequence[str]) -> int:
         rows = ", ".join(row.name for row in ROWS)
         print(f"no row of the matrix: {', '.join(sorted(unknown))}; there are {rows}")
         return 2
-    wheel = build_wheel()
+    wheel, sdist = build()
     results: dict[str, str] = {}
     for row in ROWS:
         if names and row.name not in names:
             continue
         print(f"== {row.name}", flush=True)
-        made = make_environment(row, wheel)
+        made = make_environment(row, wheel, sdist)
         if made is None:
             results[row.name] = f"left out: no Python {row.python} here, and uv brings none"
         elif not made:

@@ -13,7 +13,7 @@ kernels."""
 
 
 def _load() -> tuple[ModuleType | None, str | None]:
-    wanted = os.environ.get(SWITCH, "on")
+    wanted = os.environ.get(SWITCH) or "on"
     if wanted == "off":
         return None, f"{SWITCH} is off"
     if wanted != "on":

@@ -125,6 +125,39 @@ def test_installed_wheel_imports_and_its_command_exists(built: Built, tmp_path: 
     assert (tmp_path / "share" / "flinkray" / "cluster.yaml").is_file()
 
 
+def test_wheel_holds_compiled_kernels_for_every_python_from_3_11_on(built: Built) -> None:
+    kernels = [name for name in zipfile.ZipFile(built.wheel).namelist() if name.endswith(".so")]
+    if sys.version_info < (3, 11):
+        assert len(kernels) == 1
+        return
+    assert kernels == ["flinkray/kernels/_native.abi3.so"]
+    assert "-cp311-abi3-linux" in built.wheel.name
+
+
+def test_package_without_a_compiler_is_built_and_says_so_once(built: Built, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    source = tmp_path / built.sdist.name.removesuffix(".tar.gz")
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    environment = os.environ | {"CC": "no-such-compiler"}
+    done = subprocess.run(build, cwd=source, env=environment, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr.decode()
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    look = "import flinkray.kernels.compiled as c, flinkray.datastream.arrays; print(c.native)"
+    python_path = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    looked = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=tmp_path,
+        env=python_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert looked.stdout == "None\n", looked.stderr
+    assert looked.stderr.count("flinkray works without compiled kernels") == 1
+
+
 def test_editable_install_maps_only_the_name_flinkray(built: Built, tmp_path: Path) -> None:
     hook = (
         "import sys; from setuptools import build_meta as b; print(b.build_editable(sys.argv[1]))"
